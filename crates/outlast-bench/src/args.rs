@@ -137,6 +137,7 @@ pub(crate) fn setup(
         stash_buckets: record.stash,
         nodes: NodeSizes::default(),
         seed: record.seed,
+        batched: false,
     })
 }
 
@@ -205,6 +206,10 @@ pub(crate) struct MicroArgs {
     /// order), and schemes.
     #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     pub(crate) rival: Vec<Kind>,
+    /// Makes inserts, updates and removals in batches of 16, where a system has such calls. Latencies
+    /// of these phases are then those of a batch.
+    #[arg(long)]
+    pub(crate) batched: bool,
     /// Phases; insert always runs. Default: all.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) phases: Vec<Phase>,

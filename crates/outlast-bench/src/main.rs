@@ -9,6 +9,7 @@ use outlast_bench::form::Reads;
 use outlast_bench::kv::{self, Store};
 use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
+use outlast_bench::systems::Setup;
 use outlast_bench::{
     Failure, Fallible, contention, counts, first_full, load_factor, model, node_sizes, recovery,
     scratch, space, stalls,
@@ -66,7 +67,10 @@ fn is_broken_pipe(failure: &Failure) -> bool {
 
 fn run_micro(args: MicroArgs) -> Fallible {
     let options = micro::Options {
-        setup: setup(args.scheme, args.reads, &args.record, args.pool)?,
+        setup: Setup {
+            batched: args.batched,
+            ..setup(args.scheme, args.reads, &args.record, args.pool)?
+        },
         records: args.records,
         operations: args.operations,
         threads: args.threads,

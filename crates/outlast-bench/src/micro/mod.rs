@@ -116,6 +116,7 @@ struct Own<'o> {
     clock_ns: u64,
     systems: Vec<&'static str>,
     threads: &'o [usize],
+    batched: bool,
 }
 
 /// The results of one turn.
@@ -310,6 +311,7 @@ fn describe<'o>(options: &'o Options, kinds: &[Kind]) -> Fallible<Own<'o>> {
         clock_ns: latency::clock_ns()?,
         systems: kinds.iter().map(|kind| kind.name()).collect(),
         threads: &options.threads,
+        batched: options.setup.batched,
     })
 }
 

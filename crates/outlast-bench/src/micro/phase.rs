@@ -3,7 +3,7 @@
 use crate::form::Hand;
 use crate::keys::{self, ABSENT, Draw, Keys, Walk};
 use crate::latency::Watch;
-use crate::systems::{Setup, System};
+use crate::systems::{Many, Setup, System};
 use crate::{Fallible, team};
 use outlast::RecordForm;
 use serde::{Deserialize, Serialize};
@@ -242,6 +242,9 @@ impl<'s> Work<'s> {
         let mut worker = Worker { work: self, system, hand, draw, watch };
         worker.watch.begin();
         match self.phase {
+            Phase::Load | Phase::Insert | Phase::Update | Phase::Remove if self.setup.batched => {
+                worker.change_batches(first, count)
+            }
             Phase::Load => worker.each(count, |w, i| w.insert(first + i)),
             Phase::Insert => {
                 let first = self.records - self.operations + first;
@@ -338,6 +341,42 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
             return Ok(());
         }
         Err(wrong(self.work.phase, key, "present"))
+    }
+
+    /// Makes the changes of a phase in batches. `first` is the number of this thread's first
+    /// operation.
+    fn change_batches(&mut self, first: u64, count: u64) -> Fallible {
+        let (keys, mut walk) = (self.work.keys, Walk::new(count.max(1)));
+        let begin = self.work.records - self.work.operations;
+        let (mut records, mut done) = (Vec::new(), Vec::new());
+        let mut number = 0;
+        while number < count {
+            records.clear();
+            done.clear();
+            let mut how = Many::Insert;
+            for number in number..(number + BATCH).min(count) {
+                let (key, version) = match self.work.phase {
+                    Phase::Update => {
+                        how = Many::Update;
+                        (self.present(), number as u8)
+                    }
+                    Phase::Remove => {
+                        how = Many::Remove;
+                        (keys.key(first + walk.step()), 0)
+                    }
+                    Phase::Load => (keys.key(first + number), 0),
+                    _ => (keys.key(begin + first + number), 0),
+                };
+                records.push((key, keys::value(key, version)));
+            }
+            self.system.change_many(&mut self.hand, how, &records, &mut done)?;
+            if let Some(at) = (0..records.len()).find(|&at| done.get(at) != Some(&true)) {
+                return Err(wrong(self.work.phase, records[at].0, "no change"));
+            }
+            number += BATCH;
+            self.watch.tick();
+        }
+        Ok(())
     }
 
     #[inline(always)]

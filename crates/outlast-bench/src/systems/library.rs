@@ -1,6 +1,6 @@
 //! outlast, through its public interface.
 
-use super::{Room, Setup, System};
+use super::{Many, Room, Setup, System};
 use crate::Fallible;
 use crate::form::{Hand, Reads, spelled};
 use crate::scratch::Scratch;
@@ -165,6 +165,23 @@ impl System for Library<u64> {
         }
         Ok(())
     }
+    fn change_many(
+        &self,
+        _: &mut Hand,
+        how: Many,
+        records: &[(u64, u64)],
+        done: &mut Vec<bool>,
+    ) -> Fallible {
+        let pairs: Vec<(&u64, &u64)> = records.iter().map(|(key, value)| (key, value)).collect();
+        done.extend(match how {
+            Many::Insert => self.map.insert_many(&pairs)?,
+            Many::Update => self.map.update_many(&pairs)?,
+            Many::Remove => {
+                self.map.remove_many(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?
+            }
+        });
+        Ok(())
+    }
     fn scan(
         &self,
         _: &mut Hand,
@@ -227,6 +244,29 @@ impl System for Library<[u8]> {
         let reading = hand.reading;
         let values = self.map.get_many(&asked)?;
         found.extend(values.into_iter().map(|value| value.map(|value| reading.word(&value))));
+        Ok(())
+    }
+    fn change_many(
+        &self,
+        hand: &mut Hand,
+        how: Many,
+        records: &[(u64, u64)],
+        done: &mut Vec<bool>,
+    ) -> Fallible {
+        let spell = |&(key, value): &(u64, u64)| {
+            let (key, value) = hand.pair_bytes(key, value);
+            (key.to_vec(), value.to_vec())
+        };
+        let spelled: Vec<(Vec<u8>, Vec<u8>)> = records.iter().map(spell).collect();
+        let pairs: Vec<(&[u8], &[u8])> =
+            spelled.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+        done.extend(match how {
+            Many::Insert => self.map.insert_many(&pairs)?,
+            Many::Update => self.map.update_many(&pairs)?,
+            Many::Remove => {
+                self.map.remove_many(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?
+            }
+        });
         Ok(())
     }
     fn scan(

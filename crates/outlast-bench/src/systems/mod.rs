@@ -43,6 +43,25 @@ pub trait System: Send + Sync {
         Ok(())
     }
 
+    /// Changes many records, in their order, and appends to `done` whether each was changed. Systems
+    /// without batched changes make them one by one.
+    fn change_many(
+        &self,
+        hand: &mut Hand,
+        how: Many,
+        records: &[(u64, u64)],
+        done: &mut Vec<bool>,
+    ) -> Fallible {
+        for &(key, value) in records {
+            done.push(match how {
+                Many::Insert => self.insert(hand, key, value)?,
+                Many::Update => self.update(hand, key, value)?,
+                Many::Remove => self.remove(hand, key)?.is_some(),
+            });
+        }
+        Ok(())
+    }
+
     /// Appends up to `records` records to `found`, in key order from `from` on. Only for systems
     /// that keep a key order.
     fn scan(
@@ -62,6 +81,17 @@ pub trait System: Send + Sync {
         let _ = records;
         Ok(Room::default())
     }
+}
+
+/// A change of many records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Many {
+    /// Each is inserted.
+    Insert,
+    /// The value of each is replaced.
+    Update,
+    /// The key of each is removed.
+    Remove,
 }
 
 /// The space that a system uses, as far as only the system itself can tell.
@@ -219,6 +249,8 @@ pub struct Setup {
     pub nodes: NodeSizes,
     /// Seed of the hash function.
     pub seed: u64,
+    /// Whether changes are made in batches, by systems that have such calls.
+    pub batched: bool,
 }
 
 /// Sizes of the nodes of an ordered map.
@@ -256,6 +288,7 @@ impl Setup {
             stash_buckets: 2,
             nodes: NodeSizes::default(),
             seed,
+            batched: false,
         }
     }
 

@@ -251,6 +251,10 @@ pub trait Index<R: Record>: Send + Sync {
     /// As `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
+    /// Begins to bring into the caches what changes of these keys will need: at most [`BATCH`] keys. A
+    /// hint, which cannot fail.
+    fn prefetch(&self, keys: &[R::Key<'_>]);
+
     /// Applies a change of one key.
     fn change(
         &self,

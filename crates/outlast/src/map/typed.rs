@@ -1,11 +1,13 @@
 //! The typed map.
 
+mod many;
+
 use super::types::{Key, Value};
 use crate::db::raw::{Form, RawIter, RawMap};
 use crate::db::roots::MapInfo;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{BATCH, Bytes, Change, IndexStats, Inline, Previous, Record};
+use crate::index::{Bytes, Change, IndexStats, Inline, Previous, Record};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -155,53 +157,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         let inline = self.raw.info().form == Inline::FORM;
         let root = self.raw.root();
         Ok(record.map(|record| Ref { record, inline, root, types: PhantomData }))
-    }
-
-    /// Returns the values of many keys, in the order of `keys`. The memory accesses for different
-    /// keys overlap. Where the map is larger than the caches, this is several times faster than one
-    /// `get` after another.
-    pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {
-        let mut values = Vec::with_capacity(keys.len());
-        match self.raw.map.form()? {
-            Form::Inline(index) => {
-                for keys in keys.chunks(BATCH) {
-                    let (mut words, mut found) = ([0; BATCH], [None; BATCH]);
-                    for (key, word) in keys.iter().zip(&mut words) {
-                        *word = key.to_word();
-                    }
-                    let found = &mut found[..keys.len()];
-                    index.get_many(&words[..keys.len()], found)?;
-                    for word in found {
-                        values.push(word.map(|word| self.word(word)).transpose()?);
-                    }
-                }
-            }
-            Form::Bytes(index) => {
-                let mut bytes = Vec::new();
-                for keys in keys.chunks(BATCH) {
-                    // All keys of the batch, one after another in one buffer.
-                    bytes.clear();
-                    let mut ends = [0; BATCH];
-                    for (key, end) in keys.iter().zip(&mut ends) {
-                        key.with_bytes(|key| bytes.extend_from_slice(key));
-                        *end = bytes.len();
-                    }
-                    let mut parts: [&[u8]; BATCH] = [&[]; BATCH];
-                    let mut start = 0;
-                    for (part, &end) in parts.iter_mut().zip(&ends[..keys.len()]) {
-                        *part = &bytes[start..end];
-                        start = end;
-                    }
-                    let mut found = [const { None }; BATCH];
-                    let found = &mut found[..keys.len()];
-                    index.get_many(&parts[..keys.len()], found)?;
-                    for value in found {
-                        values.push(value.take().map(|value| self.bytes(value)).transpose()?);
-                    }
-                }
-            }
-        }
-        Ok(values)
     }
 
     /// Returns whether the map has a value for `key`.

@@ -34,25 +34,45 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
 ) -> Result<()> {
     for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
         let batch = table.begin_batch();
-        let mut lookups: [Option<(u64, T::Staged<'_>)>; BATCH] = [const { None }; BATCH];
-        for (&key, lookup) in keys.iter().zip(&mut lookups) {
-            R::check_size(key, None)?;
-            let mut space = [0; 8];
-            let key = HashedKey::of(table, key, &mut space);
-            *lookup = Some((key.hash, table.stage_metadata(&batch, key)?));
-        }
-        for (hash, staged) in lookups.iter_mut().flatten() {
-            table.stage_slots(staged, *hash);
-        }
-        for (hash, staged) in lookups.iter_mut().flatten() {
-            table.stage_record(staged, *hash);
-        }
+        let mut lookups = [const { None }; BATCH];
+        stage(table, &batch, keys, &mut lookups)?;
         for ((&key, lookup), found) in keys.iter().zip(lookups).zip(found) {
             let Some((hash, staged)) = lookup else { break };
             let mut space = [0; 8];
             let key = HashedKey { key: table.encode(key, &mut space), hash };
             *found = table.find_staged(&batch, staged, key)?;
         }
+    }
+    Ok(())
+}
+
+/// Prefetches what changes of these keys will need.
+pub(crate) fn prefetch<S: Seam, R: Record, T: Lookup<S, R>>(table: &T, keys: &[R::Key<'_>]) {
+    let batch = table.begin_batch();
+    let mut lookups = [const { None }; BATCH];
+    // A change of the key reports what is wrong.
+    let _ = stage(table, &batch, keys, &mut lookups);
+}
+
+/// Runs the stages of the lookups of a batch. The results are the hashes, and what the stages pass on.
+#[inline(always)]
+fn stage<'b, S: Seam, R: Record, T: Lookup<S, R>>(
+    table: &'b T,
+    batch: &'b T::Batch<'_>,
+    keys: &[R::Key<'_>],
+    lookups: &mut [Option<(u64, T::Staged<'b>)>; BATCH],
+) -> Result<()> {
+    for (&key, lookup) in keys.iter().zip(&mut *lookups) {
+        R::check_size(key, None)?;
+        let mut space = [0; 8];
+        let key = HashedKey::of(table, key, &mut space);
+        *lookup = Some((key.hash, table.stage_metadata(batch, key)?));
+    }
+    for (hash, staged) in lookups.iter_mut().flatten() {
+        table.stage_slots(staged, *hash);
+    }
+    for (hash, staged) in lookups.iter_mut().flatten() {
+        table.stage_record(staged, *hash);
     }
     Ok(())
 }

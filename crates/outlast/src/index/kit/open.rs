@@ -60,6 +60,11 @@ where
         self.read(|| lookup::get_many(&self.table, keys, found))
     }
 
+    fn prefetch(&self, keys: &[R::Key<'_>]) {
+        // A pool that was closed meanwhile lets the changes fail.
+        let _ = self.read(|| Ok(lookup::prefetch(&self.table, keys)));
+    }
+
     fn change(
         &self,
         key: R::Key<'_>,

@@ -1,0 +1,232 @@
+//! Operations on many keys.
+
+use super::{Map, Store};
+use crate::db::raw::Form;
+use crate::error::Result;
+use crate::index::{BATCH, Change, Previous};
+use crate::map::types::{Key, Value};
+
+/// The byte strings of a batch of keys, one after another in one buffer.
+#[derive(Default)]
+struct Strings {
+    bytes: Vec<u8>,
+    ends: [usize; BATCH],
+}
+
+impl Strings {
+    /// Encodes up to [`BATCH`] keys, and returns them and how many there are.
+    fn fill<'k, K: Key + ?Sized + 'k>(
+        &mut self,
+        keys: impl Iterator<Item = &'k K>,
+    ) -> ([&[u8]; BATCH], usize) {
+        self.bytes.clear();
+        let mut count = 0;
+        for (key, end) in keys.zip(&mut self.ends) {
+            key.with_bytes(|key| self.bytes.extend_from_slice(key));
+            *end = self.bytes.len();
+            count += 1;
+        }
+        let mut parts: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut start = 0;
+        for (part, &end) in parts.iter_mut().zip(&self.ends[..count]) {
+            *part = &self.bytes[start..end];
+            start = end;
+        }
+        (parts, count)
+    }
+}
+
+/// Encodes up to [`BATCH`] keys as words, and returns them and how many there are.
+fn words<'k, K: Key + ?Sized + 'k>(keys: impl Iterator<Item = &'k K>) -> ([u64; BATCH], usize) {
+    let (mut words, mut count) = ([0; BATCH], 0);
+    for (key, word) in keys.zip(&mut words) {
+        *word = key.to_word();
+        count += 1;
+    }
+    (words, count)
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
+    /// Returns the values of many keys, in the order of `keys`. The memory accesses for different
+    /// keys overlap. Where the map is larger than the caches, this is several times faster than one
+    /// `get` after another.
+    ///
+    /// # Errors
+    /// As [`get`](Map::get).
+    pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        match self.raw.map.form()? {
+            Form::Inline(index) => {
+                for keys in keys.chunks(BATCH) {
+                    let (words, count) = words(keys.iter().copied());
+                    let mut found = [None; BATCH];
+                    index.get_many(&words[..count], &mut found[..count])?;
+                    for word in &found[..count] {
+                        values.push(word.map(|word| self.word(word)).transpose()?);
+                    }
+                }
+            }
+            Form::Bytes(index) => {
+                let mut strings = Strings::default();
+                for keys in keys.chunks(BATCH) {
+                    let (parts, count) = strings.fill(keys.iter().copied());
+                    let mut found = [const { None }; BATCH];
+                    index.get_many(&parts[..count], &mut found[..count])?;
+                    for value in &mut found[..count] {
+                        values.push(value.take().map(|value| self.bytes(value)).transpose()?);
+                    }
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Inserts many records whose keys are absent, in their order, each as [`insert`](Map::insert)
+    /// does. Returns for each whether it was inserted. The memory accesses for different keys
+    /// overlap, so this is faster than one call after another where the map is larger than the
+    /// caches.
+    ///
+    /// Each insert is atomic and durable by itself. There is no atomicity across the records.
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u64, u64>("squares")?;
+    /// assert_eq!(squares.insert_many(&[(&2, &4), (&3, &9), (&2, &5)])?, [true, true, false]);
+    /// assert_eq!(squares.get(&2)?, Some(4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Map::insert). Then the records before the one that failed were inserted, and
+    /// those after it were not.
+    pub fn insert_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
+        self.store_many(records, Store::Insert)
+    }
+
+    /// Inserts many records or replaces their values, in their order, each as [`put`](Map::put)
+    /// does. Returns for each whether its key was present. See [`insert_many`](Map::insert_many).
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert_eq!(ages.put_many(&[("Ada", &36), ("Ada", &37)])?, [false, true]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert_many`](Map::insert_many).
+    pub fn put_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
+        self.store_many(records, Store::Put)
+    }
+
+    /// Replaces the values of many keys that are present, in their order, each as
+    /// [`update`](Map::update) does. Returns for each whether it was present. See
+    /// [`insert_many`](Map::insert_many).
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.update_many(&[("Ada", &37), ("Bob", &40)])?, [true, false]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert_many`](Map::insert_many).
+    pub fn update_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
+        self.store_many(records, Store::Update)
+    }
+
+    /// Removes many keys, in their order. Returns for each whether it was present. Unlike
+    /// [`remove`](Map::remove), this does not copy the values. See
+    /// [`insert_many`](Map::insert_many).
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.remove_many(&["Ada", "Ada"])?, [true, false]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`remove`](Map::remove). Then the keys before the one that failed were removed, and those
+    /// after it were not.
+    pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
+        let remove = |&key: &&K| {
+            let (remove, unwanted) = (|| Change::Remove, Previous::UNWANTED);
+            let done = match self.raw.map.form()? {
+                Form::Inline(index) => {
+                    index.change(key.to_word(), Change::Remove, unwanted)?.present
+                }
+                Form::Bytes(index) => {
+                    key.with_bytes(|key| index.change(key, remove(), Previous::UNWANTED))?.present
+                }
+            };
+            Ok(done)
+        };
+        self.each(keys, |&key| key, remove)
+    }
+
+    fn store_many(&self, records: &[(&K, &V)], how: Store) -> Result<Vec<bool>> {
+        let store = |&(key, value): &(&K, &V)| {
+            let (applied, present) = match self.raw.map.form()? {
+                Form::Inline(index) => {
+                    let change = how.change(value.to_word());
+                    let done = index.change(key.to_word(), change, Previous::UNWANTED)?;
+                    (done.applied, done.present)
+                }
+                Form::Bytes(index) => {
+                    let done = key.with_bytes(|key| {
+                        let change =
+                            |value: &[u8]| index.change(key, how.change(value), Previous::UNWANTED);
+                        value.with_bytes(change)
+                    })?;
+                    (done.applied, done.present)
+                }
+            };
+            Ok(if matches!(how, Store::Put) { present } else { applied })
+        };
+        self.each(records, |&(key, _)| key, store)
+    }
+
+    /// Makes a change for each item, in their order, and returns the results. Before the changes of
+    /// a batch, it has the memory that they will need brought into the caches.
+    fn each<T>(
+        &self,
+        items: &[T],
+        key: impl Fn(&T) -> &K,
+        change: impl Fn(&T) -> Result<bool>,
+    ) -> Result<Vec<bool>> {
+        let mut done = Vec::with_capacity(items.len());
+        let mut strings = Strings::default();
+        for items in items.chunks(BATCH) {
+            match self.raw.map.form()? {
+                Form::Inline(index) => {
+                    let (words, count) = words(items.iter().map(&key));
+                    index.prefetch(&words[..count]);
+                }
+                Form::Bytes(index) => {
+                    let (parts, count) = strings.fill(items.iter().map(&key));
+                    index.prefetch(&parts[..count]);
+                }
+            }
+            for item in items {
+                done.push(change(item)?);
+            }
+        }
+        Ok(done)
+    }
+}
