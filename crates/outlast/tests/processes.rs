@@ -4,7 +4,7 @@ mod files;
 
 use files::{check_filled, child_path, create, dir, filled, in_child, open};
 use outlast::pmem::MediumKind;
-use outlast::{Error, Pool, PoolOptions, TornReason};
+use outlast::{Error, JournalOptions, Pool, PoolOptions, TornReason};
 use std::fs::{self};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -235,6 +235,16 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
         Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {}
         other => panic!("{other:?}"),
     }
+    // Nor does a journal make it sound.
+    let journaled = options.clone().journal(JournalOptions::new());
+    // SAFETY: the file belongs to this test.
+    match unsafe { journaled.open(&copy) } {
+        Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    // Verifying the pool changes nothing about that.
+    assert!(pool.verify().unwrap().is_sound());
+    assert!(matches!(open_copy(), Err(Error::PossiblyTorn { reason: TornReason::Copy, .. })));
     let accepted = options.clone().accept_possibly_torn(true);
     // SAFETY: the file belongs to this test.
     let accepted = unsafe { accepted.open(&copy).unwrap() };

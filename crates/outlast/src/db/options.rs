@@ -145,14 +145,14 @@ impl PoolOptions {
     /// to two seconds, so that a reboot or a power loss then finds it clean. Only on a file system
     /// with a page cache ([`MediumKind::PageCache`]): no other medium needs it. Default: yes.
     ///
-    /// The price: the first change after such a sync waits until the dirty mark is on the disk, as
-    /// after any `sync`. If a pool is changed again soon after each of them, the time without changes
+    /// The price: a change that comes during such a sync waits for its end, and the first change after
+    /// it waits until the dirty mark is on the disk, as with any `sync`. If a pool is changed again soon after each of them, the time without changes
     /// is doubled up to about a minute. Where changes are seconds apart and must never wait for the
     /// disk, turn this off.
     ///
     /// While the pool is open, a copy of its file is refused as before
-    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called `sync` and no
-    /// change has been made since.
+    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
+    /// `sync`, `snapshot` or `wait_durable`, and no change has been made since.
     #[must_use]
     pub fn idle_sync(mut self, sync: bool) -> Self {
         self.idle_sync = sync;
@@ -476,8 +476,9 @@ impl PoolOptions {
                 if self.journal.is_none() || read_only {
                     return self.open_plain(file, header, read_only, None);
                 }
-                if header.is_dirty() {
-                    // Recover the pool from its crash without a journal first.
+                if header.is_dirty() || header.is_synced_idle() {
+                    // Recover the pool from its crash without a journal first. This also refuses a
+                    // copy of a pool in use.
                     let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                     let plain = PoolOptions { background: false, ..self.clone() };
                     plain.open_plain(file, header, false, None)?.close()?;

@@ -69,7 +69,8 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     // Read before the first store rewrites the copy.
     let header_copy = core.header().copy_damaged;
-    let was_clean = core.is_clean();
+    // A pool that is clean only because it was idle becomes so again in the same way.
+    let was_clean = core.is_clean() && !core.header().is_synced_idle();
     store.finish_reclaim()?;
     let found = store.stand_still(|store| {
         let suspect = core.is_suspect();

@@ -37,6 +37,8 @@ const BUSY: Duration = Duration::from_micros(100);
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
+/// How long the lines that a process has left are touched before the first cut.
+const TOUCHING: Duration = Duration::from_millis(20);
 /// How often the journal's threads look whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -465,7 +467,12 @@ impl Journal {
     pub fn run(&self, source: &dyn Source) {
         let _running = Running(self);
         // A process that died may have left many lines, whose pages are not mapped here yet.
-        self.notes.look(|lines| source.touch(lines));
+        let start = Instant::now();
+        self.notes.look(|lines| {
+            if start.elapsed() < TOUCHING && !self.is_stopped() {
+                source.touch(lines);
+            }
+        });
         let (mut due, mut pause) = (Instant::now(), RETRY.0);
         while let Some(state) = self.due(due) {
             let start = Instant::now();

@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::error::{Error, Result};
+use crate::journal::base::PAGE;
 use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
 use crate::pmem::{Offset, Seam, Word};
@@ -86,7 +87,7 @@ impl<S: Seam> Source for Core<S> {
     }
 
     fn touch(&self, lines: Range<u64>) {
-        for line in lines {
+        for line in lines.step_by(PAGE / LINE) {
             if let Ok(words) = self.memory.at(Offset::<Line>::new(line * LINE as u64)) {
                 self.memory.load(&words[0]);
             }

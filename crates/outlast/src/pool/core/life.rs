@@ -452,6 +452,7 @@ impl<S: Seam> Core<S> {
     pub fn stand_still<T>(&self, during: impl FnOnce() -> Result<T>) -> Result<T> {
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);
+        let _write_back = seam.lock(&self.write_back);
         if self.gate.is_clean() {
             self.mark_dirty_controlled()?;
         }
@@ -475,7 +476,12 @@ impl<S: Seam> Core<S> {
             return self.let_copies_be_clean();
         }
         self.collect();
-        let saved = if self.epochs().limbo_bytes() == 0 && self.unfreeable() == 0 && settled() {
+        // An opening does not trust the free state of a file that may be a copy of a pool in use.
+        let saved = if until == Until::Changed
+            && self.epochs().limbo_bytes() == 0
+            && self.unfreeable() == 0
+            && settled()
+        {
             self.alloc.save(self)?
         } else {
             None

@@ -256,7 +256,10 @@ impl<S: Seam> Core<S> {
         // Without a page in use, there is nothing to reclaim.
         let old = frontier > geometry.first_page();
         let alloc = Alloc::new(geometry, frontier, old, backing.reserved());
-        let clean = !header.is_dirty() && header.copy_damaged.is_none() && !unmarked;
+        let clean = !header.is_dirty()
+            && header.copy_damaged.is_none()
+            && !unmarked
+            && !header.is_synced_idle();
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
