@@ -69,7 +69,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// A key that is handed out.
     type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
     /// A value that is handed out.
-    type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
+    type Owned: fmt::Debug + Clone + PartialEq + Eq + Default + Send;
 
     /// Returns the same key with a shorter lifetime.
     fn reborrow<'s, 'k: 's>(key: Self::Key<'k>) -> Self::Key<'s>;
@@ -173,6 +173,16 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Reads the value in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
+
+    /// Reads the value in a slot, or returns the default value if only keys are wanted.
+    #[inline(always)]
+    fn value_unless<S: Seam>(
+        keys_only: bool,
+        core: &Core<S>,
+        words: SlotWords,
+    ) -> Result<Self::Owned, Damage> {
+        if keys_only { Ok(Self::Owned::default()) } else { Self::value(core, words) }
+    }
 
     /// Reads the key in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
