@@ -191,8 +191,9 @@ impl Pool {
         Ok(self.raw(self.inner.store.open_map(name)?))
     }
 
-    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are integer
-    /// schemas (`u8` to `u64`, `i8` to `i64`), the map is inline.
+    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
+    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program is to open it with
+    /// a tuple, an array or a struct of its own of up to 8 bytes, ask for the form that it uses.
     ///
     /// # Errors
     /// As [`map_with`](Pool::map_with).

@@ -1,12 +1,17 @@
 //! The typed maps of a pool: [`Map`] and [`OrderedMap`].
 
+pub mod fixed;
 mod ordered;
+mod record;
+pub mod schema;
 mod typed;
 mod types;
 
+pub use fixed::{FixedSize, Integer};
 pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
+pub use record::FixedRecord;
 pub use typed::{Iter, Map, Ref};
-pub use types::{FixedRecord, Key, Value};
+pub use types::{Key, Value};
 
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;

@@ -21,6 +21,7 @@ pub use reference::RecordRef;
 
 pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
+use super::schema::Known;
 use crate::error::{Damage, Result};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
@@ -81,10 +82,11 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns the key's hash.
     fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
 
-    /// Returns the check of the keys of a schema; see [`Schemas`](super::Schemas).
-    fn key_check(schema: &str) -> Option<for<'a> fn(Self::Key<'a>) -> bool>;
-    /// Returns the check of the values of a schema.
-    fn value_check(schema: &str) -> Option<for<'a> fn(Self::Value<'a>) -> bool>;
+    /// Returns whether a key can be of the type of which this is known; see
+    /// [`Schemas`](super::Schemas).
+    fn allows_key(known: Known, key: Self::Key<'_>) -> bool;
+    /// As [`allows_key`](Record::allows_key), for values.
+    fn allows_value(known: Known, value: Self::Value<'_>) -> bool;
 
     /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
