@@ -75,8 +75,8 @@ pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Config, Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
 pub use journal::running::JournalStats;
 pub use map::{
-    FixedRecord, FixedSize, Integer, Iter, Key, KeyBounds, Map, OrderedKey, OrderedMap, Range, Ref,
-    Value,
+    FixedRecord, FixedSize, Integer, Iter, Key, KeyBounds, Keys, Map, OrderedKey, OrderedMap,
+    Range, Ref, Value, Values,
 };
 pub use pool::core::RecoveryProgress;
 

@@ -47,7 +47,7 @@ pub trait FixedSize: Key + Value<Owned = Self> + Copy + Send + 'static {
     fn decode(bytes: &[u8]) -> Result<Self, Damage>;
 }
 
-/// An integer, for calculations on the values of a map.
+/// An integer, for [`Map::add`](crate::Map::add).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an integer, so nothing can be added to it",
     note = "`add` and `sub` are for maps whose values are integers; `alter` works with any values"

@@ -1,6 +1,8 @@
 //! The typed maps of a pool: [`Map`] and [`OrderedMap`].
 
+mod change;
 pub mod fixed;
+mod iter;
 mod ordered;
 mod record;
 pub mod schema;
@@ -8,9 +10,10 @@ mod typed;
 mod types;
 
 pub use fixed::{FixedSize, Integer};
+pub use iter::{Iter, Keys, Values};
 pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
 pub use record::FixedRecord;
-pub use typed::{Iter, Map, Ref};
+pub use typed::{Map, Ref};
 pub use types::{Key, Value};
 
 use crate::db::handle::Pool;

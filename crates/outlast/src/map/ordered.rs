@@ -77,9 +77,10 @@ key_bounds!(@of [K: ?Sized] (Bound<&K>, Bound<&K>), &K, |key| *key);
 
 /// A durable, concurrent map of a [`Pool`](crate::Pool) in the order of its keys.
 ///
-/// An ordered map dereferences to a [`Map`] and has all of its methods; [`iter`](Map::iter) walks
-/// in key order. The operations that it adds take time logarithmic in the number of records; ranges
-/// also take time linear in the number of records returned.
+/// An ordered map dereferences to a [`Map`] and has all of its methods. [`iter`](Map::iter),
+/// [`keys`](Map::keys) and [`values`](Map::values) walk in key order. Durability and errors are those
+/// of a [`Map`]. Operations on one key, and those that it adds, take time logarithmic in the number of
+/// records; ranges also take time linear in the number of records returned.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
