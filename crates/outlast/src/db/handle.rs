@@ -40,7 +40,7 @@ use std::time::Duration;
 ///
 /// # Errors
 ///
-/// After [`close`](Pool::close), and in a fork of the process, every call fails with
+/// After [`close`](Pool::close), and in a fork of the process, operations fail with
 /// [`Error::NotOpen`]. [`Error::is_full`] tells whether an error means that there was no space. No
 /// error loses data.
 #[derive(Clone)]

@@ -381,6 +381,16 @@ mod tests {
         assert!(f32::from_word(1 << 32).is_err());
     }
 
+    /// The encodings are a part of the format of media.
+    #[test]
+    fn encodings_stay_as_they_are() {
+        let bytes = (-2i16, true, (0x0102_0304u32, -1.0f32), *b"abc").with_bytes(<[u8]>::to_vec);
+        assert_eq!(bytes, *b"\x7f\xfe\x01\x01\x02\x03\x04\x40\x7f\xff\xffabc");
+        assert_eq!((0x0102u16, -1i8).to_word(), 0x01_027f);
+        assert_eq!((1.0f64.to_word(), false.to_word()), (0xbff0_0000_0000_0000, 0));
+        assert_eq!(5i128.with_bytes(|b| (b[0], b[15], b.len())), (0x80, 5, 16));
+    }
+
     #[test]
     fn schemas_name_the_parts() {
         assert_eq!(<[u8; 0]>::SCHEMA, "[u8;0]");
