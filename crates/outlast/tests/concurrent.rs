@@ -313,6 +313,46 @@ fn reaper(scheme: Scheme) {
     assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
 }
 
+/// A caller's function runs while nothing is locked and the gate is open.
+#[test]
+fn a_function_may_use_the_pool_and_panic() {
+    for &scheme in Scheme::ALL {
+        let pool = PoolOptions::new().background(false).anonymous().unwrap();
+        let map = pool.map_with::<u64, u64>("m", &usual(scheme)).unwrap();
+        let mut calls = 0;
+        let sum = map.alter(&1, |found| {
+            calls += 1;
+            if calls == 1 {
+                // The value changes meanwhile, so the function has to run again.
+                map.put(&1, &100).unwrap();
+                pool.sync().unwrap();
+            }
+            Some(found.map_or(0, |found| found + 1))
+        });
+        assert_eq!((sum.unwrap(), calls), (Some(101), 2), "{scheme}");
+        let refreshed = map.remove_if(&1, |found| {
+            map.put(&1, &200).unwrap();
+            *found == 101
+        });
+        assert_eq!(refreshed.unwrap(), None, "{scheme}: it was refreshed meanwhile");
+        let made = map.get_or_insert_with(&2, || {
+            map.put(&2, &5).unwrap();
+            6
+        });
+        assert_eq!(made.unwrap(), 5, "{scheme}");
+        let panics = |run: &dyn Fn()| {
+            let run = std::panic::AssertUnwindSafe(run);
+            assert!(std::panic::catch_unwind(run).is_err(), "{scheme}");
+        };
+        panics(&|| drop(map.alter(&1, |_| panic!("on purpose"))));
+        panics(&|| drop(map.remove_if(&1, |_| panic!("on purpose"))));
+        panics(&|| drop(map.get_or_insert_with(&3, || panic!("on purpose"))));
+        panics(&|| drop(map.retain(|_, _| panic!("on purpose"))));
+        assert_eq!((map.get(&1).unwrap(), map.len().unwrap()), (Some(200), 2), "{scheme}");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
 /// Thousands of keys with one full hash are slow, but all are there, and the directory stays small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {

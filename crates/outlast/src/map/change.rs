@@ -1,15 +1,17 @@
-//! Changes that depend on what is there.
+//! Changes that depend on the value that is there.
 //!
-//! They are loops over the changes that an index makes: read the value, call the caller's function,
-//! and then change the record if its value is still the one that was read. The function runs
-//! outside of everything: no lock, no gate, no guard. So it may block, panic, or use the pool.
+//! Each is a loop over changes that the index makes: read the value, call the caller's function, then
+//! change the record if it still has that value. The function runs while the thread holds no lock,
+//! no guard, and is outside the gate. So it may block, panic, or use the pool.
 //!
-//! The values are compared, not their versions. A value that was replaced and then put back counts
-//! as unchanged, which is right: nothing but the value goes into the function, so its result would
-//! be the same. The change takes effect where the index compares the value and stores, which is one
-//! atomic step under the lock of the record, or one compare-and-swap. If nothing is to be stored,
-//! the read was that moment. If the comparison fails, another thread's change has taken effect, so
-//! of several threads one always gets on.
+//! The change takes effect where the index compares the value and stores: under the lock of the
+//! record, or by one compare-and-swap. If nothing is to be stored, it takes effect where the value
+//! was read. If the comparison fails, another thread's change has taken effect in between, so some
+//! thread always makes progress.
+//!
+//! The index compares values, not versions. A value that was replaced and then put back counts as
+//! unchanged (ABA). That is correct here: the function sees nothing but the value, so the result
+//! would be the same.
 
 use super::fixed::Integer;
 use super::typed::Map;
