@@ -78,6 +78,7 @@ impl AnyMap {
                     Do::Insert(v) => (map.insert(&key, &v)?, None),
                     Do::Update(v) => (map.update(&key, &v)?, None),
                     Do::Swap(old, new) => (map.compare_swap(&key, &old, &new)?, None),
+                    Do::CompareRemove(old) => (map.compare_remove(&key, &old)?, None),
                     Do::Put(v) => (true, Some(map.put(&key, &v)?)),
                     Do::Remove => {
                         let told = map.remove(&key)?;
@@ -94,6 +95,7 @@ impl AnyMap {
                     Do::Swap(old, new) => {
                         (map.compare_swap(&key, &value_bytes(old), &value_bytes(new))?, None)
                     }
+                    Do::CompareRemove(old) => (map.compare_remove(&key, &value_bytes(old))?, None),
                     Do::Put(v) => (true, Some(as_number(map.put(&key, &value_bytes(v))?)?)),
                     Do::Remove => {
                         let told = as_number(map.remove(&key)?)?;

@@ -468,14 +468,18 @@ impl Session {
     }
 
     /// Works on a map in all ways, between steps of background work: inserts until the map has
-    /// grown, updates, swaps, removals, lookups.
+    /// grown, updates, swaps, removals with and without a condition, lookups.
     pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
         let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
         for &key in &present {
             let value = fresh + 1_000 + random.below(1 << 16);
             match random.below(6) {
                 0 => self.change(name, key, Do::Update(value))?,
-                1 => self.change(name, key, Do::Remove)?,
+                1 => {
+                    let now = self.value_of(name, key).unwrap_or_default();
+                    self.change(name, key, Do::CompareRemove(now + 1))?;
+                    self.change(name, key, Do::CompareRemove(now))?;
+                }
                 2 => self.change(name, key, Do::Insert(value))?,
                 3 => {
                     let now = self.value_of(name, key).unwrap_or_default();

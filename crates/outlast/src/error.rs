@@ -153,6 +153,12 @@ pub enum Error {
         /// The limit in bytes.
         max: usize,
     },
+    /// The sum or the difference of two integers is not a value of their type.
+    #[error("the result is not an integer of type {schema}")]
+    Overflow {
+        /// The schema of the integer's type.
+        schema: &'static str,
+    },
     /// A map of this name exists with other types or another scheme.
     #[error("map {name:?} has {what} {stored}, not {asked}")]
     MapMismatch {

@@ -78,6 +78,14 @@ fn every_read_of_a_closed_pool_fails() {
         assert!(is_closed(words.get_ref(&1).map(|_| ())), "{scheme}");
         assert!(is_closed(texts.get_ref("1").map(|_| ())), "{scheme}");
         assert!(is_closed(words.contains_key(&1)), "{scheme}");
+        assert!(is_closed(words.len()), "{scheme}");
+        assert!(is_closed(texts.is_empty()), "{scheme}");
+        assert!(is_closed(words.add(&1, 1)), "{scheme}");
+        assert!(is_closed(texts.alter("1", |_| None)), "{scheme}");
+        assert!(is_closed(texts.compare_remove("1", "value 1")), "{scheme}");
+        assert!(is_closed(words.delete(&1)), "{scheme}");
+        assert!(is_closed(words.clear()), "{scheme}");
+        assert!(is_closed(words.keys().next().unwrap()), "{scheme}: a new iterator");
         assert!(is_closed(words.len_estimate()), "{scheme}");
         assert!(is_closed(texts.len_estimate()), "{scheme}");
         assert!(is_closed(words.stats()), "{scheme}");

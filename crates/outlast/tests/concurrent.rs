@@ -179,6 +179,180 @@ fn counters(scheme: Scheme) {
     assert_eq!(texts.get("seven").unwrap().unwrap(), (THREADS * EACH).to_le_bytes());
 }
 
+#[test]
+fn sums_are_exact() {
+    Scheme::ALL.iter().copied().for_each(sums);
+}
+
+/// Threads add to one counter, which another one removes again and again.
+fn sums(scheme: Scheme) {
+    let pool = pool();
+    let inline = pool.map_with::<u64, i64>("inline", &small(scheme)).unwrap();
+    let blocks = pool.map_with::<str, i128>("blocks", &small(scheme)).unwrap();
+    const EACH: i64 = 2_000;
+    let taken = AtomicU64::new(0);
+    let take = |amount: Option<i128>| {
+        taken.fetch_add(amount.map_or(0, |amount| amount as u64), Ordering::Relaxed)
+    };
+    std::thread::scope(|s| {
+        for _ in 0..THREADS {
+            s.spawn(|| {
+                for n in 1..=EACH {
+                    assert!(inline.add(&7, n).unwrap() >= n);
+                    assert!(inline.sub(&7, n - 1).unwrap() >= 0);
+                    let sum = blocks.add("seven", n.into()).unwrap();
+                    assert!(sum >= n.into());
+                    // Makes and removes keys next to the counters.
+                    let other = (n + 100).cast_unsigned();
+                    inline.alter(&other, |found| found.is_none().then_some(0)).unwrap();
+                }
+            });
+        }
+        s.spawn(|| {
+            for _ in 0..EACH / 4 {
+                take(blocks.remove_if("seven", |sum| sum % 3 == 0).unwrap());
+                take(blocks.remove("seven").unwrap());
+            }
+        });
+    });
+    assert_eq!(inline.get(&7).unwrap(), Some(THREADS as i64 * EACH));
+    assert_eq!(inline.len().unwrap(), 1, "the others were altered an even number of times");
+    let rest = blocks.get("seven").unwrap().unwrap_or(0) as u64;
+    let all = THREADS * (EACH * (EACH + 1) / 2) as u64;
+    assert_eq!(taken.into_inner() + rest, all, "{scheme}");
+}
+
+#[test]
+fn a_reaper_removes_no_session_that_was_refreshed() {
+    Scheme::ALL.iter().copied().for_each(reaper);
+}
+
+/// Sessions are refreshed while a reaper removes the expired ones. A session that was refreshed to
+/// a time that has not come yet must still be there, with that time.
+fn reaper(scheme: Scheme) {
+    let pool = pool();
+    const SESSIONS: u64 = 40;
+    const LIVES: u64 = 300;
+    /// How a test works with the sessions of one record form.
+    struct Sessions<'m> {
+        refresh: &'m (dyn Fn(u64, u64) + Sync),
+        reap: &'m (dyn Fn(u64, u64) -> bool + Sync),
+        end: &'m (dyn Fn(u64) -> Option<u64> + Sync),
+    }
+    let inline = pool.map_with::<u64, u64>("inline", &small(scheme)).unwrap();
+    let blocks = pool.map_with::<str, [u8]>("blocks", &small(scheme)).unwrap();
+    let name = |session: u64| format!("session {session}");
+    // Values of several sizes that begin with the end.
+    let bytes = |end: u64| end.to_le_bytes().repeat(1 + end as usize % 5);
+    let end_of = |bytes: &[u8]| bytes.first_chunk().map_or(0, |end| u64::from_le_bytes(*end));
+    let forms = [
+        Sessions {
+            refresh: &|session, end| assert!(inline.put(&session, &end).is_ok()),
+            reap: &|session, now| {
+                inline.remove_if(&session, |end| *end <= now).unwrap().is_some_and(|end| {
+                    assert!(end <= now, "{scheme}: it ended at {end}, it is {now}");
+                    true
+                })
+            },
+            end: &|session| inline.get(&session).unwrap(),
+        },
+        Sessions {
+            refresh: &|session, end| assert!(blocks.put(&name(session), &bytes(end)).is_ok()),
+            reap: &|session, now| {
+                let removed = blocks.remove_if(&name(session), |end| end_of(end) <= now).unwrap();
+                removed.is_some_and(|end| {
+                    assert!(end_of(&end) <= now, "{scheme}");
+                    true
+                })
+            },
+            end: &|session| blocks.get(&name(session)).unwrap().map(|end| end_of(&end)),
+        },
+    ];
+    for sessions in &forms {
+        let now = AtomicU64::new(0);
+        let reaped = AtomicU64::new(0);
+        let working = AtomicU64::new(2);
+        std::thread::scope(|s| {
+            for t in 0..2 {
+                let (now, working) = (&now, &working);
+                s.spawn(move || {
+                    for _ in 0..LIVES {
+                        for session in (t..SESSIONS).step_by(2) {
+                            // Many sessions end shortly before they are refreshed.
+                            let end = now.load(Ordering::SeqCst) + SESSIONS * 3 / 4;
+                            (sessions.refresh)(session, end);
+                            let found = (sessions.end)(session);
+                            let late = now.load(Ordering::SeqCst) >= end;
+                            assert!(found == Some(end) || late, "{scheme}: {end}, {found:?}");
+                            now.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                    working.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+            s.spawn(|| {
+                let begun = Instant::now();
+                while working.load(Ordering::SeqCst) > 0
+                    && begun.elapsed() < Duration::from_secs(60)
+                {
+                    for session in 0..SESSIONS {
+                        let time = now.load(Ordering::SeqCst);
+                        reaped.fetch_add((sessions.reap)(session, time).into(), Ordering::SeqCst);
+                    }
+                }
+            });
+        });
+        assert!(reaped.into_inner() > 0, "{scheme}: nothing expired");
+        let end = now.into_inner() + SESSIONS;
+        for session in 0..SESSIONS {
+            (sessions.reap)(session, end);
+        }
+    }
+    assert!(inline.is_empty().unwrap() && blocks.is_empty().unwrap());
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+}
+
+/// A caller's function runs while nothing is locked and the gate is open.
+#[test]
+fn a_function_may_use_the_pool_and_panic() {
+    for &scheme in Scheme::ALL {
+        let pool = PoolOptions::new().background(false).anonymous().unwrap();
+        let map = pool.map_with::<u64, u64>("m", &usual(scheme)).unwrap();
+        let mut calls = 0;
+        let sum = map.alter(&1, |found| {
+            calls += 1;
+            if calls == 1 {
+                // The value changes meanwhile, so the function has to run again.
+                map.put(&1, &100).unwrap();
+                pool.sync().unwrap();
+            }
+            Some(found.map_or(0, |found| found + 1))
+        });
+        assert_eq!((sum.unwrap(), calls), (Some(101), 2), "{scheme}");
+        let refreshed = map.remove_if(&1, |found| {
+            map.put(&1, &200).unwrap();
+            *found == 101
+        });
+        assert_eq!(refreshed.unwrap(), None, "{scheme}: it was refreshed meanwhile");
+        let made = map.get_or_insert_with(&2, || {
+            map.put(&2, &5).unwrap();
+            6
+        });
+        assert_eq!(made.unwrap(), 5, "{scheme}");
+        let panics = |run: &dyn Fn()| {
+            let run = std::panic::AssertUnwindSafe(run);
+            assert!(std::panic::catch_unwind(run).is_err(), "{scheme}");
+        };
+        panics(&|| drop(map.alter(&1, |_| panic!("on purpose"))));
+        panics(&|| drop(map.remove_if(&1, |_| panic!("on purpose"))));
+        panics(&|| drop(map.get_or_insert_with(&3, || panic!("on purpose"))));
+        panics(&|| drop(map.retain(|_, _| panic!("on purpose"))));
+        assert_eq!((map.get(&1).unwrap(), map.len().unwrap()), (Some(200), 2), "{scheme}");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
 /// Thousands of keys with one full hash are slow, but all are there, and the directory stays small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {

@@ -7,7 +7,8 @@
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 /// A random number generator whose seed determines a run.
@@ -107,6 +108,7 @@ where
         let mut pool = open(&path);
         let mut map: Map<K::Of, V::Of> = pool.map_with("m", &options).unwrap();
         let value = |n: u64| V::with(n, |v| v.with_bytes(<[u8]>::to_vec));
+        let owned = |n: u64| V::Of::from_bytes(value(n)).unwrap();
         for step in 0..steps {
             let k = random.below(keys);
             let v = keys + random.below(1 << 20);
@@ -116,7 +118,7 @@ where
                 owned.map(|o| V::Of::borrow(&o).with_bytes(<[u8]>::to_vec))
             };
             K::with(k, |key| {
-                V::with(v, |val| match random.below(8) {
+                V::with(v, |val| match random.below(13) {
                     0 | 1 => {
                         assert_eq!(map.insert(key, val).unwrap(), had.is_none(), "{step}");
                         model.entry(k).or_insert(v);
@@ -143,6 +145,58 @@ where
                         assert_eq!(bytes(map.remove(key).unwrap()), had.map(value));
                         model.remove(&k);
                     }
+                    7 => {
+                        let expected = if w.is_multiple_of(2) { had.unwrap_or(w) } else { w };
+                        let removes = had == Some(expected);
+                        V::with(expected, |e| {
+                            assert_eq!(map.compare_remove(key, e).unwrap(), removes, "{step}");
+                        });
+                        if removes {
+                            model.remove(&k);
+                        }
+                    }
+                    8 => {
+                        let removes = w.is_multiple_of(2);
+                        let told = map.remove_if(key, |found| {
+                            assert_eq!(Some(found.with_bytes(<[u8]>::to_vec)), had.map(value));
+                            removes
+                        });
+                        let removed = had.filter(|_| removes);
+                        assert_eq!(bytes(told.unwrap()), removed.map(value), "{step}");
+                        if removes {
+                            model.remove(&k);
+                        }
+                    }
+                    9 => {
+                        let after = [Some(v), None, had][w as usize % 3];
+                        let told = map.alter(key, |found| {
+                            let found = found.map(|found| found.with_bytes(<[u8]>::to_vec));
+                            assert_eq!(found, had.map(value), "{step}");
+                            after.map(owned)
+                        });
+                        assert_eq!(bytes(told.unwrap()), after.map(value), "{step}");
+                        match after {
+                            Some(after) => drop(model.insert(k, after)),
+                            None => drop(model.remove(&k)),
+                        }
+                    }
+                    10 => {
+                        let made = Cell::new(false);
+                        let make = || {
+                            made.set(true);
+                            owned(v)
+                        };
+                        let told = map.get_or_insert_with(key, make).unwrap();
+                        let after = *model.entry(k).or_insert(v);
+                        assert_eq!(
+                            (bytes(Some(told)), made.get()),
+                            (Some(value(after)), had.is_none())
+                        );
+                    }
+                    11 => {
+                        assert_eq!(map.delete(key).unwrap(), had.is_some(), "{step}");
+                        model.remove(&k);
+                    }
                     6 => {
                         let found = map.get_ref(key).unwrap().map(|r| r.to_owned().unwrap());
                         assert_eq!(bytes(found), had.map(value));
@@ -159,7 +213,22 @@ where
                 check::<K, V>(&pool, &map, &model);
             }
         }
+        // Then go through all records.
+        let of_even: HashSet<Vec<u8>> =
+            model.keys().filter(|k| *k % 2 == 0).map(|&k| K::with(k, bytes_of)).collect();
+        let before = model.len();
+        model.retain(|k, _| k % 2 == 0);
+        let removed = map.retain(|key, _| of_even.contains(&bytes_of(key))).unwrap();
+        assert_eq!(removed, (before - model.len()) as u64);
+        check::<K, V>(&pool, &map, &model);
+        assert_eq!(map.clear().unwrap(), model.len() as u64);
+        assert!(map.is_empty().unwrap());
+        check::<K, V>(&pool, &map, &HashMap::new());
     }
+}
+
+fn bytes_of<T: outlast::Value + ?Sized>(value: &T) -> Vec<u8> {
+    value.with_bytes(<[u8]>::to_vec)
 }
 
 fn check<K: Sample, V: Sample>(pool: &Pool, map: &Map<K::Of, V::Of>, model: &HashMap<u64, u64>)
@@ -193,6 +262,19 @@ where
     walked.sort();
     expected.sort();
     assert!(walked == expected, "{} walked, {} expected", walked.len(), expected.len());
+    let mut keys: Vec<Vec<u8>> =
+        map.keys().map(|key| bytes_of(K::Of::borrow(&key.unwrap()))).collect();
+    keys.sort();
+    assert!(keys.iter().eq(expected.iter().map(|(key, _)| key)));
+    let mut values: Vec<Vec<u8>> =
+        map.values().map(|value| bytes_of(V::Of::borrow(&value.unwrap()))).collect();
+    values.sort();
+    let mut of_records: Vec<_> = expected.into_iter().map(|(_, value)| value).collect();
+    of_records.sort();
+    assert!(values == of_records);
+    assert_eq!(map.into_iter().count(), model.len());
+    assert_eq!(map.len().unwrap(), model.len() as u64);
+    assert_eq!(map.is_empty().unwrap(), model.is_empty());
     let estimate = map.len_estimate().unwrap();
     assert!(estimate.abs_diff(model.len() as u64) * 2 <= model.len() as u64 + 10, "{estimate}");
 }

@@ -305,6 +305,10 @@ fn read_only_pools_refuse_changes_and_leave_the_file_alone() {
     let map = reader.map::<u64, u64>("numbers").unwrap();
     assert!(matches!(map.insert(&5000, &1), Err(Error::ReadOnly)));
     assert!(matches!(map.remove(&5), Err(Error::ReadOnly)));
+    assert!(matches!(map.delete(&5), Err(Error::ReadOnly)));
+    assert!(matches!(map.compare_remove(&5, &1), Err(Error::ReadOnly)));
+    assert!(matches!(map.add(&5, 1), Err(Error::ReadOnly)));
+    assert!(matches!(map.clear(), Err(Error::ReadOnly)));
     assert!(matches!(reader.map::<u64, u64>("new"), Err(Error::ReadOnly)));
     assert!(matches!(reader.drop_map("numbers"), Err(Error::ReadOnly)));
     assert!(reader.verify().unwrap().is_sound());

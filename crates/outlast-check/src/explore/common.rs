@@ -170,7 +170,8 @@ pub(super) fn change(play: &mut Play) -> Checked {
             1 => play.change(key, Do::Put(value + large))?,
             2 => play.change(key, Do::Swap(key + 100_000, value))?,
             3 => {
-                play.change(key, Do::Remove)?;
+                play.change(key, Do::CompareRemove(key + 100_001))?;
+                play.change(key, Do::CompareRemove(key + 100_000))?;
                 play.change(key, Do::Update(value))?;
                 play.change(key, Do::Remove)?;
             }

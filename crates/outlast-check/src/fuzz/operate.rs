@@ -180,11 +180,12 @@ fn operate<R: Record>(
             for _ in 0..30 {
                 let key = R::key_of(&keys[random.below(keys.len() as u64) as usize]);
                 let value = R::value_of(value);
-                let change = match random.below(5) {
+                let change = match random.below(6) {
                     0 => Change::Put(value),
                     1 => Change::Update(value),
                     2 => Change::Insert(value),
                     3 => Change::Swap { expected: value, new: value },
+                    4 => Change::CompareRemove(value),
                     _ => Change::Remove,
                 };
                 attempt!(index.change(key, change, Previous::when(random.below(2) == 0)));

@@ -81,6 +81,7 @@ fn explains<'h>(ops: &[&Op<'h>], mut state: BTreeMap<(&'h str, u64), u64>) -> bo
                 Do::Update(value) if before.is_some() => Some(Some(value)),
                 Do::Swap(old, value) if before == Some(old) => Some(Some(value)),
                 Do::Remove if before.is_some() => Some(None),
+                Do::CompareRemove(old) if before == Some(old) => Some(None),
                 _ => None,
             },
         };

@@ -129,7 +129,7 @@ impl Machine {
     fn call(&mut self) -> Call {
         let key = self.random.below(KEYS);
         let value = 1 + self.random.below(VALUES);
-        match self.random.below(7) {
+        match self.random.below(8) {
             0 | 1 => Call::Get(key),
             2 => Call::Change(key, Do::Insert(value)),
             3 => Call::Change(key, Do::Put(value)),
@@ -137,6 +137,10 @@ impl Machine {
             5 => {
                 let old = self.state.get(&key).copied().unwrap_or(1);
                 Call::Change(key, Do::Swap(old, value))
+            }
+            6 => {
+                let old = self.state.get(&key).copied().unwrap_or(1);
+                Call::Change(key, Do::CompareRemove(old))
             }
             _ => Call::Change(key, Do::Remove),
         }

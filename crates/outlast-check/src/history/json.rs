@@ -40,6 +40,7 @@ fn line(event: &Event) -> Value {
                         Do::Update(value) => ("update", None, Some(value)),
                         Do::Swap(expected, value) => ("swap", Some(expected), Some(value)),
                         Do::Remove => ("remove", None, None),
+                        Do::CompareRemove(expected) => ("compare-remove", Some(expected), None),
                     };
                     set("do", name.into());
                     set("key", key.into());
@@ -122,6 +123,9 @@ fn event(line: &Value) -> Result<Event, String> {
                 "update" => Call::Change(key()?, Do::Update(value()?)),
                 "swap" => Call::Change(key()?, Do::Swap(number(line, "expected")?, value()?)),
                 "remove" => Call::Change(key()?, Do::Remove),
+                "compare-remove" => {
+                    Call::Change(key()?, Do::CompareRemove(number(line, "expected")?))
+                }
                 other => return Err(format!("unknown operation {other:?}")),
             };
             let thread = number(line, "thread")? as usize;

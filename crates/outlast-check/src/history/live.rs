@@ -70,13 +70,13 @@ pub fn ask(map: &AnyMap, call: Call) -> Checked<Answer> {
         }
         Call::Change(key, change) => (key, change),
     };
-    // For an insert, an update or a swap, the public interface returns only yes or no, so the value
-    // before stays unknown.
+    // For an insert, an update or a comparison, the public interface returns only yes or no, so the
+    // value before stays unknown.
     let (applied, before) = map.apply(key, change)?;
     let present = match change {
         Do::Insert(_) => Some(!applied),
         Do::Update(_) => Some(applied),
-        Do::Swap(..) => applied.then_some(true),
+        Do::Swap(..) | Do::CompareRemove(_) => applied.then_some(true),
         Do::Put(_) | Do::Remove => before.map(|before| before.is_some()),
     };
     Ok(Answer::Changed { applied, present, before: before.flatten() })
@@ -132,6 +132,10 @@ fn run(mut thread: Thread<'_>, options: &Options) -> Checked<Vec<(u64, Event)>> 
             7 => {
                 let old = thread.map.get(key)?.unwrap_or(value);
                 Call::Change(key, Do::Swap(old, value))
+            }
+            8 => {
+                let old = thread.map.get(key)?.unwrap_or(value);
+                Call::Change(key, Do::CompareRemove(old))
             }
             _ => Call::Change(key, Do::Remove),
         })?;

@@ -185,6 +185,7 @@ impl fmt::Display for Call {
             Call::Change(key, Do::Update(value)) => write!(f, "update {key}: {value}"),
             Call::Change(key, Do::Swap(old, new)) => write!(f, "swap {key}: {old} by {new}"),
             Call::Change(key, Do::Remove) => write!(f, "remove {key}"),
+            Call::Change(key, Do::CompareRemove(old)) => write!(f, "remove {key} if {old}"),
             Call::Scan => f.write_str("iteration"),
         }
     }

@@ -67,6 +67,7 @@ impl Act {
                 Do::Update(_) => "update",
                 Do::Swap(..) => "swap",
                 Do::Remove => "remove",
+                Do::CompareRemove(_) => "compare and remove",
             },
             Act::Background => "background",
             Act::Sync => "sync",

@@ -88,7 +88,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
         Call::Change(key, change) => (R::nth_key(key), change),
     };
     let [first, second] = match change {
-        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [v, 0],
+        Do::Insert(v) | Do::Put(v) | Do::Update(v) | Do::CompareRemove(v) => [v, 0],
         Do::Swap(expected, new) => [expected, new],
         Do::Remove => [0, 0],
     }
@@ -103,6 +103,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
             Do::Update(_) => Change::Update(first),
             Do::Swap(..) => Change::Swap { expected: first, new: second },
             Do::Remove => Change::Remove,
+            Do::CompareRemove(_) => Change::CompareRemove(first),
         },
         Previous::when(wanted),
     )?;

@@ -49,7 +49,9 @@ pub(super) fn apply<R: Form>(
 ) -> Checked {
     let key = R::nth_key(key);
     let values = match change {
-        Do::Insert(v) | Do::Put(v) | Do::Update(v) => [R::nth_value(v), R::nth_value(0)],
+        Do::Insert(v) | Do::Put(v) | Do::Update(v) | Do::CompareRemove(v) => {
+            [R::nth_value(v), R::nth_value(0)]
+        }
         Do::Swap(expected, new) => [R::nth_value(expected), R::nth_value(new)],
         Do::Remove => [R::nth_value(0), R::nth_value(0)],
     };
@@ -60,6 +62,7 @@ pub(super) fn apply<R: Form>(
         Do::Update(_) => Change::Update(first),
         Do::Swap(..) => Change::Swap { expected: first, new: second },
         Do::Remove => Change::Remove,
+        Do::CompareRemove(_) => Change::CompareRemove(first),
     };
     let done = index.change(R::key_of(&key), change, Previous::WANTED)?;
     ensure(done.applied == applies, || {

@@ -27,6 +27,8 @@ pub enum Kind {
     Swap,
     /// Removes.
     Remove,
+    /// Compares and removes.
+    CompareRemove,
     /// Lookups and iteration. They store when they are the first to touch something after a crash.
     Read,
     /// Syncs.
@@ -52,6 +54,7 @@ impl fmt::Display for Kind {
             Kind::Update => "update",
             Kind::Swap => "swap",
             Kind::Remove => "remove",
+            Kind::CompareRemove => "compare and remove",
             Kind::Read => "read",
             Kind::Sync => "sync",
             Kind::Snapshot => "snapshot",
@@ -87,6 +90,8 @@ pub enum Do {
     Swap(u64, u64),
     /// Removes if present.
     Remove,
+    /// Removes if the value equals this one.
+    CompareRemove(u64),
 }
 
 impl Do {
@@ -98,6 +103,7 @@ impl Do {
             Do::Update(_) => Kind::Update,
             Do::Swap(..) => Kind::Swap,
             Do::Remove => Kind::Remove,
+            Do::CompareRemove(_) => Kind::CompareRemove,
         }
     }
 
@@ -109,6 +115,7 @@ impl Do {
             }
             (Do::Swap(expected, new), Some(found)) if expected == found => (true, Some(new)),
             (Do::Remove, Some(_)) => (true, None),
+            (Do::CompareRemove(expected), Some(found)) if expected == found => (true, None),
             _ => (false, before),
         }
     }

@@ -114,7 +114,11 @@ pub fn choose(random: &mut Random, before: Option<u64>) -> Option<Do> {
         2 => Do::Update(value),
         3 => Do::Swap(before.unwrap_or(value), value + 1),
         4 => Do::Swap(value, value + 1),
-        5 | 6 if before.is_some() => Do::Remove,
+        5 if before.is_some() => Do::Remove,
+        6 if let Some(before) = before => {
+            // A few expect a value that is not there.
+            Do::CompareRemove(before ^ u64::from(value.is_multiple_of(8)))
+        }
         5 => Do::Insert(value),
         _ => return None,
     })

@@ -75,7 +75,9 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
             assert_eq!(cost(&events), (record_lines(&events) + 2, 3), "{change:?}, {form}");
         }
         for key in 10..40 {
-            let events = bench.change(key, Do::Remove);
+            let value = bench.session.state().maps["m"].records[&key];
+            let compared = Do::CompareRemove(value);
+            let events = bench.change(key, if key % 2 == 0 { compared } else { Do::Remove });
             if moves_pages(&events) {
                 continue;
             }

@@ -145,7 +145,9 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         nothing(&bench.change(keys[5], Do::Swap(5, 6)));
         for &key in &keys {
             // Only the commit word. The record's block needs no store at all.
-            let events = bench.change(key, Do::Remove);
+            // A comparison before it costs nothing.
+            let compared = Do::CompareRemove(VALUE + 41 * 3 + 2);
+            let events = bench.change(key, if key % 2 == 0 { compared } else { Do::Remove });
             assert!(has(&events, &points::REMOVE));
             if has(&events, &outlast::pool::points::RELEASE) {
                 continue;

@@ -130,9 +130,14 @@ fn what_changes_nothing_flushes_nothing() {
     for shape in Shape::all() {
         let mut bench = Bench::new(shape);
         bench.fill(10..20);
-        for (key, change) in
-            [(13, Do::Insert(5)), (100, Do::Update(5)), (101, Do::Swap(5, 6)), (102, Do::Remove)]
-        {
+        for (key, change) in [
+            (13, Do::Insert(5)),
+            (100, Do::Update(5)),
+            (101, Do::Swap(5, 6)),
+            (102, Do::Remove),
+            (103, Do::CompareRemove(5)),
+            (14, Do::CompareRemove(5)),
+        ] {
             let mut events = bench.change(key, change);
             // EA-PHT has its locks in PM.
             events.retain(|event| event.point.is_none_or(|point| !point.volatile));

@@ -22,6 +22,27 @@ use std::time::Duration;
 ///
 /// Handles are cheap to clone and can be shared between threads. The pool closes on
 /// [`close`](Pool::close), or when the last handle to it and its maps is dropped.
+///
+/// # Complexity
+///
+/// Opening a map by its name compares the names of up to all maps. Creating and dropping one take the
+/// time to make its first blocks, and to find all of its blocks. What opening takes after a crash is in
+/// the [crate's documentation](crate#the-contract). [`sync`](Pool::sync) and [`close`](Pool::close) write
+/// back what was modified; [`verify`](Pool::verify) and [`snapshot`](Pool::snapshot) read all of the
+/// pool.
+///
+/// # Durability
+///
+/// [`durability`](Pool::durability) tells what survives what. Once a change of a map returns, it
+/// survives the death of the process, whatever the medium. On an ordinary file without a journal, it
+/// survives a power loss once the pool was synced and not modified since. With a journal,
+/// [`wait_durable`](Pool::wait_durable) waits for that.
+///
+/// # Errors
+///
+/// After [`close`](Pool::close), and in a fork of the process, operations fail with
+/// [`Error::NotOpen`]. [`Error::is_full`] tells whether an error means that there was no space. No
+/// error loses data.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Guarded>,
@@ -189,8 +210,9 @@ impl Pool {
         Ok(self.raw(self.inner.store.open_map(name)?))
     }
 
-    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are integer
-    /// schemas (`u8` to `u64`, `i8` to `i64`), the map is inline.
+    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
+    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program is to open it with
+    /// a tuple, an array or a struct of its own of up to 8 bytes, ask for the form that it uses.
     ///
     /// # Errors
     /// As [`map_with`](Pool::map_with).

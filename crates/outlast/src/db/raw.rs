@@ -90,6 +90,47 @@ impl RawMap {
         Ok(self.change(key, None, Kind::Remove, true)?.1)
     }
 
+    /// Removes `key` if it is present, without copying its value. Returns whether it was.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let texts = pool.raw_map_with("texts", "str", "str", &outlast::MapOptions::new())?;
+    /// texts.insert(b"key", b"value")?;
+    /// assert!(texts.delete(b"key")?);
+    /// assert!(!texts.delete(b"key")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn delete(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.change(key, None, Kind::Remove, false)?.0)
+    }
+
+    /// Removes the records that are present throughout the call; see
+    /// [`Map::clear`](crate::Map::clear). Returns how many it removed.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let texts = pool.raw_map_with("texts", "str", "str", &outlast::MapOptions::new())?;
+    /// texts.insert(b"key", b"value")?;
+    /// assert_eq!((texts.len()?, texts.is_empty()?), (1, false));
+    /// assert_eq!(texts.clear()?, 1);
+    /// assert_eq!((texts.len()?, texts.is_empty()?), (0, true));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clear(&self) -> Result<u64> {
+        let (mut cursor, mut removed) = (Cursor::start_of_keys(), 0);
+        while !cursor.is_done() {
+            removed += match self.map.form()? {
+                Form::Inline(index) => clear_part(index, &mut cursor)?,
+                Form::Bytes(index) => clear_part(index, &mut cursor)?,
+            };
+        }
+        Ok(removed)
+    }
+
     fn change(
         &self,
         key: &[u8],
@@ -141,7 +182,16 @@ impl RawMap {
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).
     pub fn iter(&self) -> RawIter {
-        RawIter { map: self.clone(), cursor: Cursor::start(), ready: Vec::new().into_iter() }
+        self.iter_from(Cursor::start())
+    }
+
+    /// As [`iter`](RawMap::iter), but reads no values. What it returns as values is unspecified.
+    pub(crate) fn iter_keys(&self) -> RawIter {
+        self.iter_from(Cursor::start_of_keys())
+    }
+
+    fn iter_from(&self, cursor: Cursor) -> RawIter {
+        RawIter { map: self.clone(), cursor, ready: Vec::new().into_iter() }
     }
 
     /// Iterates over the records of an ordered map whose keys lie between `low` and `high`, from
@@ -179,6 +229,28 @@ impl RawMap {
         RawRange::new(self.clone(), FormWalk::Inline(Walk::new(low, high)))
     }
 
+    /// Counts the records; see [`Map::len`](crate::Map::len).
+    pub fn len(&self) -> Result<u64> {
+        self.count_until(u64::MAX)
+    }
+
+    /// Returns whether the map has no records; see [`Map::is_empty`](crate::Map::is_empty).
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.count_until(1)? == 0)
+    }
+
+    /// Counts records until there are `enough`.
+    fn count_until(&self, enough: u64) -> Result<u64> {
+        let (mut cursor, mut count) = (Cursor::start_of_keys(), 0);
+        while !cursor.is_done() && count < enough {
+            count += match self.map.form()? {
+                Form::Inline(index) => count_part(index, &mut cursor)?,
+                Form::Bytes(index) => count_part(index, &mut cursor)?,
+            };
+        }
+        Ok(count)
+    }
+
     /// Estimates the number of records. Exact for small maps at rest.
     pub fn len_estimate(&self) -> Result<u64> {
         match self.map.form()? {
@@ -207,6 +279,24 @@ impl RawMap {
     pub fn record_form(&self) -> RecordForm {
         self.info().form
     }
+}
+
+/// Counts the records of one step of an iteration.
+fn count_part<R: Record>(index: &dyn Index<R>, cursor: &mut Cursor) -> Result<u64> {
+    let mut records = Vec::new();
+    index.scan(cursor, &mut records)?;
+    Ok(records.len() as u64)
+}
+
+/// Removes the records of one step of an iteration. Returns how many.
+fn clear_part<R: Record>(index: &dyn Index<R>, cursor: &mut Cursor) -> Result<u64> {
+    let (mut records, mut removed) = (Vec::new(), 0);
+    index.scan(cursor, &mut records)?;
+    for (key, _) in &records {
+        let done = index.change(R::key_of(key), Change::Remove, Previous::UNWANTED)?;
+        removed += u64::from(done.applied);
+    }
+    Ok(removed)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

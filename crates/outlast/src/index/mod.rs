@@ -57,6 +57,8 @@ pub enum Change<'a, R: Record> {
     },
     /// Remove if present.
     Remove,
+    /// Remove if present with this value.
+    CompareRemove(R::Value<'a>),
 }
 
 /// Whether the caller of a change wants the previous value, and which ones it accepts.
@@ -136,6 +138,8 @@ pub struct Cursor {
     pub(crate) part: u32,
     /// The key that comes next, in an index that iterates by keys that are byte strings.
     pub(crate) key: Vec<u8>,
+    /// Whether the values are left out.
+    pub(crate) keys_only: bool,
     pub(crate) state: CursorState,
 }
 
@@ -151,6 +155,12 @@ impl Cursor {
     /// Returns the beginning of an iteration.
     pub fn start() -> Self {
         Self::default()
+    }
+
+    /// Returns the beginning of an iteration that reads no values. It reports the default value with
+    /// each key.
+    pub fn start_of_keys() -> Self {
+        Cursor { keys_only: true, ..Self::default() }
     }
 
     pub(crate) fn finish(&mut self) {

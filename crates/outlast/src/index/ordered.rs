@@ -347,13 +347,15 @@ pub struct KeyRange<R: Record> {
     pub(super) high: Bound<R::OwnedKey>,
     /// Whether the bounds are encoded. They are not when the range is new.
     pub(super) encoded: bool,
+    /// Whether the values are left out.
+    pub(super) keys_only: bool,
     pub(super) done: bool,
 }
 
 impl<R: Record> KeyRange<R> {
     /// Makes a range of which nothing has been reported.
     pub fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
-        KeyRange { low, high, encoded: false, done: false }
+        KeyRange { low, high, encoded: false, keys_only: false, done: false }
     }
 
     /// Returns whether all of the range has been reported.

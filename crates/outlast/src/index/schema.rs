@@ -1,47 +1,107 @@
 //! What a map's schemas say about the contents of its keys and values.
 
+use super::RecordForm;
 use super::record::Record;
+use std::marker::PhantomData;
 
-/// Bytes of the integers of a schema; `None` if it is not one of the library's integers.
-fn integer_bytes(schema: &str) -> Option<u32> {
-    match schema {
-        "u8" | "i8" => Some(1),
-        "u16" | "i16" => Some(2),
-        "u32" | "i32" => Some(4),
-        "u64" | "i64" => Some(8),
-        _ => None,
+/// What the library knows about the encodings of a type, from its schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Anything may be one: byte strings, and types that only the program that defines them knows.
+    Nothing,
+    /// Each is text.
+    Text,
+    /// Each has the same length.
+    Fixed {
+        /// The length in bytes.
+        bytes: usize,
+        /// A bit for each of the first 128 bytes, which says whether it belongs to a `bool`, and so
+        /// is 0 or 1. As words, the encodings are big-endian in this respect.
+        bools: u128,
+    },
+}
+
+impl Known {
+    fn of(schema: &str) -> Known {
+        if schema == "str" {
+            return Known::Text;
+        }
+        let (mut rest, mut bytes, mut bools) = (schema, 0, 0);
+        match part(&mut rest, &mut bytes, &mut bools) {
+            Some(()) if rest.is_empty() => Known::Fixed { bytes, bools },
+            _ => Known::Nothing,
+        }
+    }
+
+    /// Returns whether a word can be one.
+    pub(super) fn allows_word(self, word: u64) -> bool {
+        let Known::Fixed { bytes, bools } = self else { return true };
+        let fits = bytes == 8 || (bytes < 8 && word >> (8 * bytes) == 0);
+        let byte = |number: usize| word >> (8 * (bytes - 1 - number)) & 0xff;
+        fits && (0..bytes).all(|number| bools >> number & 1 == 0 || byte(number) <= 1)
+    }
+
+    /// Returns whether a byte string can be one.
+    pub(super) fn allows_bytes(self, bytes: &[u8]) -> bool {
+        match self {
+            Known::Nothing => true,
+            Known::Text => std::str::from_utf8(bytes).is_ok(),
+            Known::Fixed { bytes: len, bools } => {
+                let mut first = bytes.iter().take(128).enumerate();
+                bytes.len() == len && first.all(|(i, &byte)| bools >> i & 1 == 0 || byte <= 1)
+            }
+        }
     }
 }
 
-/// Returns the check of the words of a schema; `None` if every word is allowed.
-pub(super) fn of_words(schema: &str) -> Option<fn(u64) -> bool> {
-    match integer_bytes(schema)? {
-        1 => Some(|word| word >> 8 == 0),
-        2 => Some(|word| word >> 16 == 0),
-        4 => Some(|word| word >> 32 == 0),
-        _ => None,
+/// Reads a part of a schema: the name of a type, or the parts of a tuple or of an ordered struct.
+/// Adds its length. Returns `None` if the library does not know such a type.
+fn part(rest: &mut &str, bytes: &mut usize, bools: &mut u128) -> Option<()> {
+    if let Some(parts) = rest.strip_prefix('(') {
+        *rest = parts;
+        loop {
+            part(rest, bytes, bools)?;
+            match rest.strip_prefix(',') {
+                Some(more) => *rest = more,
+                None => break,
+            }
+        }
+        *rest = rest.strip_prefix(')')?;
+        if rest.starts_with(' ') {
+            // The name of an ordered struct.
+            *rest = &rest[rest.find([',', ')']).unwrap_or(rest.len())..];
+        }
+        return Some(());
     }
+    let len = if let Some(array) = rest.strip_prefix("[u8;") {
+        let (len, after) = array.split_once(']')?;
+        *rest = after;
+        len.parse().ok()?
+    } else {
+        let (name, after) = rest.split_at(rest.find([',', ')']).unwrap_or(rest.len()));
+        *rest = after;
+        if name == "bool" && *bytes < 128 {
+            *bools |= 1 << *bytes;
+        }
+        match name {
+            "u8" | "i8" | "bool" => 1,
+            "u16" | "i16" => 2,
+            "u32" | "i32" | "f32" => 4,
+            "u64" | "i64" | "f64" => 8,
+            "u128" | "i128" => 16,
+            _ => return None,
+        }
+    };
+    *bytes = bytes.checked_add(len)?;
+    Some(())
 }
 
-/// Returns the check of the byte strings of a schema; `None` if every byte string is allowed.
-pub(super) fn of_bytes(schema: &str) -> Option<fn(&[u8]) -> bool> {
-    if schema == "str" {
-        return Some(|bytes| std::str::from_utf8(bytes).is_ok());
-    }
-    match integer_bytes(schema)? {
-        1 => Some(|bytes| bytes.len() == 1),
-        2 => Some(|bytes| bytes.len() == 2),
-        4 => Some(|bytes| bytes.len() == 4),
-        _ => Some(|bytes| bytes.len() == 8),
-    }
-}
-
-/// Which keys and values a map can hold. `None` where all are allowed, and for schemas that only
-/// the program that defines them understands.
+/// Which keys and values a map can hold.
 #[derive(Debug)]
 pub struct Schemas<R: Record> {
-    pub(crate) key: Option<for<'a> fn(R::Key<'a>) -> bool>,
-    pub(crate) value: Option<for<'a> fn(R::Value<'a>) -> bool>,
+    key: Known,
+    value: Known,
+    form: PhantomData<fn() -> R>,
 }
 
 impl<R: Record> Clone for Schemas<R> {
@@ -53,19 +113,29 @@ impl<R: Record> Clone for Schemas<R> {
 impl<R: Record> Copy for Schemas<R> {}
 
 impl<R: Record> Schemas<R> {
-    /// Returns the checks of a map with these schemas.
+    /// Returns what is known about a map with these schemas.
     pub fn new(key: &str, value: &str) -> Self {
-        Schemas { key: R::key_check(key), value: R::value_check(value) }
+        let known = |schema| match Known::of(schema) {
+            // Every word is one.
+            Known::Fixed { bytes: 8, bools: 0 } if R::FORM == RecordForm::Inline => Known::Nothing,
+            known => known,
+        };
+        Schemas { key: known(key), value: known(value), form: PhantomData }
     }
 
     /// Returns whether the map can hold this key.
     pub(crate) fn allows_key(&self, key: R::Key<'_>) -> bool {
-        self.key.is_none_or(|check| check(key))
+        R::allows_key(self.key, key)
     }
 
     /// Returns whether the map can hold this value.
     pub(crate) fn allows_value(&self, value: R::Value<'_>) -> bool {
-        self.value.is_none_or(|check| check(value))
+        R::allows_value(self.value, value)
+    }
+
+    /// Returns whether there are values that the map cannot hold.
+    pub(crate) fn checks_values(&self) -> bool {
+        self.value != Known::Nothing
     }
 }
 
@@ -78,11 +148,29 @@ mod tests {
     fn each_schema_allows_the_values_of_its_type() {
         let words = Schemas::<Inline>::new("i16", "u64");
         assert!(words.allows_key(0xffff) && !words.allows_key(0x1_0000));
-        assert!(words.value.is_none(), "every word is one");
+        assert!(!words.checks_values(), "every word is one");
         let bytes = Schemas::<Bytes>::new("str", "u32");
         assert!(bytes.allows_key("ö".as_bytes()) && !bytes.allows_key(&[0xff]));
         assert!(bytes.allows_value(&[1; 4]) && !bytes.allows_value(&[1; 3]));
         let own = Schemas::<Bytes>::new("bytes", "position/1");
-        assert!(own.key.is_none() && own.value.is_none());
+        assert!(own.allows_key(&[0xff]) && !own.checks_values());
+    }
+
+    #[test]
+    fn composed_schemas_are_known_by_their_parts() {
+        let fixed = |bytes, bools| Known::Fixed { bytes, bools };
+        assert_eq!(Known::of("bool"), fixed(1, 1));
+        assert_eq!(Known::of("(u8,(i16,bool),[u8;12],f64)"), fixed(24, 1 << 3));
+        assert_eq!(Known::of("(u32,bool) event/1"), fixed(5, 1 << 4));
+        assert_eq!(Known::of("((u32,bool) event/1,i128)"), fixed(21, 1 << 4));
+        for unknown in ["", "bytes", "position/1", "(u8,position/1)", "(u8", "u8)", "[u8;x]", "()"]
+        {
+            assert_eq!(Known::of(unknown), Known::Nothing, "{unknown}");
+        }
+        let pair = Known::of("(u8,bool)");
+        assert!(pair.allows_word(0xff01) && !pair.allows_word(0xff02));
+        assert!(!pair.allows_word(0x1_0000));
+        assert!(pair.allows_bytes(&[9, 0]) && !pair.allows_bytes(&[0, 9]));
+        assert!(!Known::of("(bool,[u8;8])").allows_word(0), "it does not fit");
     }
 }

@@ -1,12 +1,20 @@
 //! The typed maps of a pool: [`Map`] and [`OrderedMap`].
 
+mod change;
+pub mod fixed;
+mod iter;
 mod ordered;
+mod record;
+pub mod schema;
 mod typed;
 mod types;
 
+pub use fixed::{FixedSize, Integer};
+pub use iter::{Iter, Keys, Values};
 pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
-pub use typed::{Iter, Map, Ref};
-pub use types::{FixedRecord, Key, Value};
+pub use record::FixedRecord;
+pub use typed::{Map, Ref};
+pub use types::{Key, Value};
 
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;

@@ -12,13 +12,29 @@ use std::ops::{
     RangeToInclusive,
 };
 
-/// A key type with an order: integers compare by value, byte strings and text byte by byte.
+/// A key type with an order.
+///
+/// | type | order |
+/// |---|---|
+/// | integers | by value |
+/// | `bool` | `false` before `true` |
+/// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
+/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string comes before those that it begins |
+/// | tuples | by the first part, then by the second, and so on |
+/// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
+///
+/// Where Rust orders the type, that is the same order. Two keys are equal if they are equal in this
+/// order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the key of an ordered map",
+    label = "not a type of keys that has an order",
+    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`",
+    note = "for a struct, use `outlast::fixed_record!` with `ordered by` and its fields"
+)]
 pub trait OrderedKey: Key {}
 
-macro_rules! ordered {
-    ($($type:ty),*) => {$(impl OrderedKey for $type {})*};
-}
-ordered!(u8, u16, u32, u64, i8, i16, i32, i64, [u8], str);
+impl OrderedKey for [u8] {}
+impl OrderedKey for str {}
 
 /// The bounds of a range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..` or a pair of
 /// [`Bound`]s, over keys or references to keys. `"a".."b"` works too; the standard library's
@@ -61,9 +77,10 @@ key_bounds!(@of [K: ?Sized] (Bound<&K>, Bound<&K>), &K, |key| *key);
 
 /// A durable, concurrent map of a [`Pool`](crate::Pool) in the order of its keys.
 ///
-/// An ordered map dereferences to a [`Map`] and has all of its methods; [`iter`](Map::iter) walks
-/// in key order. The operations that it adds take time logarithmic in the number of records; ranges
-/// also take time linear in the number of records returned.
+/// An ordered map dereferences to a [`Map`] and has all of its methods. [`iter`](Map::iter),
+/// [`keys`](Map::keys) and [`values`](Map::values) walk in key order. Durability and errors are those
+/// of a [`Map`]. Operations on one key, and those that it adds, take time logarithmic in the number of
+/// records; ranges also take time linear in the number of records returned.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {

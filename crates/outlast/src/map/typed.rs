@@ -3,7 +3,7 @@
 mod many;
 
 use super::types::{Key, Value};
-use crate::db::raw::{Form, RawIter, RawMap};
+use crate::db::raw::{Form, RawMap};
 use crate::db::roots::MapInfo;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
@@ -14,13 +14,47 @@ use std::marker::PhantomData;
 /// A durable, concurrent hash map of a [`Pool`](crate::Pool).
 ///
 /// Handles are cheap to clone and can be shared between threads. Every call works on the map in the
-/// pool. Once a call returns, its effect is durable as far as the pool's medium allows
-/// ([`Pool::durability`](crate::Pool::durability)). An operation on one key takes constant expected
-/// time. In an [`OrderedMap`](crate::OrderedMap) it takes time logarithmic in the number of
-/// records.
+/// pool.
+///
+/// # Operations
+///
+/// Each operation on one key is atomic, and takes effect at one moment during the call.
+///
+/// | the value of the key | |
+/// |---|---|
+/// | is read | [`get`](Map::get), [`get_ref`](Map::get_ref), [`get_many`](Map::get_many), [`contains_key`](Map::contains_key) |
+/// | is set | [`put`](Map::put); if absent: [`insert`](Map::insert), [`get_or_insert_with`](Map::get_or_insert_with); if present: [`update`](Map::update); if it has a given value: [`compare_swap`](Map::compare_swap) |
+/// | is removed | [`remove`](Map::remove), [`delete`](Map::delete); if it has a given value: [`compare_remove`](Map::compare_remove); if a function says so: [`remove_if`](Map::remove_if) |
+/// | depends on what it was | [`alter`](Map::alter), [`fetch_update`](Map::fetch_update), [`add`](Map::add), [`sub`](Map::sub) |
+///
+/// `put`, `remove`, `remove_if` and `fetch_update` return the value before. `alter`,
+/// `get_or_insert_with`, `add` and `sub` return the value afterwards.
+///
+/// No function of the caller's runs under a lock. It may run again if another thread has changed the
+/// value meanwhile.
+///
+/// [`iter`](Map::iter), [`keys`](Map::keys), [`values`](Map::values), [`len`](Map::len),
+/// [`retain`](Map::retain) and [`clear`](Map::clear) go through all records while others change
+/// them. They are not atomic as a whole.
+///
+/// # Complexity
+///
+/// An operation on one key takes constant expected time, and time linear in the bytes of key and
+/// value. In an [`OrderedMap`](crate::OrderedMap) it takes time logarithmic in the number of records.
+/// An insert may have to make the structure grow; how much of it depends on the scheme. What goes
+/// through all records takes time linear in their number.
+///
+/// # Durability
+///
+/// Once a call returns, its effect survives every failure that the pool's medium survives
+/// ([`Pool::durability`](crate::Pool::durability)). After a crash, an operation that had not returned
+/// has taken effect completely or not at all. No call returns a result that a crash could undo.
+///
+/// # Errors
 ///
 /// Any call fails with [`Error::Damaged`] if it meets a damaged structure, with [`Error::NotOpen`]
-/// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped.
+/// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped. An operation on one
+/// key that fails has no effect.
 pub struct Map<K: ?Sized, V: ?Sized> {
     raw: RawMap,
     types: PhantomData<fn(&K) -> V>,
@@ -286,25 +320,45 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Iterates over all records: in key order where the scheme keeps one, otherwise in no
-    /// particular order.
+    /// Counts the records, by an iteration that reads no values: in linear time. The count is exact
+    /// if no other thread inserts or removes records meanwhile. Otherwise it includes every record
+    /// that is present throughout the call, and none that is absent throughout it.
+    /// [`len_estimate`](Map::len_estimate) is much faster.
     ///
-    /// A record present throughout the scan is returned exactly once, with a value that it had
-    /// during the scan. A record inserted or removed during the scan is returned once or not at
-    /// all. After an error the iterator ends.
-    ///
-    /// The iterator reads some records ahead. So after [`Pool::close`](crate::Pool::close) or
-    /// [`Pool::drop_map`](crate::Pool::drop_map) it can return a few more before it fails.
-    pub fn iter(&self) -> Iter<K, V> {
-        Iter {
-            raw: self.raw.iter(),
-            inline: self.raw.info().form == Inline::FORM,
-            types: PhantomData,
-        }
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u32, u64>("squares")?;
+    /// for n in 0..10_000 {
+    ///     squares.insert(&n, &(u64::from(n) * u64::from(n)))?;
+    /// }
+    /// assert_eq!(squares.len()?, 10_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn len(&self) -> Result<u64> {
+        self.raw.len()
     }
 
-    /// Estimates the number of records from a sample of the structure. Exact for small maps at
-    /// rest.
+    /// Returns whether the map has no records. Reads the structure up to the first record. If other
+    /// threads insert and remove meanwhile, `true` says that no record was present throughout.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert!(ages.is_empty()?);
+    /// ages.insert("Ada", &36)?;
+    /// assert!(!ages.is_empty()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_empty(&self) -> Result<bool> {
+        self.raw.is_empty()
+    }
+
+    /// Estimates the number of records from a sample of the structure, without reading all of it.
+    /// Exact for small maps at rest.
     pub fn len_estimate(&self) -> Result<u64> {
         self.raw.len_estimate()
     }
@@ -362,7 +416,7 @@ impl<V: Value + ?Sized> Ref<V> {
     }
 }
 
-fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned, Damage> {
+pub(super) fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned, Damage> {
     if inline {
         match bytes.as_slice().try_into() {
             Ok(word) => V::from_word(u64::from_le_bytes(word)),
@@ -370,32 +424,5 @@ fn decode<V: Value + ?Sized>(bytes: Vec<u8>, inline: bool) -> Result<V::Owned, D
         }
     } else {
         V::from_bytes(bytes)
-    }
-}
-
-/// An iterator over the records of a [`Map`]; see [`Map::iter`].
-pub struct Iter<K: ?Sized, V: ?Sized> {
-    raw: RawIter,
-    inline: bool,
-    types: PhantomData<fn() -> (*const K, *const V)>,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Iter<K, V> {
-    type Item = Result<(K::Owned, V::Owned)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (key, value) = match self.raw.next()? {
-            Ok(record) => record,
-            Err(error) => return Some(Err(error)),
-        };
-        let (inline, root) = (self.inline, self.raw.root());
-        let decoded = decode::<V>(value, inline)
-            .map_err(|damage| under_key(&key, inline, damage))
-            .and_then(|value| Ok((decode::<K>(key, inline)?, value)))
-            .map_err(|damage| undecodable(damage, root));
-        if decoded.is_err() {
-            self.raw.finish();
-        }
-        Some(decoded)
     }
 }

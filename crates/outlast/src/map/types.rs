@@ -4,19 +4,43 @@ use crate::error::{Damage, Result};
 
 /// A type that can be a key.
 ///
-/// Implemented for integers, `[u8]` and `str`. Use [`fixed_record!`](crate::fixed_record) for your
-/// own structs.
+/// Implemented for integers, `bool`, floats, `[u8; N]`, tuples of two to four of these, `[u8]` and
+/// `str`. Use [`fixed_record!`](crate::fixed_record) for your own structs.
 ///
-/// Two keys are equal if their bytes are equal.
+/// Two keys are equal if their bytes are equal. So for floats, 0.0 and -0.0 are two keys, and a NaN
+/// is a key like any other.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the key of a map",
+    label = "not a type of keys",
+    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
+            takes references to its keys and values",
+    note = "other types of keys: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
+            these, and structs with `outlast::fixed_record!`"
+)]
 pub trait Key: Value {}
 
 /// A type that can be a value.
 ///
+/// Implemented for the same types as [`Key`].
+///
 /// The schema is recorded when a map is created and compared when it is opened, so a map opens only
 /// with the types it was created with.
+///
+/// If you implement this trait, a decoded value must encode to the bytes that it was decoded from.
+/// Decoding must reject all other bytes. Otherwise the methods that compare values, such as
+/// [`Map::alter`](crate::Map::alter), would wait for ever for a value that they find unchanged.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the value of a map",
+    label = "not a type of values",
+    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
+            takes references to its keys and values",
+    note = "other types of values: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
+            these, and structs with `outlast::fixed_record!`"
+)]
 pub trait Value {
     /// The permanent name of the type and its layout. A map's name and its two schemas together
-    /// have at most 408 bytes.
+    /// have at most 408 bytes. Names of primitive types, and those that begin with a bracket, are
+    /// the library's own.
     const SCHEMA: &'static str;
     /// Whether the value fits an 8-byte word.
     const WORD: bool;
@@ -44,7 +68,7 @@ pub trait Value {
 }
 
 #[cold]
-fn no_value(schema: &str, found: String) -> Damage {
+pub(super) fn no_value(schema: &str, found: String) -> Damage {
     Damage::new(0, format!("a value of type {schema}"), found)
 }
 
@@ -143,78 +167,3 @@ impl Value for str {
     }
 }
 impl Key for str {}
-
-/// A struct of fixed size that is encoded as its bytes. Implemented by
-/// [`fixed_record!`](crate::fixed_record).
-pub trait FixedRecord:
-    zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy + Send + 'static
-{
-    /// See [`Value::SCHEMA`].
-    const SCHEMA: &'static str;
-}
-
-/// Makes a struct of fixed size usable as a key and a value.
-///
-/// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding
-/// and invalid bytes. The string is its schema: change it when the layout changes.
-///
-/// ```
-/// # fn main() -> outlast::Result<()> {
-/// use zerocopy::{FromBytes, Immutable, IntoBytes};
-///
-/// #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
-/// #[repr(C)]
-/// struct Position {
-///     latitude_e7: i32,
-///     longitude_e7: i32,
-///     height_mm: i64,
-/// }
-/// outlast::fixed_record!(Position, "position/1");
-///
-/// let pool = outlast::PoolOptions::new().anonymous()?;
-/// let seen = pool.map::<u64, Position>("seen")?;
-/// let here = Position { latitude_e7: 1, longitude_e7: 2, height_mm: 3 };
-/// seen.put(&7, &here)?;
-/// assert_eq!(seen.get(&7)?, Some(here));
-/// # Ok(())
-/// # }
-/// ```
-#[macro_export]
-macro_rules! fixed_record {
-    ($type:ty, $schema:literal) => {
-        impl $crate::FixedRecord for $type {
-            const SCHEMA: &'static str = $schema;
-        }
-        impl $crate::Value for $type {
-            const SCHEMA: &'static str = $schema;
-            const WORD: bool = ::core::mem::size_of::<$type>() <= 8;
-            type Owned = $type;
-
-            fn to_word(&self) -> u64 {
-                let mut word = [0; 8];
-                let bytes = $crate::reexport::zerocopy::IntoBytes::as_bytes(self);
-                word[..bytes.len()].copy_from_slice(bytes);
-                u64::from_le_bytes(word)
-            }
-            fn from_word(word: u64) -> ::core::result::Result<$type, $crate::Damage> {
-                let word_bytes = word.to_le_bytes();
-                let (value, rest) = word_bytes.split_at(::core::mem::size_of::<$type>());
-                if rest.iter().any(|&b| b != 0) {
-                    return Err($crate::Damage::new(0, $schema, format!("{word:#x}")));
-                }
-                <$type as $crate::Value>::from_bytes(value.to_vec())
-            }
-            fn with_bytes<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
-                with($crate::reexport::zerocopy::IntoBytes::as_bytes(self))
-            }
-            fn from_bytes(bytes: Vec<u8>) -> ::core::result::Result<$type, $crate::Damage> {
-                <$type as $crate::reexport::zerocopy::FromBytes>::read_from_bytes(&bytes)
-                    .map_err(|_| $crate::Damage::new(0, $schema, format!("{} bytes", bytes.len())))
-            }
-            fn borrow(owned: &$type) -> &$type {
-                owned
-            }
-        }
-        impl $crate::Key for $type {}
-    };
-}

@@ -70,21 +70,86 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Returns whether bytes can be of a type: integers have their width, and words nothing above it;
-/// strings are UTF-8. Other types may have any bytes, as far as this walk knows.
+/// Returns whether bytes can be of a type: those of a fixed length have it, and words nothing above
+/// it; a `bool` is 0 or 1; strings are UTF-8. Other types may have any bytes, as far as this walk
+/// knows.
 fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
-    let width = match schema {
-        "str" if form == RecordForm::Bytes => return std::str::from_utf8(bytes).is_ok(),
-        "u8" | "i8" => 1,
-        "u16" | "i16" => 2,
-        "u32" | "i32" => 4,
-        "u64" | "i64" => 8,
-        _ => return true,
-    };
+    if schema == "str" && form == RecordForm::Bytes {
+        return std::str::from_utf8(bytes).is_ok();
+    }
+    let mut bools = Vec::new();
+    let Some(width) = width_of(schema, 0, &mut bools) else { return true };
     match form {
         RecordForm::Inline => {
+            // The first byte of a type is the highest of those that it takes in a word.
+            let is_bool = |at: &usize| bytes.get(width - 1 - at).is_some_and(|&byte| byte <= 1);
             bytes.get(width..).is_some_and(|above| above.iter().all(|&byte| byte == 0))
+                && bools.iter().all(is_bool)
         }
-        RecordForm::Bytes => bytes.len() == width,
+        RecordForm::Bytes => bytes.len() == width && bools.iter().all(|&at| bytes[at] <= 1),
+    }
+}
+
+/// Returns the bytes of a type whose values all have the same, and appends where its `bool`s are if
+/// it begins at `at`.
+fn width_of(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
+    match schema {
+        "bool" => bools.push(at),
+        "u8" | "i8" => {}
+        "u16" | "i16" => return Some(2),
+        "u32" | "i32" | "f32" => return Some(4),
+        "u64" | "i64" | "f64" => return Some(8),
+        "u128" | "i128" => return Some(16),
+        _ => {
+            if let Some(array) = schema.strip_prefix("[u8;") {
+                return array.strip_suffix(']')?.parse().ok();
+            }
+            return tuple_width(schema.strip_prefix('(')?, at, bools);
+        }
+    }
+    Some(1)
+}
+
+/// Does what [`width_of`] does, for a tuple without its first bracket. After the last one, an
+/// ordered struct has its name.
+fn tuple_width(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
+    let (mut depth, mut start, mut width) = (0, 0, 0usize);
+    for (end, byte) in schema.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            b')' if depth > 0 => depth -= 1,
+            b',' | b')' if depth == 0 => {
+                let part = width_of(&schema[start..end], at.checked_add(width)?, bools)?;
+                (start, width) = (end + 1, width.checked_add(part)?);
+                if byte == b')' {
+                    let name = &schema[start..];
+                    return (name.is_empty() || name.starts_with(' ')).then_some(width);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn widths_and_places_of_bools_follow_from_schemas() {
+        let of = |schema| {
+            let mut bools = Vec::new();
+            width_of(schema, 0, &mut bools).map(|width| (width, bools))
+        };
+        assert_eq!(of("bool"), Some((1, vec![0])));
+        assert_eq!(of("(u8,(i16,bool),[u8;12],f64)"), Some((24, vec![3])));
+        assert_eq!(of("((u32,bool) event/1,i128,bool)"), Some((22, vec![4, 21])));
+        for unknown in ["bytes", "position/1", "(u8,position/1)", "(u8", "u8)", "[u8;x]", "()"] {
+            assert_eq!(of(unknown), None, "{unknown}");
+        }
+        let word = |word: u64| is_of_type("(u8,bool)", RecordForm::Inline, &word.to_le_bytes());
+        assert!(word(0xff01) && !word(0xff02) && !word(0x1_0000));
+        assert!(!is_of_type("bool", RecordForm::Bytes, &[2]));
     }
 }

@@ -264,10 +264,13 @@ impl RecordForm {
         Self::ALL.into_iter().find(|f| *f as u8 == number)
     }
 
-    /// Returns the default form of an untyped map with these schemas: inline if both are integers,
-    /// otherwise byte strings.
+    /// Returns the default form of an untyped map with these schemas: inline if both are integers of
+    /// up to 8 bytes, `bool` or floats, otherwise byte strings.
     pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
-        let word = |s| matches!(s, "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64");
+        let word = |s| {
+            let unsigned = matches!(s, "u8" | "u16" | "u32" | "u64");
+            unsigned || matches!(s, "i8" | "i16" | "i32" | "i64" | "bool" | "f32" | "f64")
+        };
         if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }
     }
 }

@@ -86,10 +86,12 @@ impl Op {
             Op::Change(key, what) => {
                 let value = R::nth_value(match what {
                     Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+                    Do::CompareRemove(v) => v,
                     Do::Remove => 0,
                 });
                 let change = match what {
                     Do::Remove => Change::Remove,
+                    Do::CompareRemove(_) => Change::CompareRemove(R::value_of(&value)),
                     Do::Insert(_) => Change::Insert(R::value_of(&value)),
                     Do::Put(_) => Change::Put(R::value_of(&value)),
                     Do::Update(_) | Do::Swap(..) => Change::Update(R::value_of(&value)),

@@ -264,11 +264,13 @@ fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
         let key = R::nth_key(key);
         let v = match what {
             Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
+            Do::CompareRemove(v) => v,
             Do::Remove => 0,
         };
         let value = R::nth_value(v);
         let change = match what {
             Do::Remove => Change::Remove,
+            Do::CompareRemove(_) => Change::CompareRemove(R::value_of(&value)),
             Do::Insert(_) => Change::Insert(R::value_of(&value)),
             _ => Change::Update(R::value_of(&value)),
         };

@@ -95,6 +95,7 @@ impl Maker<'_> {
                     1 => Do::Put(value),
                     2 => Do::Update(value),
                     3 => Do::Swap(value_of(number), value),
+                    4 => Do::CompareRemove(value_of(number)),
                     _ => Do::Remove,
                 };
                 Call::Change(key, change)
@@ -195,7 +196,14 @@ impl Maker<'_> {
                 };
                 Call::Change(key, Do::Swap(expected, value))
             }
-            80..96 => Call::Change(key, Do::Remove),
+            80..86 => {
+                let expected = match value % 5 {
+                    0 => value_of(number),
+                    back => value - back,
+                };
+                Call::Change(key, Do::CompareRemove(expected))
+            }
+            86..96 => Call::Change(key, Do::Remove),
             _ => Call::Scan,
         }
     }

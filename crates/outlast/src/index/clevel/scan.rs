@@ -75,7 +75,11 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             // A record can be in two levels, and a key can be removed from one and inserted into
             // another meanwhile.
             if keys.insert(key.clone()) || self.seeded(&bugs::SCANNED_TWICE) {
-                out.push((key, R::read_value(memory, body)));
+                let value = match cursor.keys_only {
+                    true => R::Owned::default(),
+                    false => R::read_value(memory, body),
+                };
+                out.push((key, value));
             }
             Ok(())
         })?;

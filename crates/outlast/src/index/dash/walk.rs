@@ -108,7 +108,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 let words = self.words(&bucket.slots[slot]);
                 let hash = self.hash_of(words);
                 if self.home(hash) == cursor.part && (cursor.low..=cursor.high).contains(&hash) {
-                    out.push((R::key(&self.core, words)?, R::value(&self.core, words)?));
+                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
+                    out.push((R::key(&self.core, words)?, value));
                 }
             }
             Ok(())

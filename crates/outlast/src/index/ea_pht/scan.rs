@@ -137,7 +137,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             for slot in bucket.used(self.seam()) {
                 let words = bucket.bucket.slots[slot].read(&self.core.memory);
                 if (cursor.low..=cursor.high).contains(&self.hash_of(words)) {
-                    out.push((R::key(&self.core, words)?, R::value(&self.core, words)?));
+                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
+                    out.push((R::key(&self.core, words)?, value));
                 }
             }
         }

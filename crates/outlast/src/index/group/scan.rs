@@ -112,7 +112,8 @@ impl<S: Seam, R: Record> Group<S, R> {
                 let words = cell.slot().read(&self.core.memory);
                 let hash = self.hash_of(words);
                 if part(hash) && (cursor.low..=cursor.high).contains(&hash) {
-                    out.push((R::key(&self.core, words)?, R::value(&self.core, words)?));
+                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
+                    out.push((R::key(&self.core, words)?, value));
                 }
             }
         }

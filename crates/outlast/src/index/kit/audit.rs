@@ -62,7 +62,7 @@ impl<R: Record> Audit<R> {
         if !self.schemas.allows_key(R::key_of(key)) {
             self.wrong(at, "a key of the map's type", format!("{key:?}"));
         }
-        if self.schemas.value.is_some() {
+        if self.schemas.checks_values() {
             match value() {
                 Ok(value) if self.schemas.allows_value(R::value_of(&value)) => {}
                 Ok(value) => self.wrong(at, "a value of the map's type", format!("{value:?}")),

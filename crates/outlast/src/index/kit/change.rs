@@ -44,6 +44,7 @@ impl<'a, R: Record> Plan<'a, R> {
             Change::Update(value) => (Some(value), None, false, true),
             Change::Swap { expected, new } => (Some(new), Some(expected), false, true),
             Change::Remove => (None, None, false, true),
+            Change::CompareRemove(expected) => (None, Some(expected), false, true),
         };
         Plan { value, expected, inserts, replaces, before }
     }
@@ -139,6 +140,12 @@ pub(crate) fn change<S: Seam, R: Record>(
             enter(table, key, Plan::of(Change::Swap { expected, new }, before))
         }
         Change::Remove => enter(table, key, Plan::of(Change::Remove, before)),
+        // This takes the code that is compiled for all kinds: one more copy of the hot path would
+        // make every index larger.
+        Change::CompareRemove(expected) => {
+            R::check_size(key, None)?;
+            enter_later(table, key, Plan::of(Change::CompareRemove(expected), before))
+        }
     }
 }
 
@@ -159,7 +166,7 @@ fn enter<S: Seam, R: Record>(
     changed.map_err(|error| *error)
 }
 
-/// The slow path of [`enter`], which can wait and fail.
+/// The slow path of [`enter`], which can wait and fail. The key's size has been checked.
 #[cold]
 #[inline(never)]
 fn enter_later<S: Seam, R: Record>(

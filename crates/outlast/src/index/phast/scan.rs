@@ -71,6 +71,7 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
         }
         let low = Bound::Included(R::from_cursor(cursor));
         let mut range = KeyRange::new(low, Bound::Unbounded);
+        range.keys_only = cursor.keys_only;
         let start = out.len();
         self.range_step(&mut range, false, usize::MAX, out)?;
         self.decode(&mut out[start..]);
@@ -405,7 +406,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 let key = R::key(core, words)?;
                 if is_in(&key) {
                     read |= 1 << slot;
-                    out.push((key, R::value(core, words)?));
+                    out.push((key, R::value_unless(range.keys_only, core, words)?));
                 }
             }
             if out.len() - start < limit {
@@ -430,12 +431,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
         found.truncate(limit);
-        for (_, words, _) in &found {
-            R::prefetch(core, *words);
+        if !range.keys_only {
+            for (_, words, _) in &found {
+                R::prefetch(core, *words);
+            }
         }
         for (key, words, slot) in found {
             read |= 1 << slot;
-            out.push((key, R::value(core, words)?));
+            out.push((key, R::value_unless(range.keys_only, core, words)?));
         }
         Ok((edges, read))
     }

@@ -16,7 +16,7 @@ use super::{
     record_checksum,
 };
 use crate::error::{Damage, Error, Result};
-use crate::index::schema;
+use crate::index::schema::Known;
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::geometry::LARGE;
@@ -162,11 +162,11 @@ impl Record for Bytes {
     fn value_of(value: &Vec<u8>) -> &[u8] {
         value
     }
-    fn key_check(schema: &str) -> Option<fn(&[u8]) -> bool> {
-        schema::of_bytes(schema)
+    fn allows_key(known: Known, key: &[u8]) -> bool {
+        known.allows_bytes(key)
     }
-    fn value_check(schema: &str) -> Option<fn(&[u8]) -> bool> {
-        schema::of_bytes(schema)
+    fn allows_value(known: Known, value: &[u8]) -> bool {
+        known.allows_bytes(value)
     }
     #[inline]
     fn hash(hasher: &Hasher, key: &[u8]) -> u64 {

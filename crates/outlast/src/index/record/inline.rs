@@ -2,7 +2,7 @@
 
 use super::{Body, Record, RecordForm, RecordRef, SlotWords, record_checksum};
 use crate::error::{Damage, Result};
-use crate::index::schema;
+use crate::index::schema::Known;
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::hash::Hasher;
@@ -30,11 +30,11 @@ impl Record for Inline {
     fn value_of(value: &u64) -> u64 {
         *value
     }
-    fn key_check(schema: &str) -> Option<fn(u64) -> bool> {
-        schema::of_words(schema)
+    fn allows_key(known: Known, key: u64) -> bool {
+        known.allows_word(key)
     }
-    fn value_check(schema: &str) -> Option<fn(u64) -> bool> {
-        schema::of_words(schema)
+    fn allows_value(known: Known, value: u64) -> bool {
+        known.allows_word(value)
     }
     #[inline(always)]
     fn hash(hasher: &Hasher, key: u64) -> u64 {

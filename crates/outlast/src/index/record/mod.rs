@@ -21,6 +21,7 @@ pub use reference::RecordRef;
 
 pub use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
+use super::schema::Known;
 use crate::error::{Damage, Result};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
@@ -69,7 +70,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// A key that is handed out.
     type OwnedKey: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + std::hash::Hash + Ord;
     /// A value that is handed out.
-    type Owned: fmt::Debug + Clone + PartialEq + Eq + Send;
+    type Owned: fmt::Debug + Clone + PartialEq + Eq + Default + Send;
 
     /// Returns the same key with a shorter lifetime.
     fn reborrow<'s, 'k: 's>(key: Self::Key<'k>) -> Self::Key<'s>;
@@ -81,10 +82,11 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns the key's hash.
     fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
 
-    /// Returns the check of the keys of a schema; see [`Schemas`](super::Schemas).
-    fn key_check(schema: &str) -> Option<for<'a> fn(Self::Key<'a>) -> bool>;
-    /// Returns the check of the values of a schema.
-    fn value_check(schema: &str) -> Option<for<'a> fn(Self::Value<'a>) -> bool>;
+    /// Returns whether a key can be of the type of which this is known; see
+    /// [`Schemas`](super::Schemas).
+    fn allows_key(known: Known, key: Self::Key<'_>) -> bool;
+    /// As [`allows_key`](Record::allows_key), for values.
+    fn allows_value(known: Known, value: Self::Value<'_>) -> bool;
 
     /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
@@ -173,6 +175,16 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Reads the value in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
+
+    /// Reads the value in a slot, or returns the default value if only keys are wanted.
+    #[inline(always)]
+    fn value_unless<S: Seam>(
+        keys_only: bool,
+        core: &Core<S>,
+        words: SlotWords,
+    ) -> Result<Self::Owned, Damage> {
+        if keys_only { Ok(Self::Owned::default()) } else { Self::value(core, words) }
+    }
 
     /// Reads the key in a slot. With a concurrent writer, as [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;

@@ -1,0 +1,344 @@
+//! Changes that depend on the value that is there.
+//!
+//! Each is a loop over changes that the index makes: read the value, call the caller's function, then
+//! change the record if it still has that value. The function runs while the thread holds no lock,
+//! no guard, and is outside the gate. So it may block, panic, or use the pool.
+//!
+//! The change takes effect where the index compares the value and stores: under the lock of the
+//! record, or by one compare-and-swap. If nothing is to be stored, it takes effect where the value
+//! was read. If the comparison fails, another thread's change has taken effect in between, so some
+//! thread always makes progress.
+//!
+//! The index compares values, not versions. A value that was replaced and then put back counts as
+//! unchanged (ABA). That is correct here: the function sees nothing but the value, so the result
+//! would be the same.
+
+use super::fixed::Integer;
+use super::typed::Map;
+use super::types::{Key, Value};
+use crate::db::raw::Form;
+use crate::error::{Error, Result};
+use crate::index::{Change, Previous};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
+    /// Sets the value of `key` to what `change` makes of it, atomically: an upsert, a conditional
+    /// insert, an update or a removal. `change` gets the value, or `None` if the key is absent. It
+    /// returns the new value, or `None` to remove the key, or to leave it absent. Returns the value
+    /// that the key has afterwards.
+    ///
+    /// `change` runs under no lock. It runs again if another thread changed the value meanwhile, so
+    /// it should have no side effects. If it panics, the map is unchanged. If it returns the value
+    /// that it got, nothing is stored.
+    ///
+    /// Takes the time of a [`get`](Map::get) and a change, and copies the value.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let log = pool.map::<str, str>("log")?;
+    /// // Appends, or begins.
+    /// let append = |line: &str| {
+    ///     log.alter("today", |text| Some(format!("{}{line}\n", text.unwrap_or_default())))
+    /// };
+    /// append("rain")?;
+    /// assert_eq!(append("sun")?.as_deref(), Some("rain\nsun\n"));
+    /// // Removes what has become long.
+    /// log.alter("today", |text| text.filter(|text| text.len() < 9).map(str::to_owned))?;
+    /// assert_eq!(log.get("today")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Map::insert). Removing needs no space.
+    pub fn alter<F>(&self, key: &K, mut change: F) -> Result<Option<V::Owned>>
+    where
+        F: FnMut(Option<&V>) -> Option<V::Owned>,
+    {
+        loop {
+            let before = self.get(key)?;
+            let after = change(before.as_ref().map(V::borrow));
+            let done = match (&before, &after) {
+                (None, None) => true,
+                (None, Some(after)) => self.insert(key, V::borrow(after))?,
+                (Some(before), None) => self.compare_remove(key, V::borrow(before))?,
+                (Some(before), Some(after)) => {
+                    let (before, after) = (V::borrow(before), V::borrow(after));
+                    self.are_equal(before, after) || self.compare_swap(key, before, after)?
+                }
+            };
+            if done {
+                return Ok(after);
+            }
+        }
+    }
+
+    /// Returns whether two values have the same bytes.
+    fn are_equal(&self, one: &V, other: &V) -> bool {
+        one.with_bytes(|one| other.with_bytes(|other| one == other))
+    }
+
+    /// Returns the value of `key`. If it is absent, inserts what `make` returns, and returns that.
+    ///
+    /// `make` runs under no lock, and at most once. Of several threads that call this for an absent
+    /// key, each may make a value; one inserts its own, and all return that one. If `make` panics,
+    /// the map is unchanged.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ids = pool.map::<str, u64>("ids")?;
+    /// assert_eq!(ids.get_or_insert_with("Ada", || 7)?, 7);
+    /// assert_eq!(ids.get_or_insert_with("Ada", || unreachable!("it is there"))?, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`insert`](Map::insert).
+    pub fn get_or_insert_with<F>(&self, key: &K, make: F) -> Result<V::Owned>
+    where
+        F: FnOnce() -> V::Owned,
+    {
+        if let Some(found) = self.get(key)? {
+            return Ok(found);
+        }
+        let made = make();
+        loop {
+            if self.insert(key, V::borrow(&made))? {
+                return Ok(made);
+            }
+            if let Some(found) = self.get(key)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Removes `key` if it is present, without copying its value as [`remove`](Map::remove) does.
+    /// Returns whether it was present.
+    ///
+    /// Works even where the value is not one of this map's type.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert!(ages.delete("Ada")?);
+    /// assert!(!ages.delete("Ada")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As any call; see [`Map`]. Also [`Error::KeyTooLarge`] and [`Error::ReadOnly`]. A removal
+    /// needs no space.
+    pub fn delete(&self, key: &K) -> Result<bool> {
+        let done = match self.raw().map.form()? {
+            Form::Inline(index) => {
+                index.change(key.to_word(), Change::Remove, Previous::UNWANTED)?.applied
+            }
+            Form::Bytes(index) => key.with_bytes(|key| {
+                index.change(key, Change::Remove, Previous::UNWANTED).map(|done| done.applied)
+            })?,
+        };
+        Ok(done)
+    }
+
+    /// Removes `key` if its value is `expected`, compared byte by byte. Returns whether it did.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let locks = pool.map::<str, u64>("locks")?;
+    /// locks.insert("printer", &17)?;
+    /// // Only the owner can unlock.
+    /// assert!(!locks.compare_remove("printer", &18)?);
+    /// assert!(locks.compare_remove("printer", &17)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`delete`](Map::delete).
+    pub fn compare_remove(&self, key: &K, expected: &V) -> Result<bool> {
+        let done = match self.raw().map.form()? {
+            Form::Inline(index) => {
+                let change = Change::CompareRemove(expected.to_word());
+                index.change(key.to_word(), change, Previous::UNWANTED)?.applied
+            }
+            Form::Bytes(index) => key.with_bytes(|key| {
+                expected.with_bytes(|expected| {
+                    let change = Change::CompareRemove(expected);
+                    index.change(key, change, Previous::UNWANTED).map(|done| done.applied)
+                })
+            })?,
+        };
+        Ok(done)
+    }
+
+    /// Removes `key` if it is present and `remove` returns `true` for its value. Returns the value
+    /// that was removed.
+    ///
+    /// `remove` runs under no lock, and runs again if another thread changed the value meanwhile. So
+    /// a value that it never saw is never removed.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// // Sessions, and when they end.
+    /// let sessions = pool.map::<str, u64>("sessions")?;
+    /// sessions.insert("4711", &1_000)?;
+    /// let expired = |now: u64| sessions.remove_if("4711", |end| *end <= now);
+    /// assert_eq!(expired(999)?, None);
+    /// // Even if another thread prolongs it right now, it is either removed or prolonged.
+    /// assert_eq!(expired(1_000)?, Some(1_000));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`delete`](Map::delete).
+    pub fn remove_if<F>(&self, key: &K, mut remove: F) -> Result<Option<V::Owned>>
+    where
+        F: FnMut(&V) -> bool,
+    {
+        while let Some(found) = self.get(key)? {
+            if !remove(V::borrow(&found)) {
+                break;
+            }
+            if self.compare_remove(key, V::borrow(&found))? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes every record for which `keep` returns `false`. Returns how many it removed.
+    ///
+    /// Goes through the records as [`iter`](Map::iter) does, and removes each as
+    /// [`remove_if`](Map::remove_if) does. So each removal is atomic, and all of them together are
+    /// not: a record that is inserted meanwhile may be overlooked, and a crash may leave some
+    /// removed and others not.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let numbers = pool.map::<u32, u32>("numbers")?;
+    /// for n in 0..10 {
+    ///     numbers.insert(&n, &(n * n))?;
+    /// }
+    /// assert_eq!(numbers.retain(|_, square| square % 2 == 0)?, 5);
+    /// assert_eq!(numbers.len()?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`delete`](Map::delete). What it has removed by then stays removed.
+    pub fn retain<F>(&self, mut keep: F) -> Result<u64>
+    where
+        F: FnMut(&K, &V) -> bool,
+    {
+        let mut removed = 0;
+        for record in self {
+            let (key, value) = record?;
+            let (key, value) = (K::borrow(&key), V::borrow(&value));
+            if keep(key, value) {
+                continue;
+            }
+            let done = self.compare_remove(key, value)?
+                || self.remove_if(key, |value| !keep(key, value))?.is_some();
+            removed += u64::from(done);
+        }
+        Ok(removed)
+    }
+
+    /// Removes every record that is present throughout the call. Returns how many it removed. It
+    /// reads no values.
+    ///
+    /// Each removal is atomic, and all of them together are not: a record that is inserted meanwhile
+    /// may stay, and a crash may leave some removed and others not. To empty a map at once, and to
+    /// give back its structure too, drop it with [`Pool::drop_map`](crate::Pool::drop_map), and
+    /// create it again.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.clear()?, 1);
+    /// assert!(ages.is_empty()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`delete`](Map::delete). What it has removed by then stays removed.
+    pub fn clear(&self) -> Result<u64> {
+        self.raw().clear()
+    }
+}
+
+impl<K: Key + ?Sized, V: Integer> Map<K, V> {
+    /// Adds `amount` to the value of `key`, atomically, and returns the sum. An absent key counts as
+    /// 0 and is inserted.
+    ///
+    /// Every amount that is added counts exactly once, however many threads add to one key.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let visits = pool.map::<str, u8>("visits")?;
+    /// assert_eq!(visits.add("/", 1)?, 1);
+    /// assert_eq!(visits.add("/", 2)?, 3);
+    /// // A counter that would overflow stays as it is.
+    /// assert!(matches!(visits.add("/", 253), Err(outlast::Error::Overflow { .. })));
+    /// assert_eq!(visits.get("/")?, Some(3));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] if the sum is not a value of this type; then nothing has changed. Also as
+    /// [`insert`](Map::insert).
+    pub fn add(&self, key: &K, amount: V) -> Result<V> {
+        self.calculate(key, |value| value.checked_add(amount))
+    }
+
+    /// Subtracts `amount` from the value of `key`, atomically, and returns the difference. An absent
+    /// key counts as 0 and is inserted.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let stock = pool.map::<str, u32>("stock")?;
+    /// stock.insert("bolts", &5)?;
+    /// assert_eq!(stock.sub("bolts", 4)?, 1);
+    /// // There are not that many.
+    /// assert!(matches!(stock.sub("bolts", 2), Err(outlast::Error::Overflow { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`add`](Map::add).
+    pub fn sub(&self, key: &K, amount: V) -> Result<V> {
+        self.calculate(key, |value| value.checked_sub(amount))
+    }
+
+    fn calculate(&self, key: &K, result: impl Fn(V) -> Option<V>) -> Result<V> {
+        loop {
+            let before = self.get(key)?;
+            let after = result(before.unwrap_or(V::ZERO));
+            let after = after.ok_or(Error::Overflow { schema: V::SCHEMA })?;
+            let done = match before {
+                None => self.insert(key, &after)?,
+                Some(before) => self.compare_swap(key, &before, &after)?,
+            };
+            if done {
+                return Ok(after);
+            }
+        }
+    }
+}

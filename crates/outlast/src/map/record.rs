@@ -1,0 +1,159 @@
+//! Structs as keys and values.
+
+/// A struct of fixed size that is encoded as its bytes. Implemented by the first form of
+/// [`fixed_record!`](crate::fixed_record).
+pub trait FixedRecord:
+    zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy + Send + 'static
+{
+    /// See [`Value::SCHEMA`].
+    const SCHEMA: &'static str;
+}
+
+/// Makes a struct of fixed size usable as a key and a value, and as a part of tuples.
+///
+/// The string is its schema. It contains no brackets and no commas. Change it when the layout changes.
+///
+/// # As its bytes
+///
+/// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding
+/// and invalid bytes. It can be a key, but not that of an [`OrderedMap`](crate::OrderedMap): the
+/// bytes of little-endian integers are not in the order of their values.
+///
+/// ```
+/// # fn main() -> outlast::Result<()> {
+/// use zerocopy::{FromBytes, Immutable, IntoBytes};
+///
+/// #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+/// #[repr(C)]
+/// struct Position {
+///     latitude_e7: i32,
+///     longitude_e7: i32,
+///     height_mm: i64,
+/// }
+/// outlast::fixed_record!(Position, "position/1");
+///
+/// let pool = outlast::PoolOptions::new().anonymous()?;
+/// let seen = pool.map::<u64, Position>("seen")?;
+/// let here = Position { latitude_e7: 1, longitude_e7: 2, height_mm: 3 };
+/// seen.put(&7, &here)?;
+/// assert_eq!(seen.get(&7)?, Some(here));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # In the order of its fields
+///
+/// With `ordered by` and all its fields, the struct can also be the key of an ordered map. Each
+/// field is encoded so that its bytes have the order of its values, one after another as listed. So
+/// keys are compared by the first field, then by the second, and so on. If the fields are listed as
+/// they are declared, that is the order of a derived `Ord`. Floats are in the order of
+/// [`f64::total_cmp`].
+///
+/// The fields are of types that are [`FixedSize`](crate::FixedSize) and
+/// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and other
+/// ordered structs. The struct implements `Copy`, and needs no `repr` and nothing of `zerocopy`. The
+/// types of the fields become a part of the schema, so a map with this key does not open as one of
+/// the first form.
+///
+/// ```
+/// # fn main() -> outlast::Result<()> {
+/// #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// struct Event {
+///     day: u32,
+///     urgent: bool,
+///     source: [u8; 4],
+/// }
+/// outlast::fixed_record!(Event, "event/1", ordered by day, urgent, source);
+///
+/// let pool = outlast::PoolOptions::new().anonymous()?;
+/// let events = pool.ordered_map::<Event, str>("events")?;
+/// events.insert(&Event { day: 2, urgent: false, source: *b"disk" }, "full")?;
+/// events.insert(&Event { day: 1, urgent: true, source: *b"fans" }, "slow")?;
+/// events.insert(&Event { day: 1, urgent: false, source: *b"host" }, "up")?;
+/// let second = Event { day: 2, urgent: false, source: [0; 4] };
+/// let of_the_first_day = events.range(..second).collect::<outlast::Result<Vec<_>>>()?;
+/// assert_eq!(of_the_first_day.len(), 2);
+/// assert_eq!(of_the_first_day[1].1, "slow");
+/// # Ok(())
+/// # }
+/// ```
+#[macro_export]
+macro_rules! fixed_record {
+    ($type:ty, $schema:literal) => {
+        const _: () = $crate::reexport::schema::check($schema);
+        impl $crate::FixedRecord for $type {
+            const SCHEMA: &'static str = $schema;
+        }
+        impl $crate::Value for $type {
+            const SCHEMA: &'static str = $schema;
+            const WORD: bool = ::core::mem::size_of::<$type>() <= 8;
+            type Owned = $type;
+
+            fn to_word(&self) -> u64 {
+                let mut word = [0; 8];
+                let bytes = $crate::reexport::zerocopy::IntoBytes::as_bytes(self);
+                word[..bytes.len()].copy_from_slice(bytes);
+                u64::from_le_bytes(word)
+            }
+            fn from_word(word: u64) -> ::core::result::Result<$type, $crate::Damage> {
+                let word_bytes = word.to_le_bytes();
+                let (value, rest) = word_bytes.split_at(::core::mem::size_of::<$type>());
+                if rest.iter().any(|&b| b != 0) {
+                    return Err($crate::Damage::new(0, $schema, format!("{word:#x}")));
+                }
+                <$type as $crate::Value>::from_bytes(value.to_vec())
+            }
+            fn with_bytes<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
+                with($crate::reexport::zerocopy::IntoBytes::as_bytes(self))
+            }
+            fn from_bytes(bytes: Vec<u8>) -> ::core::result::Result<$type, $crate::Damage> {
+                <$type as $crate::FixedSize>::decode(&bytes)
+            }
+            fn borrow(owned: &$type) -> &$type {
+                owned
+            }
+        }
+        impl $crate::Key for $type {}
+        impl $crate::FixedSize for $type {
+            const BYTES: usize = ::core::mem::size_of::<$type>();
+
+            fn encode(&self, out: &mut [u8]) {
+                out.copy_from_slice($crate::reexport::zerocopy::IntoBytes::as_bytes(self));
+            }
+            fn decode(bytes: &[u8]) -> ::core::result::Result<$type, $crate::Damage> {
+                <$type as $crate::reexport::zerocopy::FromBytes>::read_from_bytes(bytes)
+                    .map_err(|_| $crate::Damage::new(0, $schema, format!("{} bytes", bytes.len())))
+            }
+        }
+    };
+    ($type:ty, $schema:literal, ordered by $($field:tt),+ $(,)?) => {
+        const _: () = $crate::reexport::schema::check($schema);
+        impl $crate::FixedSize for $type {
+            const BYTES: usize =
+                0 $(+ $crate::reexport::schema::bytes_of(|record: &$type| &record.$field))+;
+
+            fn encode(&self, out: &mut [u8]) {
+                let rest = out;
+                $(let rest = $crate::reexport::fixed::encode_part(&self.$field, rest);)+
+                debug_assert!(rest.is_empty());
+            }
+            fn decode(bytes: &[u8]) -> ::core::result::Result<Self, $crate::Damage> {
+                let mut rest = bytes;
+                // A field that is not listed is an error here.
+                Ok(Self { $($field: $crate::reexport::fixed::decode_part(&mut rest)?),+ })
+            }
+        }
+        $crate::__fixed_size_value!([] $type, {
+            const TEXT: &$crate::reexport::schema::SchemaText =
+                &$crate::reexport::schema::SchemaText::new()
+                    .with("(")
+                    $(.with_part($crate::reexport::schema::schema_of(
+                        |record: &$type| &record.$field,
+                    )))+
+                    .with(") ")
+                    .with($schema);
+            TEXT.as_str()
+        });
+        impl $crate::OrderedKey for $type {}
+    };
+}
