@@ -137,6 +137,21 @@ pub struct Cursor {
     /// The key that comes next, in an index that iterates by keys that are byte strings.
     pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
+    pub(crate) care: Care,
+    /// The damage that the iteration has stepped over, and that was not taken yet.
+    pub(crate) lost: Vec<Damage>,
+}
+
+/// What a walk over records does about damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Care {
+    /// It fails where it cannot read on, and checks no checksum.
+    #[default]
+    Trust,
+    /// It also fails at a record whose checksum does not match.
+    Check,
+    /// It checks as well, steps over all damage, and lists it.
+    Salvage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -151,6 +166,11 @@ impl Cursor {
     /// Returns the beginning of an iteration.
     pub fn start() -> Self {
         Self::default()
+    }
+
+    /// Returns the beginning of an iteration that takes this care.
+    pub(crate) fn with_care(care: Care) -> Self {
+        Cursor { care, ..Self::default() }
     }
 
     pub(crate) fn finish(&mut self) {

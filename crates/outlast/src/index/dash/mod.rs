@@ -278,6 +278,10 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         hash: u64,
     ) -> Result<Route<'_, Self>>;
 
+    /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
+    /// may be damaged.
+    fn find_unready<S: Seam, R: Record>(table: &Dash<S, R, Self>, hash: u64) -> Result<Segment>;
+
     /// Returns the place of the new segment that a split of `old` makes: a block of its own, or a part
     /// of one.
     fn place_new<S: Seam, R: Record>(

@@ -227,6 +227,10 @@ impl Addressing for LinearSegments {
         table.first_touch(hash)
     }
 
+    fn find_unready<S: Seam, R: Record>(table: &DashLh<S, R>, hash: u64) -> Result<Segment> {
+        Ok(table.find_unready(hash)?)
+    }
+
     fn place_new<S: Seam, R: Record>(
         table: &DashLh<S, R>,
         old: Segment,

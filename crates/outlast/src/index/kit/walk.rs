@@ -1,7 +1,9 @@
 //! Walks over ranges of hashes, and counters.
 
+use super::collect::Collector;
 use super::directory::Segment;
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
+use crate::index::record::Record;
 use crate::index::{Cursor, CursorState, Growth, IndexStats};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +50,34 @@ pub(crate) fn scan_part(
         cursor.pass(cursor.high);
     }
     Ok(())
+}
+
+/// Does one step of an iteration, as [`scan_part`] does. If the iteration steps over damage and the
+/// segment of a hash cannot be read, `salvage` collects what can be read of it in another way, and
+/// returns the last hash that this takes care of.
+pub(crate) fn scan<R: Record>(
+    cursor: &mut Cursor,
+    out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    parts: u32,
+    mut read: impl FnMut(u64, Option<&Cursor>, &mut Collector<'_, R>) -> Result<Segment>,
+    salvage: impl FnOnce(u64, Damage, &mut Collector<'_, R>) -> Result<u64>,
+) -> Result<()> {
+    let mut found = Collector::new(cursor.care, out);
+    let start = found.mark();
+    let step = match scan_part(cursor, parts, |at, cursor| read(at, cursor, &mut found)) {
+        Err(Error::Damaged(damage)) if found.salvages() => {
+            found.reset(start);
+            let high = match cursor.part {
+                0 => salvage(cursor.low, damage, &mut found),
+                // It was damaged while the map was open. Its other parts may be lost as well.
+                _ => found.step_over(damage).map(|()| cursor.high).map_err(Error::from),
+            };
+            high.map(|high| cursor.pass(high))
+        }
+        step => step,
+    };
+    found.finish(&mut cursor.lost);
+    step
 }
 
 /// Reads some segments, spread evenly over the hash space. `read` returns the segment of a hash and
