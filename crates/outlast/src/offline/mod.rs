@@ -202,7 +202,7 @@ pub fn walk(path: &Path) -> Result<Report> {
             other => Error::io("locking the pool", other.into()),
         },
     )?;
-    let image = Image { source: Source::File(&file), len: meta.len() };
+    let image = Image::new(Source::File(&file), meta.len());
     let walked = match image.needs_journal() {
         true => Err(Error::Unfinished),
         false => walk_image(image, None),
@@ -218,14 +218,14 @@ pub fn walk(path: &Path) -> Result<Report> {
 /// # Errors
 /// As [`walk`].
 pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
-    walk_image(Image { source: Source::Bytes(bytes), len: bytes.len() as u64 }, None)
+    walk_image(Image::new(Source::Bytes(bytes), bytes.len() as u64), None)
 }
 
 /// As [`walk_bytes`], and also returns the location of each part of the format.
 #[doc(hidden)]
 pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     let mut regions = Vec::new();
-    let image = Image { source: Source::Bytes(bytes), len: bytes.len() as u64 };
+    let image = Image::new(Source::Bytes(bytes), bytes.len() as u64);
     let report = walk_image(image, Some(&mut regions))?;
     Ok((report, regions))
 }
