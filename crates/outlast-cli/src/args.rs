@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "outlast", version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The pool's file [default: outlast-UID.pool in the temporary directory; outlast-demo-UID.pool
-    /// for the demonstration]
+    /// The pool's file [default: what the environment variable OUTLAST_POOL says; for the
+    /// demonstration, outlast-demo-UID.pool in the temporary directory]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
     /// Print one JSON object per line, and nothing else

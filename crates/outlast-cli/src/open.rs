@@ -16,9 +16,18 @@ const LEAST_SPACE_BYTES: u64 = 16 << 20;
 /// The name of a map that is created without being named.
 const DEFAULT_MAP: &str = "main";
 
-/// Returns the path of the pool: the given one or the default.
+/// The environment variable that names the pool, if no argument does.
+const POOL_VARIABLE: &str = "OUTLAST_POOL";
+
+/// Returns the path of the pool: the given one, or that of the environment.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    given.map_or_else(place::default_pool, |path| Ok(path.to_owned()))
+    let named = given.map(Path::to_owned);
+    let named = named.or_else(|| std::env::var_os(POOL_VARIABLE).map(PathBuf::from));
+    named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+        Failure::Usage(format!(
+            "no pool is named: give its file with --pool, or set {POOL_VARIABLE}"
+        ))
+    })
 }
 
 /// Opens a pool for reading. Nothing is written to it.

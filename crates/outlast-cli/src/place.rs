@@ -4,12 +4,6 @@ use crate::failure::Failure;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The default pool of all commands except `demo`.
-pub(crate) fn default_pool() -> Result<PathBuf, Failure> {
-    let uid = rustix::process::geteuid().as_raw();
-    own(std::env::temp_dir().join(format!("outlast-{uid}.pool")))
-}
-
 /// The default pool of the demonstration.
 pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
