@@ -156,6 +156,10 @@ pub(crate) struct LoadArgs {
     /// otherwise tsv]
     #[arg(long)]
     pub(crate) format: Option<Format>,
+    /// Take tab-separated lines as they are: a backslash is a backslash, and everything after the first
+    /// tab is the value
+    #[arg(long)]
+    pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
 }

@@ -15,12 +15,15 @@ use std::path::Path;
 use std::time::Instant;
 
 pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Result<(), Failure> {
+    let format = args.format.unwrap_or_else(|| format_of(&args.file));
+    if args.raw && format != Format::Tsv {
+        return Err(Failure::Usage("--raw is for tab-separated lines, not for ndjson".into()));
+    }
     // Comes first, so that no pool is created for an input that cannot be read.
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
     let target = Target::find(&open::path(pool)?, &args.create)?;
-    let format = args.format.unwrap_or_else(|| format_of(&args.file));
-    let mut records = Records::new(from, format, target.columns());
+    let mut records = Records::new(from, format, target.columns(), args.raw);
     let mut first = records.next().map_err(|failure| failure.within(&name))?;
     let (pool, map) = target.make()?;
     let start = Instant::now();
