@@ -42,6 +42,12 @@ pub(crate) enum Command {
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
     /// optionally only a range
     Scan(ScanArgs),
+    /// Count records
+    Count(CountArgs),
+    /// List the maps: name, scheme, types of keys and values
+    Maps(MapsArgs),
+    /// Drop a map with all of its records
+    Drop(DropArgs),
     /// Print the properties of the pool and its maps
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
@@ -211,15 +217,25 @@ pub(crate) struct PutArgs {
     pub(crate) notation: NotationArgs,
 }
 
-/// Arguments of [`Command::Scan`].
+/// Selects records by their keys.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct ScanArgs {
+pub(crate) struct RangeArgs {
     /// Ordered maps only: begin at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) from: Option<OsString>,
     /// Ordered maps only: end before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this; in a map without order, all records are read for that
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
+}
+
+/// Arguments of [`Command::Scan`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
     /// Ordered maps only: print the greatest key first
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -233,6 +249,43 @@ pub(crate) struct ScanArgs {
     /// Read a pool that a power loss may have torn
     #[arg(long)]
     pub(crate) accept_possibly_torn: bool,
+    /// Go on after damage; report each damaged place, and exit with 3 in the end
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
+    /// Also print records whose checksum does not match
+    #[arg(long, conflicts_with = "skip_damaged")]
+    pub(crate) unchecked: bool,
+}
+
+/// Arguments of [`Command::Count`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
+    /// Read keys in hexadecimal: 0x00ff
+    #[arg(long)]
+    pub(crate) hex: bool,
+    #[command(flatten)]
+    pub(crate) map: MapArgs,
+    /// Read a pool that a power loss may have torn
+    #[arg(long)]
+    pub(crate) accept_possibly_torn: bool,
+}
+
+/// Arguments of [`Command::Maps`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct MapsArgs {
+    /// Read a pool that a power loss may have torn
+    #[arg(long)]
+    pub(crate) accept_possibly_torn: bool,
+}
+
+/// Arguments of [`Command::Drop`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DropArgs {
+    /// The map
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: String,
 }
 
 /// Arguments of [`Command::Stat`].

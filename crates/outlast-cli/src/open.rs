@@ -255,11 +255,16 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
             },
         },
     };
-    match pool.raw_map(&name) {
-        Err(error @ Error::NoSuchMap { .. }) => {
-            let there = names(pool).join(", ");
-            Err(Failure::Failed(format!("{error}; the pool has: {there}")))
-        }
-        other => Ok(other?),
+    pool.raw_map(&name).map_err(|error| no_such_map(pool, error))
+}
+
+/// Describes an error of a call that names a map. If there is no such map, lists those that there are.
+pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
+    if !matches!(error, Error::NoSuchMap { .. }) {
+        return error.into();
+    }
+    match &names(pool)[..] {
+        [] => Failure::Failed(format!("{error}; the pool has no maps")),
+        there => Failure::Failed(format!("{error}; the pool has: {}", there.join(", "))),
     }
 }

@@ -1,6 +1,7 @@
 //! Keys and values as text, according to the schema that the map was created with.
 
 use crate::failure::Failure;
+use indicatif::HumanCount;
 use outlast::{MapInfo, RecordForm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -121,6 +122,11 @@ impl Column {
             }
             _ => Err(no()),
         }
+    }
+
+    /// Returns whether the values are byte strings, of which one can begin like another.
+    pub(crate) fn is_text(self) -> bool {
+        !self.word && matches!(self.kind, Kind::Str | Kind::Bytes)
     }
 
     fn number(self, number: i128) -> Result<Vec<u8>, Failure> {
@@ -272,6 +278,20 @@ pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
         });
     }
     Some(out)
+}
+
+/// Returns the least byte string above all those that begin with `prefix`, if there is one.
+pub(crate) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut above = prefix[..=last].to_vec();
+    above[last] += 1;
+    Some(above)
+}
+
+/// Formats a number of things: "1 record", "2,000 records".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", HumanCount(count))
 }
 
 /// Formats bytes as hexadecimal digits.

@@ -7,7 +7,8 @@ use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::progress;
-use indicatif::{BinaryBytes, HumanCount};
+use crate::text::counted;
+use indicatif::BinaryBytes;
 use outlast::Damage;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -68,9 +69,9 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
             "damage": map.damage.iter().map(damage_object).collect::<Vec<_>>(),
         }))?;
         out.line(format!(
-            "map {}: {} records, {} duplicated, {} torn",
-            info.name,
-            HumanCount(map.records),
+            "map {}: {}, {} duplicated, {} torn",
+            out.shown(&info.name),
+            counted(map.records, "record"),
             map.duplicated,
             map.torn
         ))?;
