@@ -54,11 +54,11 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Check a pool that a power loss may have torn, and put it back into use if it is sound
     Accept,
-    /// Copy the pool; the copy is cleanly closed
+    /// Check the pool and copy it; the copy is cleanly closed
     Snapshot(SnapshotArgs),
     /// Copy the pool, also while another process uses it, if it has a journal; the copy is cleanly
     /// closed and has no journal
-    Backup(SnapshotArgs),
+    Backup(BackupArgs),
 }
 
 /// Selects a map.
@@ -304,9 +304,19 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// Arguments of [`Command::Snapshot`] and [`Command::Backup`].
+/// Arguments of [`Command::Snapshot`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SnapshotArgs {
+    #[command(flatten)]
+    pub(crate) copy: BackupArgs,
+    /// Copy the pool without a check; an existing file is not replaced then
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+}
+
+/// Arguments of [`Command::Backup`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BackupArgs {
     /// The path of the copy
     pub(crate) to: PathBuf,
     /// Replace an existing file
