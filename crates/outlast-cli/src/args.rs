@@ -59,6 +59,12 @@ pub(crate) enum Command {
     /// Copy the pool, also while another process uses it, if it has a journal; the copy is cleanly
     /// closed and has no journal
     Backup(BackupArgs),
+    /// Copy all that can be read of a damaged pool into a new one, and list what cannot
+    ///
+    /// Exit code 3: the new pool lacks something.
+    Salvage(SalvageArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
 }
 
 /// Selects a map.
@@ -322,6 +328,25 @@ pub(crate) struct BackupArgs {
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// Arguments of [`Command::Salvage`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SalvageArgs {
+    /// The damaged pool; it is left as it is
+    pub(crate) broken: PathBuf,
+    /// The path of the new pool
+    pub(crate) new: PathBuf,
+    /// Only this map; can be repeated [default: all maps]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: Vec<String>,
+}
+
+/// Arguments of [`Command::Completions`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
 }
 
 fn scheme() -> impl TypedValueParser<Value = Scheme> {

@@ -56,5 +56,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Accept => commands::verify::accept(pool, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
         Command::Backup(backup) => commands::backup::run(pool, backup, output),
+        Command::Salvage(salvage) => commands::salvage::run(pool, salvage, output),
+        Command::Completions(completions) => commands::completions::run(completions, output),
     }
 }

@@ -60,6 +60,14 @@ pub(crate) fn to_read_if_free(
     }
 }
 
+/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used.
+pub(crate) fn to_salvage(path: &Path) -> Result<Pool, Failure> {
+    match to_read(path, false) {
+        Err(Failure::Damaged(_)) => to_read(path, true),
+        opened => opened,
+    }
+}
+
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     to_write_with(path, false)
@@ -168,8 +176,17 @@ impl Target {
     }
 }
 
+/// Creates a pool with pages of this size.
+pub(crate) fn create_with_pages(path: &Path, page_bits: u32) -> Result<Pool, Failure> {
+    create_as(path, &PoolOptions::new().page_bits(page_bits))
+}
+
 /// Creates a pool.
 fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
+    create_as(path, &options(journal))
+}
+
+fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
         return Err(Failure::Failed(format!(
@@ -179,7 +196,7 @@ fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
     }
     place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
-    let pool = unsafe { options(journal).create(path) };
+    let pool = unsafe { options.create(path) };
     pool.map_err(|e| about(path, e))
 }
 

@@ -1,6 +1,7 @@
 //! The commands, one per file.
 
 pub(crate) mod backup;
+pub(crate) mod completions;
 pub(crate) mod count;
 pub(crate) mod del;
 pub(crate) mod drop;
@@ -10,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod maps;
 pub(crate) mod put;
 mod records;
+pub(crate) mod salvage;
 pub(crate) mod scan;
 pub(crate) mod snapshot;
 pub(crate) mod stat;

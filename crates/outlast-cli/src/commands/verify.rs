@@ -119,7 +119,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
     )))
 }
 
-fn damage_object(damage: &Damage) -> Value {
+pub(super) fn damage_object(damage: &Damage) -> Value {
     json!({"offset": damage.offset(), "expected": damage.expected(), "found": damage.found()})
 }
 
