@@ -234,7 +234,8 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             Failure::Damaged(format!(
                 "{pool}: possibly torn: {reason}{but}.{again} Restore a snapshot if there is one. \
                  Otherwise, `outlast accept` checks all of it, and puts it back into use if it is \
-                 sound; get, scan, stat and verify read it with --accept-possibly-torn",
+                 sound; `outlast salvage` copies what can be read into a new pool; get, scan, stat and \
+                 verify read it with --accept-possibly-torn",
                 pool = path.display()
             ))
         }
