@@ -184,6 +184,59 @@ fn a_record_whose_checksum_does_not_match_ends_a_checked_iteration() {
     });
 }
 
+#[test]
+fn a_mixture_of_two_states_of_a_pool_is_salvaged_without_wrong_records() {
+    const PAGE: usize = 4096;
+    let mut random = Random(5);
+    for_each(|path, scheme, form| {
+        if form == RecordForm::Inline {
+            return;
+        }
+        let before = fill(path, scheme, form);
+        let first = std::fs::read(path).unwrap();
+        let pool = files::open(path).unwrap();
+        let map = pool.raw_map("m").unwrap();
+        let mut after = before.clone();
+        for n in (0..2 * RECORDS).step_by(2) {
+            let (key, mut value) = record(form, n);
+            value.extend(b" changed");
+            map.put(&key, &value).unwrap();
+            after.insert(key, value);
+        }
+        drop(map);
+        pool.close().unwrap();
+        let second = std::fs::read(path).unwrap();
+        for round in 0..6 {
+            // As a power loss can leave it: each page as it was at one of two moments.
+            let mut mixed = second.clone();
+            for (number, page) in first.chunks(PAGE).enumerate() {
+                if random.next() % 8 < round + 1 {
+                    mixed[number * PAGE..][..page.len()].copy_from_slice(page);
+                }
+            }
+            std::fs::write(path, mixed).unwrap();
+            // SAFETY: the file belongs to this test.
+            let opened =
+                unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(path) };
+            let Ok(map) = opened.and_then(|pool| pool.raw_map("m")) else { continue };
+            let mut salvaged = HashMap::new();
+            for found in map.salvage() {
+                match found {
+                    Ok((key, value)) => {
+                        let known = [before.get(&key), after.get(&key)];
+                        assert!(
+                            known.contains(&Some(&value)),
+                            "{scheme}: a record of neither state"
+                        );
+                        assert!(salvaged.insert(key, value).is_none(), "{scheme}: a key twice");
+                    }
+                    Err(error) => assert!(error.is_damage(), "{scheme}: {error}"),
+                }
+            }
+        }
+    });
+}
+
 /// Prints, for each scheme, what lookups find and what a salvage brings out of a large damaged pool.
 #[test]
 #[ignore = "takes minutes; it prints figures"]

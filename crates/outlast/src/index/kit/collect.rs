@@ -136,9 +136,8 @@ fn checked<S: Seam, R: Record>(
     words: SlotWords,
     at: impl FnOnce() -> u64,
 ) -> Result<(R::OwnedKey, R::Owned), Damage> {
-    if !R::is_whole(core, words)? {
+    R::read_whole(core, words)?.ok_or_else(|| {
         let found = "one whose checksum or hash does not match";
-        return Err(Damage::new(at(), "a whole record", found));
-    }
-    Ok((R::key(core, words)?, R::value(core, words)?))
+        Damage::new(at(), "a whole record", found)
+    })
 }
