@@ -140,6 +140,8 @@ pub struct Cursor {
     pub(crate) care: Care,
     /// The damage that the iteration has stepped over, and that was not taken yet.
     pub(crate) lost: Vec<Damage>,
+    /// The first hash of the range before `low` of which nothing could be read, if there is one.
+    pub(crate) gap: Option<u64>,
 }
 
 /// What a walk over records does about damage.

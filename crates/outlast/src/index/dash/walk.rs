@@ -8,7 +8,7 @@ use crate::index::kit::collect::Collector;
 use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
-use crate::index::kit::walk::{sample, scan};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
@@ -26,8 +26,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
                 Ok(segment)
             }
         };
-        scan(cursor, out, self.size.buckets(), read, |at, damage, found| {
-            self.salvage(at, damage, found)
+        scan(cursor, out, self.size.buckets(), read, |at, from, damage, found| {
+            self.salvage(at, from, damage, found)
         })
     }
 
@@ -130,65 +130,59 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Collects what can be read of a segment that cannot be made ready. Returns its last hash, or, if
-    /// it cannot be found, the last one that is lost with it.
+    /// Collects what can be read of a segment that cannot be made ready, from the hash `from` on.
     ///
     /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
-    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<u64> {
+    fn salvage(
+        &self,
+        hash: u64,
+        from: u64,
+        damage: Damage,
+        found: &mut Collector<'_, R>,
+    ) -> Result<Salvaged> {
         let mark = found.mark();
         if let Some(route) = self.known_route(hash) {
             // It was damaged after it had been made ready.
             found.step_over(damage)?;
-            return Ok(route.segment.high());
+            return Ok(Salvaged::Read(route.segment.high()));
         }
         let end = self.addressing.end_of_entry(self.seam(), hash);
-        let segment = match A::find_unready(self, hash) {
-            Ok(segment) => segment,
+        let (segment, high) = match A::find_unready(self, hash) {
+            Ok(found) => found,
             Err(Error::Damaged(_)) => {
                 found.step_over(damage)?;
-                return Ok(end);
+                return Ok(Salvaged::Lost(end));
             }
             Err(error) => return Err(error),
         };
         let (nodes, broken) = self.follow_chain(segment);
         let own = (0..self.size.buckets()).map(|i| (self.bucket(segment, i), Some(i)));
         let stash = (0..self.size.stash).map(|i| (self.stash_bucket(segment, i), None));
-        let mut keys = HashSet::new();
-        for (bucket, index) in own.chain(stash) {
-            self.salvage_bucket(segment, bucket, index, &mut keys, found)?;
-        }
+        let mut buckets: Vec<_> = own.chain(stash).collect();
         for node in nodes {
             for index in 1..=u64::from(NODE_BUCKETS) {
-                let bucket = self.bucket_at(node + index * BUCKET_BYTES)?;
-                self.salvage_bucket(segment, bucket, None, &mut keys, found)?;
+                buckets.push((self.bucket_at(node + index * BUCKET_BYTES)?, None));
+            }
+        }
+        let mut keys = HashSet::new();
+        for (bucket, index) in buckets {
+            for (slot, place) in bucket.slots.iter().enumerate() {
+                match self.record_in(segment, bucket, slot, index) {
+                    Ok(Some((words, hash))) if (from..=high).contains(&hash) => {
+                        let at = self.core.memory.offset_of(place).raw();
+                        found.take_unused(&self.core, words, at, &mut keys)?;
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => self.note_stray(segment, place, found)?,
+                    Err(damage) => found.step_over(damage)?,
+                }
             }
         }
         if let Some(broken) = broken {
             found.step_over_once(broken, mark)?;
         }
         found.step_over_once(damage, mark)?;
-        Ok(segment.high())
-    }
-
-    fn salvage_bucket(
-        &self,
-        segment: Segment,
-        bucket: BucketRef<'_>,
-        index: Option<u32>,
-        keys: &mut HashSet<R::OwnedKey>,
-        found: &mut Collector<'_, R>,
-    ) -> Result<(), Damage> {
-        for (slot, place) in bucket.slots.iter().enumerate() {
-            match self.record_in(segment, bucket, slot, index) {
-                Ok(Some((words, _))) => {
-                    let at = self.core.memory.offset_of(place).raw();
-                    found.take_unused(&self.core, words, at, keys)?;
-                }
-                Ok(None) => self.note_stray(segment, place, found)?,
-                Err(damage) => found.step_over(damage)?,
-            }
-        }
-        Ok(())
+        Ok(Salvaged::Read(high))
     }
 
     /// Steps over slots of a segment that look as if a split had left them behind, but that have never

@@ -178,7 +178,7 @@ impl Addressing for Prefixes {
         table.first_touch(hash)
     }
 
-    fn find_unready<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<Segment> {
+    fn find_unready<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<(Segment, u64)> {
         table.find_unready(hash)
     }
 

@@ -49,7 +49,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// Finds the segment of a hash whose first touch has failed. If the segment's header is damaged,
     /// the directory tells which hashes the segment holds, unless a crash may have cut a split short.
     #[cold]
-    pub(super) fn find_unready(&self, hash: u64) -> Result<Segment> {
+    pub(super) fn find_unready(&self, hash: u64) -> Result<(Segment, u64)> {
         let structure = self.seam().lock(&self.addressing.structure);
         let (core, depth) = (&self.core, structure.directory.depth);
         let offset = core.memory.load(&structure.entries_of(&core.memory, hash, depth)?[0]);
@@ -58,6 +58,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             core.memory.at(Offset::<Bucket>::new(offset))?;
             self.check_header(offset).map(|header| (offset, header))
         };
+        let entries = structure.entries_of(&core.memory, 0, 0)?;
+        let leads = |entry: &Word| core.memory.load(entry) == offset;
+        let own = (hash >> (64 - depth)) as usize;
+        let same = entries[own..].iter().take_while(|entry| leads(entry)).count();
+        let end = ((own + same - 1) as u64) << (64 - depth) | u64::MAX >> depth;
         let mut found = check(offset);
         if let Ok((_, (_, state))) = found
             && state.partner != 0
@@ -71,7 +76,7 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 let segment = Segment { offset, depth: state.depth, low };
                 let fits = (1..=depth).contains(&state.depth) && low << state.depth == 0;
                 if fits && segment.holds(hash) {
-                    return Ok(segment);
+                    return Ok((segment, end.min(segment.high())));
                 }
                 let found = format!("first hash {low:#x}, depth {}", state.depth);
                 Damage::new(offset + 8, format!("a segment that holds hash {hash:#x}"), found)
@@ -82,19 +87,15 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             return Err(damage.into());
         }
         check_block(core, offset, self.size.bytes())?;
-        let entries = structure.entries_of(&core.memory, 0, 0)?;
-        let leads = |entry: &&Word| core.memory.load(entry) == offset;
-        let count = entries.iter().filter(leads).count();
-        let first = entries.iter().position(|entry| leads(&entry)).unwrap_or(0);
+        let count = entries.iter().filter(|entry| leads(entry)).count();
+        let first = entries.iter().position(leads).unwrap_or(0);
         let aligned = count.is_power_of_two() && first.is_multiple_of(count);
-        if !aligned
-            || count == entries.len()
-            || !entries[first..first + count].iter().all(|entry| leads(&entry))
-        {
+        if !aligned || count == entries.len() || !entries[first..first + count].iter().all(leads) {
             return Err(damage.into());
         }
         let low = (first as u64) << (64 - depth);
-        Ok(Segment { offset, depth: depth - count.ilog2(), low })
+        let segment = Segment { offset, depth: depth - count.ilog2(), low };
+        Ok((segment, segment.high()))
     }
 
     /// Checks a segment's range against the directory. Returns the first entry in the range that

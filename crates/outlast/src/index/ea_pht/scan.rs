@@ -11,7 +11,7 @@ use crate::index::kit::directory::Segment;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::lookup::read_valid;
 use crate::index::kit::table::{Verify, Walk};
-use crate::index::kit::walk::{sample, scan};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Schemas, Verified, Visitor};
@@ -26,7 +26,7 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
             Some(cursor) => self.collect(at, cursor, found),
             None => self.route(at).map(Self::segment),
         };
-        scan(cursor, out, 1, read, |at, damage, found| self.salvage(at, damage, found))
+        scan(cursor, out, 1, read, |at, _, damage, found| self.salvage(at, damage, found))
     }
 
     /// Does one step of the trace: first the tables, then one chain at a time.
@@ -146,11 +146,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(())
     }
 
-    /// Collects what can be read of the chain of a hash that is not served. Returns the last hash that
-    /// is lost with it.
+    /// Collects what can be read of the chain of a hash that is not served.
     ///
     /// No operation uses such a chain, so nothing changes it, and no block that it links to is reused.
-    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<u64> {
+    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let (mark, seam) = (found.mark(), self.seam());
         let mut high = self.missing_at(hash).1;
         let current = self.current();
@@ -168,7 +167,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
         }
         found.step_over_once(damage, mark)?;
-        Ok(high)
+        Ok(Salvaged::Read(high))
     }
 
     fn salvage_chain(&self, route: Route<'_>, found: &mut Collector<'_, R>) -> Result<(), Damage> {

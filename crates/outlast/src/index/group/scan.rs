@@ -6,7 +6,7 @@ use crate::error::{Damage, Result};
 use crate::index::kit::collect::Collector;
 use crate::index::kit::lookup::{Optimistic, read_valid};
 use crate::index::kit::table::Walk;
-use crate::index::kit::walk::{sample, scan};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, IndexStats, Visitor};
@@ -28,7 +28,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
                 Ok(segment)
             }
         };
-        scan(cursor, out, parts, read, |at, damage, found| self.salvage(at, damage, found))
+        scan(cursor, out, parts, read, |at, _, damage, found| self.salvage(at, damage, found))
     }
 
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
@@ -122,16 +122,15 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(())
     }
 
-    /// Collects what can be read of the segment of a hash that is not served. Returns the last hash
-    /// that is lost with it.
+    /// Collects what can be read of the segment of a hash that is not served.
     ///
     /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
-    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<u64> {
+    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let mark = found.mark();
         if let Some(route) = self.ready_route(hash) {
             // It was damaged after opening.
             found.step_over(damage)?;
-            return Ok(route.segment.high());
+            return Ok(Salvaged::Read(route.segment.high()));
         }
         let missing = self.missing_at(hash);
         let mut keys = HashSet::new();
@@ -152,7 +151,7 @@ impl<S: Seam, R: Record> Group<S, R> {
             }
         }
         found.step_over_once(damage, mark)?;
-        Ok(missing.high)
+        Ok(Salvaged::Read(missing.high))
     }
 
     /// Steps over cells of a segment that look as if a split had left them behind, but that have never

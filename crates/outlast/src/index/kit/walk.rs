@@ -52,29 +52,55 @@ pub(crate) fn scan_part(
     Ok(())
 }
 
-/// Does one step of an iteration, as [`scan_part`] does. If the iteration steps over damage and the
-/// segment of a hash cannot be read, `salvage` collects what can be read of it in another way, and
-/// returns the last hash that this takes care of.
+/// What a salvage has taken care of.
+pub(crate) enum Salvaged {
+    /// Everything up to this hash that can be read.
+    Read(u64),
+    /// Nothing of what is up to this hash can be read.
+    Lost(u64),
+}
+
+/// Does one step of an iteration, as [`scan_part`] does.
+///
+/// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects in
+/// another way what can be read of it. It gets that hash, and the first hash that nothing was collected
+/// of yet: if ranges before could not be read at all, the segment may hold their records too.
 pub(crate) fn scan<R: Record>(
     cursor: &mut Cursor,
     out: &mut Vec<(R::OwnedKey, R::Owned)>,
     parts: u32,
     mut read: impl FnMut(u64, Option<&Cursor>, &mut Collector<'_, R>) -> Result<Segment>,
-    salvage: impl FnOnce(u64, Damage, &mut Collector<'_, R>) -> Result<u64>,
+    salvage: impl FnOnce(u64, u64, Damage, &mut Collector<'_, R>) -> Result<Salvaged>,
 ) -> Result<()> {
     let mut found = Collector::new(cursor.care, out);
     let start = found.mark();
     let step = match scan_part(cursor, parts, |at, cursor| read(at, cursor, &mut found)) {
         Err(Error::Damaged(damage)) if found.salvages() => {
             found.reset(start);
-            let high = match cursor.part {
-                0 => salvage(cursor.low, damage, &mut found),
+            let from = cursor.gap.unwrap_or(cursor.low);
+            let salvaged = match cursor.part {
+                0 => salvage(cursor.low, from, damage, &mut found),
                 // It was damaged while the map was open. Its other parts may be lost as well.
-                _ => found.step_over(damage).map(|()| cursor.high).map_err(Error::from),
+                _ => match found.step_over(damage) {
+                    Ok(()) => Ok(Salvaged::Read(cursor.high)),
+                    Err(damage) => Err(damage.into()),
+                },
             };
-            high.map(|high| cursor.pass(high))
+            salvaged.map(|salvaged| match salvaged {
+                Salvaged::Read(high) => {
+                    cursor.gap = None;
+                    cursor.pass(high);
+                }
+                Salvaged::Lost(high) => {
+                    cursor.gap = Some(from);
+                    cursor.pass(high);
+                }
+            })
         }
-        step => step,
+        step => {
+            cursor.gap = None;
+            step
+        }
     };
     found.finish(&mut cursor.lost);
     step

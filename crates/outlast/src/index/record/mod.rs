@@ -58,6 +58,9 @@ pub struct Body<'m> {
     pub value_len: usize,
 }
 
+/// Key and value of a record, as they are handed out.
+pub type OwnedPair<R> = (<R as Record>::OwnedKey, <R as Record>::Owned);
+
 /// A record form.
 pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// The form.
@@ -202,7 +205,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     fn read_whole<S: Seam>(
         core: &Core<S>,
         words: SlotWords,
-    ) -> Result<Option<(Self::OwnedKey, Self::Owned)>, Damage>;
+    ) -> Result<Option<OwnedPair<Self>>, Damage>;
 
     /// Makes a reference to the value in a slot. `pin` keeps its block from being reused.
     fn reference<S: Seam>(
