@@ -20,9 +20,10 @@ pub(crate) struct Account {
     pub(crate) problems: Vec<Damage>,
 }
 
-/// Accounts for the pool at `path`, which no process may have open for writing.
-pub(crate) fn account(path: &Path) -> Result<Account, Failure> {
-    let report = match offline::walk(path) {
+/// Accounts for the pool at `path`, which no process may have open for writing. Calls `watch` with the
+/// bytes of each block as it is reached.
+pub(crate) fn account(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Account, Failure> {
+    let report = match offline::walk_watched(path, watch) {
         // Part of the pool is in its journal, and the library has checked it there.
         Err(Error::Unfinished) => return Ok(Account::default()),
         walked => walked?,

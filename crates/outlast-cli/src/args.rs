@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "outlast", version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The pool's file [default: outlast-UID.pool in the temporary directory; outlast-demo-UID.pool
-    /// for the demonstration]
+    /// The pool's file [default: what the environment variable OUTLAST_POOL says; for the
+    /// demonstration, outlast-demo-UID.pool in the temporary directory]
     #[arg(long, global = true, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
     /// Print one JSON object per line, and nothing else
@@ -42,17 +42,29 @@ pub(crate) enum Command {
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
     /// optionally only a range
     Scan(ScanArgs),
+    /// Count records
+    Count(CountArgs),
+    /// List the maps: name, scheme, types of keys and values
+    Maps(MapsArgs),
+    /// Drop a map with all of its records
+    Drop(DropArgs),
     /// Print the properties of the pool and its maps
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),
     /// Check a pool that a power loss may have torn, and put it back into use if it is sound
     Accept,
-    /// Copy the pool; the copy is cleanly closed
+    /// Check the pool and copy it; the copy is cleanly closed
     Snapshot(SnapshotArgs),
     /// Copy the pool, also while another process uses it, if it has a journal; the copy is cleanly
     /// closed and has no journal
-    Backup(SnapshotArgs),
+    Backup(BackupArgs),
+    /// Copy all that can be read of a damaged pool into a new one, and list what cannot
+    ///
+    /// Exit code 3: the new pool lacks something.
+    Salvage(SalvageArgs),
+    /// Print a script that completes commands and options in a shell
+    Completions(CompletionsArgs),
 }
 
 /// Selects a map.
@@ -156,6 +168,10 @@ pub(crate) struct LoadArgs {
     /// otherwise tsv]
     #[arg(long)]
     pub(crate) format: Option<Format>,
+    /// Take tab-separated lines as they are: a backslash is a backslash, and everything after the first
+    /// tab is the value
+    #[arg(long)]
+    pub(crate) raw: bool,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
 }
@@ -207,15 +223,25 @@ pub(crate) struct PutArgs {
     pub(crate) notation: NotationArgs,
 }
 
-/// Arguments of [`Command::Scan`].
+/// Selects records by their keys.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct ScanArgs {
+pub(crate) struct RangeArgs {
     /// Ordered maps only: begin at this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) from: Option<OsString>,
     /// Ordered maps only: end before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) to: Option<OsString>,
+    /// Only keys that begin with this; in a map without order, all records are read for that
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["from", "to"])]
+    pub(crate) prefix: Option<OsString>,
+}
+
+/// Arguments of [`Command::Scan`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ScanArgs {
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
     /// Ordered maps only: print the greatest key first
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -229,6 +255,43 @@ pub(crate) struct ScanArgs {
     /// Read a pool that a power loss may have torn
     #[arg(long)]
     pub(crate) accept_possibly_torn: bool,
+    /// Go on after damage; report each damaged place, and exit with 3 in the end
+    #[arg(long)]
+    pub(crate) skip_damaged: bool,
+    /// Also print records whose checksum does not match
+    #[arg(long, conflicts_with = "skip_damaged")]
+    pub(crate) unchecked: bool,
+}
+
+/// Arguments of [`Command::Count`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CountArgs {
+    #[command(flatten)]
+    pub(crate) range: RangeArgs,
+    /// Read keys in hexadecimal: 0x00ff
+    #[arg(long)]
+    pub(crate) hex: bool,
+    #[command(flatten)]
+    pub(crate) map: MapArgs,
+    /// Read a pool that a power loss may have torn
+    #[arg(long)]
+    pub(crate) accept_possibly_torn: bool,
+}
+
+/// Arguments of [`Command::Maps`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct MapsArgs {
+    /// Read a pool that a power loss may have torn
+    #[arg(long)]
+    pub(crate) accept_possibly_torn: bool,
+}
+
+/// Arguments of [`Command::Drop`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DropArgs {
+    /// The map
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: String,
 }
 
 /// Arguments of [`Command::Stat`].
@@ -247,14 +310,43 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// Arguments of [`Command::Snapshot`] and [`Command::Backup`].
+/// Arguments of [`Command::Snapshot`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SnapshotArgs {
+    #[command(flatten)]
+    pub(crate) copy: BackupArgs,
+    /// Copy the pool without a check; an existing file is not replaced then
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+}
+
+/// Arguments of [`Command::Backup`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BackupArgs {
     /// The path of the copy
     pub(crate) to: PathBuf,
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// Arguments of [`Command::Salvage`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SalvageArgs {
+    /// The damaged pool; it is left as it is
+    pub(crate) broken: PathBuf,
+    /// The path of the new pool
+    pub(crate) new: PathBuf,
+    /// Only this map; can be repeated [default: all maps]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) map: Vec<String>,
+}
+
+/// Arguments of [`Command::Completions`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
 }
 
 fn scheme() -> impl TypedValueParser<Value = Scheme> {

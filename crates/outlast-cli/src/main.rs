@@ -48,10 +48,15 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Put(put) => commands::put::run(pool, put, output),
         Command::Del(del) => commands::del::run(pool, del, output),
         Command::Scan(scan) => commands::scan::run(pool, scan, output),
+        Command::Count(count) => commands::count::run(pool, count, output),
+        Command::Maps(maps) => commands::maps::run(pool, maps, output),
+        Command::Drop(drop) => commands::drop::run(pool, drop, output),
         Command::Stat(stat) => commands::stat::run(pool, stat, output),
         Command::Verify(verify) => commands::verify::run(pool, verify, output),
         Command::Accept => commands::verify::accept(pool, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
         Command::Backup(backup) => commands::backup::run(pool, backup, output),
+        Command::Salvage(salvage) => commands::salvage::run(pool, salvage, output),
+        Command::Completions(completions) => commands::completions::run(completions, output),
     }
 }

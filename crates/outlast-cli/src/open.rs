@@ -16,9 +16,18 @@ const LEAST_SPACE_BYTES: u64 = 16 << 20;
 /// The name of a map that is created without being named.
 const DEFAULT_MAP: &str = "main";
 
-/// Returns the path of the pool: the given one or the default.
+/// The environment variable that names the pool, if no argument does.
+const POOL_VARIABLE: &str = "OUTLAST_POOL";
+
+/// Returns the path of the pool: the given one, or that of the environment.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    given.map_or_else(place::default_pool, |path| Ok(path.to_owned()))
+    let named = given.map(Path::to_owned);
+    let named = named.or_else(|| std::env::var_os(POOL_VARIABLE).map(PathBuf::from));
+    named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+        Failure::Usage(format!(
+            "no pool is named: give its file with --pool, or set {POOL_VARIABLE}"
+        ))
+    })
 }
 
 /// Opens a pool for reading. Nothing is written to it.
@@ -48,6 +57,14 @@ pub(crate) fn to_read_if_free(
         Ok(pool) => Ok(Some(pool)),
         Err(Error::Locked) => Ok(None),
         Err(error) => Err(about(path, error)),
+    }
+}
+
+/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used.
+pub(crate) fn to_salvage(path: &Path) -> Result<Pool, Failure> {
+    match to_read(path, false) {
+        Err(Failure::Damaged(_)) => to_read(path, true),
+        opened => opened,
     }
 }
 
@@ -159,8 +176,17 @@ impl Target {
     }
 }
 
+/// Creates a pool with pages of this size.
+pub(crate) fn create_with_pages(path: &Path, page_bits: u32) -> Result<Pool, Failure> {
+    create_as(path, &PoolOptions::new().page_bits(page_bits))
+}
+
 /// Creates a pool.
 fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
+    create_as(path, &options(journal))
+}
+
+fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
         return Err(Failure::Failed(format!(
@@ -170,7 +196,7 @@ fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
     }
     place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
-    let pool = unsafe { options(journal).create(path) };
+    let pool = unsafe { options.create(path) };
     pool.map_err(|e| about(path, e))
 }
 
@@ -208,7 +234,8 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             Failure::Damaged(format!(
                 "{pool}: possibly torn: {reason}{but}.{again} Restore a snapshot if there is one. \
                  Otherwise, `outlast accept` checks all of it, and puts it back into use if it is \
-                 sound; get, scan, stat and verify read it with --accept-possibly-torn",
+                 sound; `outlast salvage` copies what can be read into a new pool; get, scan, stat and \
+                 verify read it with --accept-possibly-torn",
                 pool = path.display()
             ))
         }
@@ -246,11 +273,16 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
             },
         },
     };
-    match pool.raw_map(&name) {
-        Err(error @ Error::NoSuchMap { .. }) => {
-            let there = names(pool).join(", ");
-            Err(Failure::Failed(format!("{error}; the pool has: {there}")))
-        }
-        other => Ok(other?),
+    pool.raw_map(&name).map_err(|error| no_such_map(pool, error))
+}
+
+/// Describes an error of a call that names a map. If there is no such map, lists those that there are.
+pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
+    if !matches!(error, Error::NoSuchMap { .. }) {
+        return error.into();
+    }
+    match &names(pool)[..] {
+        [] => Failure::Failed(format!("{error}; the pool has no maps")),
+        there => Failure::Failed(format!("{error}; the pool has: {}", there.join(", "))),
     }
 }

@@ -4,12 +4,6 @@ use crate::failure::Failure;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The default pool of all commands except `demo`.
-pub(crate) fn default_pool() -> Result<PathBuf, Failure> {
-    let uid = rustix::process::geteuid().as_raw();
-    own(std::env::temp_dir().join(format!("outlast-{uid}.pool")))
-}
-
 /// The default pool of the demonstration.
 pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
@@ -52,6 +46,10 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
 /// Refuses to copy the pool `from` to a path that names it, or something else that is there already.
 /// `replace` allows that to be a file.
 pub(crate) fn check_copy(from: &Path, to: &Path, replace: bool) -> Result<(), Failure> {
+    if to.as_os_str() == "-" {
+        let why = "a copy cannot be written to standard output; for a file of this name, write ./-";
+        return Err(Failure::Usage(why.into()));
+    }
     let Ok(there) = to.symlink_metadata() else { return Ok(()) };
     let same = from.metadata().is_ok_and(|f| (f.dev(), f.ino()) == (there.dev(), there.ino()));
     let to = to.display();

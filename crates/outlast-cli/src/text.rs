@@ -1,6 +1,7 @@
 //! Keys and values as text, according to the schema that the map was created with.
 
 use crate::failure::Failure;
+use indicatif::HumanCount;
 use outlast::{MapInfo, RecordForm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -8,6 +9,9 @@ use std::fmt::Write as _;
 /// The types that can be named on the command line.
 pub(crate) const TYPES: [&str; 10] =
     ["str", "bytes", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"];
+
+/// What some programs write before text in UTF-8.
+pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How the bytes of keys or values are interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,12 +103,30 @@ impl Column {
                     (_, None) => Err(no()),
                 }
             }
-            Value::Object(object) if object.len() == 1 => {
+            Value::Object(object) if object.len() == 1 && object.contains_key("hex") => {
                 let digits = object.get("hex").and_then(Value::as_str).ok_or_else(no)?;
                 self.raw(from_hex(digits.as_bytes()).ok_or_else(no)?)
             }
+            Value::Object(_) | Value::Array(_) | Value::Bool(_) | Value::Null => {
+                Err(Failure::Usage(format!(
+                    "the {} is a JSON {}: only strings, numbers and {{\"hex\": ...}} are stored; to \
+                     store JSON, write it as a string",
+                    self.what,
+                    match value {
+                        Value::Object(_) => "object",
+                        Value::Array(_) => "array",
+                        Value::Null => "null",
+                        _ => "boolean",
+                    }
+                )))
+            }
             _ => Err(no()),
         }
+    }
+
+    /// Returns whether the values are byte strings, of which one can begin like another.
+    pub(crate) fn is_text(self) -> bool {
+        !self.word && matches!(self.kind, Kind::Str | Kind::Bytes)
     }
 
     fn number(self, number: i128) -> Result<Vec<u8>, Failure> {
@@ -201,7 +223,14 @@ impl Column {
 
     /// Appends bytes to `line` as a field of a tab-separated line.
     pub(crate) fn tsv(self, bytes: &[u8], line: &mut Vec<u8>) {
-        for byte in self.plain(bytes) {
+        let text = self.plain(bytes);
+        let mut rest = &text[..];
+        if text.starts_with(BYTE_ORDER_MARK) {
+            // At the beginning of a file, it would not be read as part of the key.
+            line.extend(b"\\xef");
+            rest = &text[1..];
+        }
+        for &byte in rest {
             match byte {
                 b'\t' => line.extend(b"\\t"),
                 b'\n' => line.extend(b"\\n"),
@@ -249,6 +278,20 @@ pub(crate) fn unescape(field: &[u8]) -> Option<Vec<u8>> {
         });
     }
     Some(out)
+}
+
+/// Returns the least byte string above all those that begin with `prefix`, if there is one.
+pub(crate) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
+    let mut above = prefix[..=last].to_vec();
+    above[last] += 1;
+    Some(above)
+}
+
+/// Formats a number of things: "1 record", "2,000 records".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", HumanCount(count))
 }
 
 /// Formats bytes as hexadecimal digits.
@@ -339,6 +382,10 @@ mod tests {
         assert!(!line.contains(&b'\n') && !line.contains(&b'\t'));
         assert_eq!(unescape(&line).unwrap(), bytes);
         assert_eq!(unescape(br"\x00\xfF").unwrap(), [0, 255]);
+        line.clear();
+        column.tsv("\u{feff}a".as_bytes(), &mut line);
+        assert!(!line.starts_with(BYTE_ORDER_MARK));
+        assert_eq!(unescape(&line).unwrap(), "\u{feff}a".as_bytes());
         for bad in [&br"\"[..], br"\q", br"\x1"] {
             assert_eq!(unescape(bad), None);
         }

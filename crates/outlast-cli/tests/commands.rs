@@ -528,17 +528,3 @@ fn a_reader_that_leaves_is_no_error() {
         assert_eq!(String::from_utf8_lossy(&left.stderr), "");
     }
 }
-
-#[test]
-fn without_a_name_the_pool_is_the_users_own_in_the_temporary_directory() {
-    let place = Place::new();
-    let run = |args: &[&str]| {
-        let output = command().args(args).env("TMPDIR", place.dir.path()).output().unwrap();
-        common::finished(output)
-    };
-    run(&["put", "k", "v"]).expect(0);
-    assert_eq!(run(&["get", "k"]).expect(0).text(), "v\n");
-    let files: Vec<_> = std::fs::read_dir(place.dir.path()).unwrap().flatten().collect();
-    assert_eq!(files.len(), 1);
-    assert!(files[0].file_name().to_str().unwrap().starts_with("outlast-"));
-}

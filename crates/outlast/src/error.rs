@@ -52,7 +52,9 @@ pub enum Error {
         /// Where the damage is, and what was expected.
         damage: Damage,
     },
-    /// An operation met a damaged structure. The pool can still be verified and salvaged.
+    /// An operation met a damaged structure. The pool can still be verified
+    /// ([`Pool::verify`](crate::Pool::verify)), and what can be read of it salvaged
+    /// ([`Map::salvage`](crate::Map::salvage)).
     #[error("damaged structure: {0}")]
     Damaged(Damage),
     /// The pool was modified since its last sync, on a medium that a power loss can tear, and there

@@ -1,6 +1,6 @@
 //! `backup`: copies a pool, also while another process uses it.
 
-use crate::args::SnapshotArgs;
+use crate::args::BackupArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
@@ -12,11 +12,7 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
 
-pub(crate) fn run(
-    pool: Option<&Path>,
-    args: &SnapshotArgs,
-    out: &mut Output,
-) -> Result<(), Failure> {
+pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> Result<(), Failure> {
     let from = open::path(pool)?;
     place::check_copy(&from, &args.to, args.force)?;
     let bytes = from.metadata().map_or(0, |meta| meta.len());

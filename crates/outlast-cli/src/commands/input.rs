@@ -2,7 +2,7 @@
 
 use crate::args::Format;
 use crate::failure::Failure;
-use crate::text::{Column, unescape};
+use crate::text::{BYTE_ORDER_MARK, Column, unescape};
 use serde_json::{Map, Value};
 use std::io::{BufRead, Read};
 
@@ -14,14 +14,16 @@ pub(super) struct Records<R> {
     from: R,
     format: Format,
     columns: (Column, Column),
+    /// Whether tab-separated lines have no escapes.
+    raw: bool,
     line: Vec<u8>,
     number: u64,
 }
 
 impl<R: BufRead> Records<R> {
     /// Reads records from `from`, with the types of a map's keys and values.
-    pub(super) fn new(from: R, format: Format, columns: (Column, Column)) -> Self {
-        Records { from, format, columns, line: Vec::new(), number: 0 }
+    pub(super) fn new(from: R, format: Format, columns: (Column, Column), raw: bool) -> Self {
+        Records { from, format, columns, raw, line: Vec::new(), number: 0 }
     }
 
     /// The number of the last line read, counted from 1.
@@ -29,7 +31,9 @@ impl<R: BufRead> Records<R> {
         self.number
     }
 
-    /// Returns the key and the value of the next record, as the map stores them. Skips empty lines.
+    /// Returns the key and the value of the next record, as the map stores them. Skips empty lines, and
+    /// a byte order mark at the beginning. A line ends with a newline, or with a carriage return and a
+    /// newline.
     #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
         loop {
@@ -53,10 +57,14 @@ impl<R: BufRead> Records<R> {
             if self.line.last() == Some(&b'\r') {
                 self.line.pop();
             }
+            if self.number == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+                self.line.drain(..BYTE_ORDER_MARK.len());
+            }
             if self.line.is_empty() {
                 continue;
             }
             let record = match self.format {
+                Format::Tsv if self.raw => raw(&self.line, self.columns),
                 Format::Tsv => tsv(&self.line, self.columns),
                 Format::Ndjson => ndjson(&self.line, self.columns),
             };
@@ -84,6 +92,15 @@ fn tsv(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> 
         column.parse(&bytes, false).map_err(|e| e.message().to_owned())
     };
     Ok((field(key, keys)?, field(value, values)?))
+}
+
+/// Splits a line at its first tab, and takes both parts as they are.
+fn raw(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+    let tab = line.iter().position(|&byte| byte == b'\t');
+    let (key, value) = line.split_at(tab.ok_or("no tab between key and value")?);
+    let field =
+        |text: &[u8], column: Column| column.parse(text, false).map_err(|e| e.message().to_owned());
+    Ok((field(key, keys)?, field(&value[1..], values)?))
 }
 
 fn ndjson(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {

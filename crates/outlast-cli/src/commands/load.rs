@@ -7,6 +7,7 @@ use crate::interrupt;
 use crate::open::{self, Target};
 use crate::output::Output;
 use crate::progress;
+use crate::text::counted;
 use indicatif::{HumanCount, ProgressBar};
 use serde_json::json;
 use std::fs::File;
@@ -15,12 +16,15 @@ use std::path::Path;
 use std::time::Instant;
 
 pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Result<(), Failure> {
+    let format = args.format.unwrap_or_else(|| format_of(&args.file));
+    if args.raw && format != Format::Tsv {
+        return Err(Failure::Usage("--raw is for tab-separated lines, not for ndjson".into()));
+    }
     // Comes first, so that no pool is created for an input that cannot be read.
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
     let target = Target::find(&open::path(pool)?, &args.create)?;
-    let format = args.format.unwrap_or_else(|| format_of(&args.file));
-    let mut records = Records::new(from, format, target.columns());
+    let mut records = Records::new(from, format, target.columns(), args.raw);
     let mut first = records.next().map_err(|failure| failure.within(&name))?;
     let (pool, map) = target.make()?;
     let start = Instant::now();
@@ -49,8 +53,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let seconds = start.elapsed().as_secs_f64();
     let loaded = inserted + replaced;
     if let Err(failure) = result {
-        let loaded = HumanCount(loaded);
-        return Err(failure.within(format!("{name}: {loaded} records loaded, then")));
+        let loaded = counted(loaded, "record");
+        return Err(failure.within(format!("{name}: {loaded} loaded, then")));
     }
     closed?;
     out.object(&json!({
@@ -60,8 +64,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
         "replaced": replaced,
         "seconds": seconds,
     }))?;
-    let (loaded, replaced) = (HumanCount(loaded), HumanCount(replaced));
-    out.line(format!("{loaded} records loaded in {seconds:.2} s, {replaced} of them replaced"))
+    let (loaded, replaced) = (counted(loaded, "record"), HumanCount(replaced));
+    out.line(format!("{loaded} loaded in {seconds:.2} s, {replaced} of them replaced"))
 }
 
 fn input(path: &Path) -> Result<(Box<dyn BufRead>, ProgressBar), Failure> {

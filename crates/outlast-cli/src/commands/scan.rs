@@ -1,35 +1,53 @@
 //! `scan`: prints all records, or a range of them.
 
+use super::records::{self, Care};
 use crate::args::ScanArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::progress;
-use crate::text::{self, Column};
-use outlast::RawMap;
+use crate::text;
+use outlast::Error;
 use serde_json::json;
-use std::ffi::OsString;
-use std::ops::Bound;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-
-type Records = Box<dyn Iterator<Item = outlast::Result<(Vec<u8>, Vec<u8>)>>>;
 
 pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
+    let care = match (args.skip_damaged, args.unchecked) {
+        (true, _) => Care::Skip,
+        (_, true) => Care::Unchecked,
+        _ => Care::Checked,
+    };
+    let records = records::of(&map, keys, &args.range, args.notation.hex, args.reverse, care)?;
     // On a terminal, the records that scroll by are progress enough.
     let bar = if out.is_terminal() {
         progress::none()
     } else {
-        progress::bar(map.len_estimate()?, "reading records")
+        // In a damaged map there may be no estimate.
+        progress::bar(map.len_estimate().unwrap_or(0), "reading records")
     };
     let limit = args.limit.unwrap_or(u64::MAX);
+    let (mut printed, mut skipped) = (0, 0u64);
     let mut line = Vec::new();
-    let records = records(&map, keys, args)?;
-    for record in records.take(usize::try_from(limit).unwrap_or(usize::MAX)) {
-        let (key, value) = record?;
+    for record in records {
+        if printed == limit {
+            break;
+        }
+        let (key, value) = match record {
+            Ok(record) => record,
+            Err(Error::Damaged(damage)) if args.skip_damaged => {
+                skipped += 1;
+                out.skipped(&damage)?;
+                continue;
+            }
+            Err(error) => {
+                let advice = "scan --skip-damaged goes on, and `outlast salvage` copies what can \
+                              be read into a new pool";
+                return Err(records::failed(error, advice));
+            }
+        };
         if out.is_json() {
             out.object(&json!({"key": keys.json(&key), "value": values.json(&value)}))?;
         } else {
@@ -45,28 +63,14 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
             }
             out.line(&line)?;
         }
+        printed += 1;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(())
-}
-
-/// Returns the requested records.
-fn records(map: &RawMap, keys: Column, args: &ScanArgs) -> Result<Records, Failure> {
-    if args.from.is_none() && args.to.is_none() && !args.reverse {
-        return Ok(Box::new(map.iter()));
+    if skipped == 0 {
+        return Ok(());
     }
-    if !map.info().scheme().is_ordered() {
-        let why = "has no order of keys: --from, --to and --reverse are for ordered maps";
-        return Err(Failure::Usage(format!("a map of scheme {} {why}", map.info().scheme())));
-    }
-    let key = |text: &Option<OsString>| {
-        let key = text.as_ref().map(|text| keys.parse(text.as_bytes(), args.notation.hex));
-        key.transpose()
-    };
-    let (from, to) = (key(&args.from)?, key(&args.to)?);
-    let low = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-    let high = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-    let range = map.range(low, high)?;
-    Ok(if args.reverse { Box::new(range.rev()) } else { Box::new(range) })
+    out.flush()?;
+    let skipped = text::counted(skipped, "damaged place");
+    Err(Failure::Damaged(format!("{skipped} skipped; records may be missing")))
 }

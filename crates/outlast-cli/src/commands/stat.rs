@@ -38,7 +38,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
         match info.and_then(|info| Ok((pool.raw_map(&info.name)?.stats()?, info))) {
             Ok((stats, info)) => {
                 map_object(&info, &stats, out)?;
-                table.add_row(map_row(&info, &stats));
+                table.add_row(map_row(&info, &stats, out));
             }
             Err(error) => damaged = damaged.or(Some(error)),
         }
@@ -159,7 +159,7 @@ fn print_in_use(path: &Path, facts: JournalFacts, out: &mut Output) -> Result<()
                 let object = described(&info);
                 out.object(&object)?;
                 table.add_row([
-                    info.name.clone(),
+                    out.shown(&info.name),
                     info.scheme().to_string(),
                     info.form.to_string(),
                     info.key_schema,
@@ -176,7 +176,7 @@ fn print_in_use(path: &Path, facts: JournalFacts, out: &mut Output) -> Result<()
 }
 
 /// What a map's root says.
-fn described(info: &MapInfo) -> Value {
+pub(super) fn described(info: &MapInfo) -> Value {
     json!({
         "event": "map",
         "name": info.name,
@@ -212,9 +212,9 @@ fn map_object(info: &MapInfo, stats: &IndexStats, out: &mut Output) -> Result<()
     out.object(&object)
 }
 
-fn map_row(info: &MapInfo, stats: &IndexStats) -> [String; 10] {
+fn map_row(info: &MapInfo, stats: &IndexStats, out: &Output) -> [String; 10] {
     [
-        info.name.clone(),
+        out.shown(&info.name),
         info.scheme().to_string(),
         info.form.to_string(),
         info.key_schema.clone(),

@@ -7,7 +7,8 @@ use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::progress;
-use indicatif::{BinaryBytes, HumanCount};
+use crate::text::counted;
+use indicatif::BinaryBytes;
 use outlast::Damage;
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -47,10 +48,19 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
 }
 
 fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
-    let bar = progress::spinner("checking");
+    let bar = progress::spinner("checking structures and records");
     let pool = open::to_read(path, accept_possibly_torn)?;
     let found = pool.verify()?;
-    let account = account::account(path)?;
+    bar.finish_and_clear();
+    let bar = progress::bytes(found.used_bytes, "accounting for the file");
+    let mut untold = 0;
+    let account = account::account(path, &mut |bytes| {
+        untold += bytes;
+        // A bar takes a lock.
+        if untold >= 1 << 20 {
+            bar.inc(std::mem::take(&mut untold));
+        }
+    })?;
     bar.finish_and_clear();
 
     let leaked_bytes = account.leaked_bytes;
@@ -68,9 +78,9 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
             "damage": map.damage.iter().map(damage_object).collect::<Vec<_>>(),
         }))?;
         out.line(format!(
-            "map {}: {} records, {} duplicated, {} torn",
-            info.name,
-            HumanCount(map.records),
+            "map {}: {}, {} duplicated, {} torn",
+            out.shown(&info.name),
+            counted(map.records, "record"),
             map.duplicated,
             map.torn
         ))?;
@@ -112,13 +122,14 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
     out.flush()?;
     let places = found.all_damage().count() + walked.len();
     Err(Failure::Damaged(format!(
-        "{}: {places} damaged places, {duplicated} duplicated, {torn} torn, {} bytes leaked",
+        "{}: {places} damaged places, {duplicated} duplicated, {torn} torn, {} bytes leaked; `outlast \
+         salvage` copies what can be read into a new pool",
         path.display(),
         leaked_bytes.unwrap_or(0)
     )))
 }
 
-fn damage_object(damage: &Damage) -> Value {
+pub(super) fn damage_object(damage: &Damage) -> Value {
     json!({"offset": damage.offset(), "expected": damage.expected(), "found": damage.found()})
 }
 

@@ -104,7 +104,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &DemoArgs, out: &mut Output) -> Res
     let records = referee.account().records();
     drop(map);
     pool.close()?;
-    let account = account(&space.pool)?;
+    let account = account(&space.pool, &mut |_| {})?;
     if let Some(listing) = listing {
         report.listing(listing)?;
     }

@@ -4,7 +4,7 @@ use super::journal::JournalThreads;
 use super::map_options::MapOptions;
 use super::raw::RawMap;
 use super::roots::MapInfo;
-use super::store::{OpenMap, ReclaimState, Store};
+use super::store::{MapRequest, OpenMap, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
 use crate::error::{Damage, Error, Result};
@@ -190,7 +190,11 @@ impl Pool {
         schemas: [&str; 2],
         options: &MapOptions,
     ) -> Result<RawMap> {
-        let map = self.inner.store.map(&options.request(name, form, schemas)?)?;
+        self.opened(self.inner.store.map(&options.request(name, form, schemas)?)?, options)
+    }
+
+    /// Returns a map that has been opened, if it has the record form of the options.
+    fn opened(&self, map: Arc<OpenMap>, options: &MapOptions) -> Result<RawMap> {
         match options.form {
             Some(form) if map.info().form != form => Err(Error::MapMismatch {
                 name: map.info().name.clone(),
@@ -225,6 +229,17 @@ impl Pool {
     ) -> Result<RawMap> {
         let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
         self.map_of(name, form, [key_schema, value_schema], options)
+    }
+
+    /// Opens the map of this description, or creates it: with the same name, types, record form, scheme
+    /// and settings. So a map of one pool can be copied into another.
+    ///
+    /// # Errors
+    /// As [`map_with`](Pool::map_with).
+    pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
+        let options = MapOptions::new().scheme(info.scheme()).form(info.form);
+        let request = MapRequest { info: info.clone(), scheme_matters: true };
+        self.opened(self.inner.store.map(&request)?, &options)
     }
 
     /// Lists every map. A damaged root appears as the error that opening it would return.

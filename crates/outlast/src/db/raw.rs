@@ -3,14 +3,14 @@
 use super::handle::Guarded;
 use super::roots::MapInfo;
 use super::store::OpenMap;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Bytes, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Previous, Record,
-    RecordForm,
+    Bytes, Care, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, KeyRange, Previous,
+    Record, RecordForm,
 };
 use crate::pool::core::root_offset;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ impl RawMap {
     /// # }
     /// ```
     pub fn clear(&self) -> Result<u64> {
-        let (mut cursor, mut removed) = (Cursor::start_of_keys(), 0);
+        let (mut cursor, mut removed) = (Cursor::with_care(Care::Keys), 0);
         while !cursor.is_done() {
             removed += match self.map.form()? {
                 Form::Inline(index) => clear_part(index, &mut cursor)?,
@@ -182,16 +182,18 @@ impl RawMap {
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).
     pub fn iter(&self) -> RawIter {
-        self.iter_from(Cursor::start())
+        RawIter::new(self.clone(), Care::Trust)
     }
 
     /// As [`iter`](RawMap::iter), but reads no values. What it returns as values is unspecified.
     pub(crate) fn iter_keys(&self) -> RawIter {
-        self.iter_from(Cursor::start_of_keys())
+        RawIter::new(self.clone(), Care::Keys)
     }
 
-    fn iter_from(&self, cursor: Cursor) -> RawIter {
-        RawIter { map: self.clone(), cursor, ready: Vec::new().into_iter() }
+    /// Iterates over all records that can be read, with the guarantees of
+    /// [`Map::salvage`](crate::Map::salvage).
+    pub fn salvage(&self) -> RawIter {
+        RawIter::new(self.clone(), Care::Salvage)
     }
 
     /// Iterates over the records of an ordered map whose keys lie between `low` and `high`, from
@@ -241,7 +243,7 @@ impl RawMap {
 
     /// Counts records until there are `enough`.
     fn count_until(&self, enough: u64) -> Result<u64> {
-        let (mut cursor, mut count) = (Cursor::start_of_keys(), 0);
+        let (mut cursor, mut count) = (Cursor::with_care(Care::Keys), 0);
         while !cursor.is_done() && count < enough {
             count += match self.map.form()? {
                 Form::Inline(index) => count_part(index, &mut cursor)?,
@@ -318,11 +320,30 @@ impl Kind {
     }
 }
 
+/// The damage that a walk over records has stepped over, each place once.
+#[derive(Default)]
+struct Lost {
+    queue: VecDeque<Damage>,
+    /// The offsets of all damage so far.
+    seen: HashSet<u64>,
+}
+
+impl Lost {
+    /// Adds what one step has stepped over.
+    fn add(&mut self, damage: &mut Vec<Damage>) {
+        let new = damage.drain(..).filter(|damage| self.seen.insert(damage.offset()));
+        self.queue.extend(new);
+    }
+}
+
 /// An iterator over the records of a [`RawMap`].
 pub struct RawIter {
     map: RawMap,
     cursor: Cursor,
     ready: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
+    lost: Lost,
+    /// The error that ends the iteration, after everything read before it.
+    failure: Option<Error>,
 }
 
 impl Iterator for RawIter {
@@ -333,6 +354,12 @@ impl Iterator for RawIter {
             if let Some(record) = self.ready.next() {
                 return Some(Ok(record));
             }
+            if let Some(damage) = self.lost.queue.pop_front() {
+                return Some(Err(damage.into()));
+            }
+            if let Some(error) = self.failure.take() {
+                return Some(Err(error));
+            }
             if self.cursor.is_done() {
                 return None;
             }
@@ -340,14 +367,36 @@ impl Iterator for RawIter {
                 Ok(records) => self.ready = records.into_iter(),
                 Err(error) => {
                     self.finish();
-                    return Some(Err(error));
+                    self.failure = Some(error);
                 }
             }
+            self.lost.add(&mut self.cursor.lost);
         }
     }
 }
 
 impl RawIter {
+    fn new(map: RawMap, care: Care) -> RawIter {
+        RawIter {
+            map,
+            cursor: Cursor::with_care(care),
+            ready: Vec::new().into_iter(),
+            lost: Lost::default(),
+            failure: None,
+        }
+    }
+
+    /// Makes the iterator check every record that it reads, if it has not begun. It fails with
+    /// [`Error::Damaged`] at a record whose checksum does not match, and ends. (Records that are stored
+    /// in place have no checksum.)
+    #[must_use]
+    pub fn checked(mut self) -> Self {
+        if self.cursor.care == Care::Trust {
+            self.cursor.care = Care::Check;
+        }
+        self
+    }
+
     /// Returns the offset of the map's root in the pool.
     pub(crate) fn root(&self) -> u64 {
         self.map.root()
@@ -382,6 +431,7 @@ struct Walk<R: Record> {
     front: VecDeque<(R::OwnedKey, R::Owned)>,
     /// Records read from the back, the greatest first.
     back: VecDeque<(R::OwnedKey, R::Owned)>,
+    lost: Lost,
 }
 
 /// A record of a range: key and value.
@@ -390,7 +440,7 @@ type Walked<R> = (<R as Record>::OwnedKey, <R as Record>::Owned);
 impl<R: Record> Walk<R> {
     fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
         let (front, back) = (VecDeque::new(), VecDeque::new());
-        Walk { range: KeyRange::new(low, high), front, back }
+        Walk { range: KeyRange::new(low, high), front, back, lost: Lost::default() }
     }
 
     /// Returns the next record from one end. `index` gives the index, and is called only when more
@@ -406,6 +456,9 @@ impl<R: Record> Walk<R> {
             let ready = if reverse { &mut self.back } else { &mut self.front };
             if let Some(record) = ready.pop_front() {
                 return Some(Ok(record));
+            }
+            if let Some(damage) = self.lost.queue.pop_front() {
+                return Some(Err(damage.into()));
             }
             if self.range.is_done() {
                 // The records read from the other end are all that is left.
@@ -439,6 +492,9 @@ impl<R: Record> Walk<R> {
         let mut records = Vec::from(std::mem::take(ready));
         let read = index.next(&mut self.range, reverse, batch, &mut records);
         *ready = VecDeque::from(records);
+        if !self.range.lost.is_empty() {
+            self.lost.add(&mut self.range.lost);
+        }
         read
     }
 }
@@ -475,6 +531,26 @@ impl RawRange {
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.batch = records.max(1);
+        self
+    }
+
+    /// Makes the scan check every record that it reads, if it has not begun; see [`RawIter::checked`].
+    #[must_use]
+    pub fn checked(self) -> Self {
+        self.with_care(Care::Check)
+    }
+
+    /// Makes the scan step over damage, if it has not begun; see [`Map::salvage`](crate::Map::salvage).
+    #[must_use]
+    pub fn salvage(self) -> Self {
+        self.with_care(Care::Salvage)
+    }
+
+    fn with_care(mut self, care: Care) -> Self {
+        match &mut self.walk {
+            FormWalk::Inline(walk) => walk.range.care = care,
+            FormWalk::Bytes(walk) => walk.range.care = care,
+        }
         self
     }
 

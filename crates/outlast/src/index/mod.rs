@@ -138,9 +138,26 @@ pub struct Cursor {
     pub(crate) part: u32,
     /// The key that comes next, in an index that iterates by keys that are byte strings.
     pub(crate) key: Vec<u8>,
-    /// Whether the values are left out.
-    pub(crate) keys_only: bool,
     pub(crate) state: CursorState,
+    pub(crate) care: Care,
+    /// The damage that the iteration has stepped over, and that was not taken yet.
+    pub(crate) lost: Vec<Damage>,
+    /// The first hash of the range before `low` of which nothing could be read, if there is one.
+    pub(crate) gap: Option<u64>,
+}
+
+/// What a walk over records does about damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Care {
+    /// It fails where it cannot read on, and checks no checksum.
+    #[default]
+    Trust,
+    /// As `Trust`, but it reads no values. It reports the default value with each key.
+    Keys,
+    /// It also fails at a record whose checksum does not match.
+    Check,
+    /// It checks as well, steps over all damage, and lists it.
+    Salvage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -157,10 +174,9 @@ impl Cursor {
         Self::default()
     }
 
-    /// Returns the beginning of an iteration that reads no values. It reports the default value with
-    /// each key.
-    pub fn start_of_keys() -> Self {
-        Cursor { keys_only: true, ..Self::default() }
+    /// Returns the beginning of an iteration that takes this care.
+    pub(crate) fn with_care(care: Care) -> Self {
+        Cursor { care, ..Self::default() }
     }
 
     pub(crate) fn finish(&mut self) {

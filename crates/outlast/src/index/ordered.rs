@@ -1,7 +1,7 @@
 //! The interface and the key handling of ordered indexes.
 
-use super::Cursor;
 use super::record::{Bytes, Inline, Record, SlotWords, linked};
+use super::{Care, Cursor};
 use crate::error::{Damage, Result};
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -347,15 +347,21 @@ pub struct KeyRange<R: Record> {
     pub(super) high: Bound<R::OwnedKey>,
     /// Whether the bounds are encoded. They are not when the range is new.
     pub(super) encoded: bool,
-    /// Whether the values are left out.
-    pub(super) keys_only: bool,
     pub(super) done: bool,
+    pub(crate) care: Care,
+    /// The damage that the scan has stepped over, and that was not taken yet.
+    pub(crate) lost: Vec<Damage>,
 }
 
 impl<R: Record> KeyRange<R> {
     /// Makes a range of which nothing has been reported.
     pub fn new(low: Bound<R::OwnedKey>, high: Bound<R::OwnedKey>) -> Self {
-        KeyRange { low, high, encoded: false, keys_only: false, done: false }
+        KeyRange { low, high, encoded: false, done: false, care: Care::Trust, lost: Vec::new() }
+    }
+
+    /// Returns the same range for a scan that takes this care.
+    pub(crate) fn with_care(self, care: Care) -> Self {
+        KeyRange { care, ..self }
     }
 
     /// Returns whether all of the range has been reported.

@@ -33,7 +33,39 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     pub fn iter(&self) -> Iter<K, V> {
         let inline = self.raw().record_form() == Inline::FORM;
-        Iter { raw: self.raw().iter(), inline, types: PhantomData }
+        Iter { raw: self.raw().iter(), inline, steps_over: false, types: PhantomData }
+    }
+
+    /// Iterates over all records that can be read: the way to get data out of a damaged pool.
+    ///
+    /// Where [`iter`](Map::iter) ends at the first damage, this iterator returns [`Error::Damaged`] for
+    /// each damaged place, and goes on. It checks the checksum of every record, and returns no record
+    /// whose checksum does not match. (Records that are stored in place have none.) It also returns
+    /// records that [`get`](Map::get) does not find, because a damaged place is in the way. It returns
+    /// some places that hold one record, and some that hold many: a damaged link can hide everything
+    /// behind it. After any other error it ends.
+    ///
+    /// In a sound map it returns what [`iter`](Map::iter) returns, with the same guarantees.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// let (mut records, mut places) = (Vec::new(), Vec::new());
+    /// for found in ages.salvage() {
+    ///     match found {
+    ///         Ok(record) => records.push(record),
+    ///         Err(outlast::Error::Damaged(damage)) => places.push(damage),
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// }
+    /// assert_eq!((records.len(), places.len()), (1, 0));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn salvage(&self) -> Iter<K, V> {
+        Iter { raw: self.raw().salvage(), steps_over: true, ..self.iter() }
     }
 
     /// Iterates over the keys, with the guarantees of [`iter`](Map::iter). Reads no values.
@@ -93,10 +125,12 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> IntoIterator for &OrderedMap<K, 
     }
 }
 
-/// An iterator over the records of a [`Map`]; see [`Map::iter`].
+/// An iterator over the records of a [`Map`]; see [`Map::iter`] and [`Map::salvage`].
 pub struct Iter<K: ?Sized, V: ?Sized> {
     raw: RawIter,
     inline: bool,
+    /// Whether it goes on after a value that is none of its type.
+    steps_over: bool,
     types: PhantomData<fn() -> (*const K, *const V)>,
 }
 
@@ -113,7 +147,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Iterator for Iter<K, V> {
             .map_err(|damage| under_key(&key, inline, damage))
             .and_then(|value| Ok((decode::<K>(key, inline)?, value)))
             .map_err(|damage| undecodable(damage, root));
-        if decoded.is_err() {
+        if decoded.is_err() && !self.steps_over {
             self.raw.finish();
         }
         Some(decoded)

@@ -17,6 +17,8 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 const SLOTS: usize = 8;
 const LEVEL_HEADER: u64 = 64;
 const NODE_BYTES: u64 = 4 * 64;
+/// Bytes of a record that are read at once.
+const RECORD_AHEAD: u64 = 256;
 const CONTEXT_BYTES: u64 = 256;
 const MAX_LEVELS: usize = 30;
 
@@ -303,6 +305,7 @@ impl Walk<'_, '_> {
             if !offset.is_multiple_of(16) {
                 return Err(damage("a record at a multiple of 16".into(), "another offset".into()));
             }
+            self.image.read_ahead(offset, RECORD_AHEAD);
             let head = self.image.words(offset, 2)?;
             let (kind, lengths) = (head[0] >> 60 & 7, head[0] & ((1 << 46) - 1));
             match kind {

@@ -6,6 +6,7 @@ use crate::pool::layout::{
     field,
 };
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
+use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -19,13 +20,32 @@ pub(super) enum Source<'f> {
 }
 
 /// A file's content. Every read is checked against its end.
-#[derive(Clone, Copy)]
 pub(super) struct Image<'f> {
-    pub(super) source: Source<'f>,
+    source: Source<'f>,
     pub(super) len: u64,
+    /// What was read ahead, and its offset.
+    ahead: RefCell<(u64, Vec<u8>)>,
 }
 
-impl Image<'_> {
+impl<'f> Image<'f> {
+    pub(super) fn new(source: Source<'f>, len: u64) -> Image<'f> {
+        Image { source, len, ahead: RefCell::default() }
+    }
+
+    /// Reads up to `bytes` at an offset at once, because they will be asked for in pieces. Errors are
+    /// left to the calls that ask.
+    pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
+        let bytes = bytes.min(self.len.saturating_sub(offset));
+        if let Source::File(file) = self.source {
+            let (at, buffer) = &mut *self.ahead.borrow_mut();
+            *at = offset;
+            buffer.resize(bytes as usize, 0);
+            if file.read_exact_at(buffer, offset).is_err() {
+                buffer.clear();
+            }
+        }
+    }
+
     pub(super) fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
             return Err(Damage::new(
@@ -38,6 +58,13 @@ impl Image<'_> {
         match self.source {
             Source::Bytes(all) => Ok(all[offset as usize..(offset + bytes) as usize].to_vec()),
             Source::File(file) => {
+                let (at, ahead) = &*self.ahead.borrow();
+                if let Some(from) = offset.checked_sub(*at)
+                    && let Some(found) =
+                        ahead.get(from as usize..).and_then(|found| found.get(..bytes as usize))
+                {
+                    return Ok(found.to_vec());
+                }
                 let mut out = vec![0; bytes as usize];
                 file.read_exact_at(&mut out, offset)
                     .map_err(|e| Error::io(format!("reading {bytes} bytes at {offset:#x}"), e))?;
@@ -72,8 +99,9 @@ fn to_words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
 }
 
-static CRC_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
+/// For each byte, and each number of zero bytes after it, from 0 to 7, what it adds to a CRC.
+static CRC_TABLES: [[u32; 256]; 8] = {
+    let mut tables = [[0; 256]; 8];
     let mut i = 0;
     while i < 256 {
         let mut crc = i as u32;
@@ -82,18 +110,33 @@ static CRC_TABLE: [u32; 256] = {
             crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
             bit += 1;
         }
-        table[i] = crc;
+        tables[0][i] = crc;
         i += 1;
     }
-    table
+    let mut table = 1;
+    while table < 8 {
+        let mut i = 0;
+        while i < 256 {
+            let before = tables[table - 1][i];
+            tables[table][i] = tables[0][(before & 0xff) as usize] ^ before >> 8;
+            i += 1;
+        }
+        table += 1;
+    }
+    tables
 };
 
 /// CRC-32C of consecutive pieces of bytes.
 pub(super) fn crc(pieces: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for piece in pieces {
-        for &byte in *piece {
-            crc = CRC_TABLE[((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
+        let (words, rest) = piece.as_chunks::<8>();
+        for word in words {
+            let word = (u64::from_le_bytes(*word) ^ u64::from(crc)).to_le_bytes();
+            crc = (0..8).fold(0, |crc, i| crc ^ CRC_TABLES[7 - i][usize::from(word[i])]);
+        }
+        for &byte in rest {
+            crc = CRC_TABLES[0][((crc ^ u32::from(byte)) & 0xff) as usize] ^ crc >> 8;
         }
     }
     !crc
@@ -206,4 +249,21 @@ pub(super) fn read_header(image: &Image<'_>) -> Result<Header> {
         return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
     }
     Ok(Header { words, problems })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crc;
+
+    #[test]
+    fn checksums_are_those_of_the_standard_however_the_bytes_are_cut() {
+        // The check value of CRC-32C.
+        assert_eq!(crc(&[b"123456789"]), 0xe306_9283);
+        assert_eq!(crc(&[b"1", b"2345678", b"9"]), 0xe306_9283);
+        let bytes: Vec<u8> = (0..100).map(|n: u8| n.wrapping_mul(37)).collect();
+        for cut in 0..bytes.len() {
+            let (head, tail) = bytes.split_at(cut);
+            assert_eq!(crc(&[head, tail]), crc32c::crc32c(&bytes));
+        }
+    }
 }

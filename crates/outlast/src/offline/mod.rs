@@ -185,6 +185,14 @@ pub enum What {
 /// [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if the file has to be
 /// completed from a journal first. Damage that leaves the rest readable is in the report.
 pub fn walk(path: &Path) -> Result<Report> {
+    walk_watched(path, &mut |_| {})
+}
+
+/// As [`walk`]. Calls `watch` with the bytes of each block in use, as it is reached: to show progress.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
     let action = || format!("reading {}", path.display());
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let open = File::options().read(true).custom_flags(flags).open(path);
@@ -202,10 +210,10 @@ pub fn walk(path: &Path) -> Result<Report> {
             other => Error::io("locking the pool", other.into()),
         },
     )?;
-    let image = Image { source: Source::File(&file), len: meta.len() };
+    let image = Image::new(Source::File(&file), meta.len());
     let walked = match image.needs_journal() {
         true => Err(Error::Unfinished),
-        false => walk_image(image, None),
+        false => walk_image(image, None, watch),
     };
     // Closing the file is not enough: a child process that another thread is just starting holds a
     // copy of the descriptor until it executes its program.
@@ -218,15 +226,15 @@ pub fn walk(path: &Path) -> Result<Report> {
 /// # Errors
 /// As [`walk`].
 pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
-    walk_image(Image { source: Source::Bytes(bytes), len: bytes.len() as u64 }, None)
+    walk_image(Image::new(Source::Bytes(bytes), bytes.len() as u64), None, &mut |_| {})
 }
 
 /// As [`walk_bytes`], and also returns the location of each part of the format.
 #[doc(hidden)]
 pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     let mut regions = Vec::new();
-    let image = Image { source: Source::Bytes(bytes), len: bytes.len() as u64 };
-    let report = walk_image(image, Some(&mut regions))?;
+    let image = Image::new(Source::Bytes(bytes), bytes.len() as u64);
+    let report = walk_image(image, Some(&mut regions), &mut |_| {})?;
     Ok((report, regions))
 }
 
@@ -280,6 +288,8 @@ struct Walk<'f, 'r> {
     hash: Hash,
     runs: BTreeMap<u64, Run>,
     report: Report,
+    /// Told the bytes of each block in use, once something leads to it.
+    watch: &'r mut dyn FnMut(u64),
 }
 
 impl Walk<'_, '_> {
@@ -354,7 +364,11 @@ impl Walk<'_, '_> {
     }
 }
 
-fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result<Report> {
+fn walk_image<'r>(
+    mut image: Image<'_>,
+    regions: Option<&'r mut Vec<Region>>,
+    watch: &'r mut dyn FnMut(u64),
+) -> Result<Report> {
     let header = read_header(&image)?;
     let get = |index: usize| header.words[index];
     let damaged = |index: usize, expected: &str| {
@@ -401,6 +415,7 @@ fn walk_image(mut image: Image<'_>, regions: Option<&mut Vec<Region>>) -> Result
         features: get(field::READ_ONLY_COMPATIBLE),
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: BTreeMap::new(),
+        watch,
         report: Report {
             file_bytes,
             page_bits,

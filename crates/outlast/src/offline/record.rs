@@ -6,6 +6,9 @@ use crate::error::{Damage, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
+/// Bytes that are read at once of a record that has whole pages.
+const LARGE_AHEAD: u64 = 1 << 12;
+
 impl Walk<'_, '_> {
     /// Checks a record block and returns its key and its value.
     pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<(Vec<u8>, Vec<u8>)> {
@@ -17,6 +20,8 @@ impl Walk<'_, '_> {
         if first >> 56 != 0 {
             return bad("a record's link", format!("{first:#x}"));
         }
+        let block = CLASSES.get(usize::from(class)).map_or(LARGE_AHEAD, |&size| u64::from(size));
+        self.image.read_ahead(offset, block);
         let head = self.image.words(offset, 2)?;
         let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
         if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {

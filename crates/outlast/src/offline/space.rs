@@ -255,6 +255,7 @@ impl Walk<'_, '_> {
             Owner::Structure => self.report.structure_bytes += bytes,
             Owner::Record => self.report.record_bytes += bytes,
         }
+        (self.watch)(bytes);
         if free_state && !used {
             let found = "one that the saved free state calls free";
             self.problem(Damage::new(offset, "a block in use", found));

@@ -8,8 +8,9 @@ use super::layout::{
 };
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED};
 use super::{Clevel, points};
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
 use crate::index::clevel::bugs;
+use crate::index::kit::collect::Collector;
 use crate::index::kit::table::Walk;
 use crate::index::record::Record;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
@@ -31,6 +32,8 @@ pub(super) enum Part<'g> {
     Node(u64),
     /// A slot that is not empty.
     Slot(&'g Level, Home, &'g Word, u64),
+    /// Damage that hides a part of a chain.
+    Damage(Damage),
 }
 
 /// The position of a slot in its level.
@@ -52,12 +55,18 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         let guard = self.guard(false);
         let range = (cursor.low, Self::range_end(self.context(&guard)?, cursor.low));
         let mut keys = HashSet::new();
-        self.walk(&guard, range, |part| {
-            let Part::Slot(_, _, place, word) = part else { return Ok(()) };
+        let mut collector = Collector::<R>::new(cursor.care, out);
+        let walked = self.walk(&guard, range, |part| {
+            let (place, word) = match part {
+                Part::Slot(_, _, place, word) => (place, word),
+                Part::Node(_) => return Ok(()),
+                Part::Damage(damage) => return Ok(collector.step_over(damage)?),
+            };
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
-            let (offset, head, found) = self.tail(slot::offset(word))?;
+            let tail = self.tail(slot::offset(word)).map_err(Error::from);
+            let Some((offset, head, found)) = collector.readable(tail)? else { return Ok(()) };
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
                 // Leaving it out depends on its removal.
                 if found & state::PENDING != 0 {
@@ -65,7 +74,12 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
                 }
                 return Ok(());
             }
-            let (body, key, hash) = self.keyed(offset, found)?;
+            let keyed = match collector.checks() {
+                true => self.check_seal(offset, head, found),
+                false => Ok(()),
+            };
+            let keyed = keyed.and_then(|()| self.keyed(offset, found)).map_err(Error::from);
+            let Some((body, key, hash)) = collector.readable(keyed)? else { return Ok(()) };
             if !(range.0..=range.1).contains(&hash) {
                 return Ok(());
             }
@@ -75,14 +89,13 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             // A record can be in two levels, and a key can be removed from one and inserted into
             // another meanwhile.
             if keys.insert(key.clone()) || self.seeded(&bugs::SCANNED_TWICE) {
-                let value = match cursor.keys_only {
-                    true => R::Owned::default(),
-                    false => R::read_value(memory, body),
-                };
-                out.push((key, value));
+                let value = collector.value(|| Ok(R::read_value(memory, body)))?;
+                collector.records.push((key, value));
             }
             Ok(())
-        })?;
+        });
+        collector.finish(&mut cursor.lost);
+        walked?;
         cursor.pass(range.1);
         Ok(())
     }
@@ -116,10 +129,12 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         if buckets <= COUNTED {
             let mut seen = HashSet::new();
             self.walk(&guard, (0, u64::MAX), |part| {
-                if let Part::Slot(_, _, _, word) = part
-                    && slot::mark(word) & slot::ANNOUNCED == 0
-                {
-                    seen.insert(slot::offset(word));
+                match part {
+                    Part::Slot(_, _, _, word) if slot::mark(word) & slot::ANNOUNCED == 0 => {
+                        seen.insert(slot::offset(word));
+                    }
+                    Part::Damage(damage) => return Err(damage.into()),
+                    _ => {}
                 }
                 Ok(())
             })?;
@@ -196,14 +211,23 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.walk_bucket(level, Home::Bucket(bucket), line.bucket, visit)?;
             }
         }
-        let note = self.chain_note(guard, level, group)?;
-        if note.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 {
-            return Ok(());
-        }
+        let hidden = match self.chain_note(guard, level, group) {
+            Ok(note) if note.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 => {
+                return Ok(());
+            }
+            Ok(_) => false,
+            // The nodes before the damage can be read all the same.
+            Err(Error::Damaged(damage)) => visit(Part::Damage(damage)).map(|()| true)?,
+            Err(error) => return Err(error),
+        };
         // The first hash of the group, in two shifts, as in `Level::group`.
         let first = group << 1 << (63 - level.groups_log2());
         for node in self.nodes(level, group) {
-            let node = node?;
+            let node = match node {
+                Ok(node) => node,
+                Err(_) if hidden => return Ok(()),
+                Err(damage) => return visit(Part::Damage(damage)),
+            };
             for bucket in self.node_buckets(node) {
                 self.walk_bucket(level, Home::Chain(group), bucket, visit)?;
             }
@@ -258,6 +282,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let (place, mut word) = match part {
                 Part::Node(node) => return visit(BlockKind::Overflow, node, NODE_BYTES),
                 Part::Slot(_, _, place, word) => (place, word),
+                Part::Damage(damage) => return Err(damage.into()),
             };
             while slot::is_link(word) && slot::mark(word) & slot::ANNOUNCED == 0 {
                 if slot::mark(word) == slot::PENDING {

@@ -1,7 +1,7 @@
 //! The offline check: every level, every slot, every record.
 
 use super::Clevel;
-use super::layout::{LEVEL_HEADER, level_bytes, root, slot, state};
+use super::layout::{LEVEL_HEADER, RecordHead, level_bytes, root, slot, state};
 use super::levels::{Guard, Level, tag_of};
 use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
@@ -59,7 +59,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let mut offsets = HashSet::new();
         audit.begin_part();
         self.walk(&guard, range, |part| {
-            let Part::Slot(level, home, place, word) = part else { return Ok(()) };
+            let (level, home, place, word) = match part {
+                Part::Slot(level, home, place, word) => (level, home, place, word),
+                Part::Node(_) => return Ok(()),
+                Part::Damage(damage) => return Err(damage.into()),
+            };
             if slot::mark(word) & slot::ANNOUNCED != 0 {
                 return Ok(());
             }
@@ -73,6 +77,24 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             Ok(())
         })
+    }
+
+    /// Checks the checksum of a record in this state.
+    pub(super) fn check_seal(
+        &self,
+        offset: u64,
+        head: &RecordHead,
+        word: u64,
+    ) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let body = self.body(offset, word)?;
+        let sum = body_checksum(memory, body, (offset, state::packed_lengths(word)));
+        let seal = memory.load(&head.seal) & 0xffff_ffff;
+        if seal != sum {
+            let expected = format!("a record with checksum {sum:#x}");
+            return Err(Damage::new(offset, expected, format!("{seal:#x}")));
+        }
+        Ok(())
     }
 
     /// Checks what a slot leads to. Returns offset, key and body of the record, if it belongs to this
@@ -98,13 +120,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if dead {
             return Ok(None);
         }
+        self.check_seal(offset, head, found)?;
         let (body, key, hash) = self.keyed(offset, found)?;
-        let sum = body_checksum(memory, body, (offset, state::packed_lengths(found)));
-        let seal = memory.load(&head.seal) & 0xffff_ffff;
-        if seal != sum {
-            let expected = format!("a record with checksum {sum:#x}");
-            return Err(Damage::new(offset, expected, format!("{seal:#x}")).into());
-        }
         let is_home = match home {
             Home::Bucket(bucket) => level.pair(hash).contains(&bucket),
             Home::Chain(group) => level.group(hash) == group,

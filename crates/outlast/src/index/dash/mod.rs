@@ -278,6 +278,13 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         hash: u64,
     ) -> Result<Route<'_, Self>>;
 
+    /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
+    /// may be damaged. Also returns the last hash that leads there as this one does.
+    fn find_unready<S: Seam, R: Record>(
+        table: &Dash<S, R, Self>,
+        hash: u64,
+    ) -> Result<(Segment, u64)>;
+
     /// Returns the place of the new segment that a split of `old` makes: a block of its own, or a part
     /// of one.
     fn place_new<S: Seam, R: Record>(

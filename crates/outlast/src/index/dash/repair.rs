@@ -18,12 +18,17 @@ use std::sync::atomic::Ordering;
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Checks a segment's header: its extent, identity and state.
     pub(crate) fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
-        let memory = &self.core.memory;
         if A::SEGMENTS_ARE_BLOCKS {
             check_block(&self.core, offset, self.size.bytes())?;
-        } else {
-            memory.words(offset, self.size.bytes())?;
         }
+        self.check_header(offset)
+    }
+
+    /// Does what [`check_segment`](Self::check_segment) does, except for the block that the segment
+    /// lies in.
+    pub(crate) fn check_header(&self, offset: u64) -> Result<(u64, State), Damage> {
+        let memory = &self.core.memory;
+        memory.words(offset, self.size.bytes())?;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let low = memory.load(&header.low);
         let expected = layout::identity(Kind::Segment, offset, low, self.size.packed());
@@ -100,25 +105,36 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Checks the overflow nodes: each must be one, and none may overlap another or the segment,
     /// because then buckets would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
-        let memory = &self.core.memory;
+        self.follow_chain(segment).1.map_or(Ok(()), Err)
+    }
+
+    /// Follows the chain of overflow nodes. Returns those up to the first that fails the checks, and
+    /// what is wrong with that one.
+    pub(super) fn follow_chain(&self, segment: Segment) -> (Vec<u64>, Option<Damage>) {
         let mut seen = BTreeMap::from([(segment.offset, self.size.bytes())]);
+        let mut nodes = Vec::new();
         for node in self.nodes(segment) {
-            let node = node?;
-            check_block(&self.core, node, NODE_BYTES)?;
-            let header = memory.at(Offset::<NodeHeader>::new(node))?;
-            let found = memory.load(&header.identity);
-            let before = seen.range(..node + NODE_BYTES).next_back();
-            let apart = before.is_none_or(|(at, bytes)| at + bytes <= node);
-            seen.insert(node, NODE_BYTES);
-            if found != layout::identity(Kind::Node, node, 0, 0) || !apart {
-                return Err(Damage::new(
-                    node,
-                    "an overflow node of its own",
-                    format!("{found:#x}"),
-                ));
+            match node.and_then(|node| self.check_node(node, &mut seen)) {
+                Ok(node) => nodes.push(node),
+                Err(damage) => return (nodes, Some(damage)),
             }
         }
-        Ok(())
+        (nodes, None)
+    }
+
+    /// Checks an overflow node. `seen` has the offsets and bytes of what it must not overlap.
+    fn check_node(&self, node: u64, seen: &mut BTreeMap<u64, u64>) -> Result<u64, Damage> {
+        let memory = &self.core.memory;
+        check_block(&self.core, node, NODE_BYTES)?;
+        let header = memory.at(Offset::<NodeHeader>::new(node))?;
+        let found = memory.load(&header.identity);
+        let before = seen.range(..node + NODE_BYTES).next_back();
+        let apart = before.is_none_or(|(at, bytes)| at + bytes <= node);
+        seen.insert(node, NODE_BYTES);
+        if found != layout::identity(Kind::Node, node, 0, 0) || !apart {
+            return Err(Damage::new(node, "an overflow node of its own", format!("{found:#x}")));
+        }
+        Ok(node)
     }
 
     /// Returns the record in a slot, by invariant 1. The segment is not in use yet. `index` is the

@@ -1,24 +1,33 @@
 //! Walks over the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{NODE_BYTES, SLOTS};
+use super::layout::{BUCKET_BYTES, NODE_BUCKETS, NODE_BYTES, SLOTS, Slot};
 use super::metadata::{BucketRef, Metadata, Overflow};
 use super::{Addressing, Dash, Route, Segment};
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
+use crate::index::kit::collect::Collector;
 use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
-use crate::index::kit::walk::{sample, scan_part};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
+use std::collections::HashSet;
 
 impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
-    /// Does one step of an iteration: the records of one home bucket. See [`scan_part`].
+    /// Does one step of an iteration: the records of one home bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        scan_part(cursor, self.size.buckets(), |at, cursor| match cursor {
-            Some(cursor) => self.collect(at, cursor, out),
-            None => Ok(self.route(at)?.segment),
+        let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
+            Some(cursor) => self.collect(at, cursor, found),
+            None => {
+                let segment = self.route(at)?.segment;
+                self.note_strays(segment, found)?;
+                Ok(segment)
+            }
+        };
+        scan(cursor, out, self.size.buckets(), read, |at, from, damage, found| {
+            self.salvage(at, from, damage, found)
         })
     }
 
@@ -71,21 +80,16 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     /// Appends the records whose home is `cursor.part`, in the segment that holds the hash `at`, if
     /// they are in the cursor's range.
-    fn collect(
-        &self,
-        at: u64,
-        cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<Segment> {
-        let start = out.len();
+    fn collect(&self, at: u64, cursor: &Cursor, found: &mut Collector<'_, R>) -> Result<Segment> {
+        let start = found.mark();
         // A hash of the same segment, with that home.
         let hash = at | u64::from(cursor.part) << 8;
         let read = read_valid(self, hash, 0, |route| {
-            out.truncate(start);
+            found.reset(start);
             // As a lookup: version, read, then version and route again.
             let lock = self.lock_of(self.bucket(route.segment, cursor.part));
             let before = version(&lock)?;
-            let read = self.read_home(route, Overflow::of(before), cursor, out);
+            let read = self.read_home(route, Overflow::of(before), cursor, found);
             let valid = is_unchanged(&lock, before) && self.is_current(route);
             valid.then(|| read.map(|()| route.segment))
         })?;
@@ -97,7 +101,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         route: &Route<'_, A>,
         overflow: Overflow,
         cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+        found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
         let segment = route.segment;
         let home = self.bucket(segment, cursor.part);
@@ -105,11 +109,11 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let (bits, next_bits) = (self.bits(home), self.bits(next));
         let mut take = |bucket: BucketRef<'_>, mask: u32| -> Result<(), Damage> {
             for slot in ones::<usize>(mask) {
-                let words = self.words(&bucket.slots[slot]);
+                let place = &bucket.slots[slot];
+                let words = self.words(place);
                 let hash = self.hash_of(words);
                 if self.home(hash) == cursor.part && (cursor.low..=cursor.high).contains(&hash) {
-                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
-                    out.push((R::key(&self.core, words)?, value));
+                    found.take(&self.core, words, || self.core.memory.offset_of(place).raw())?;
                 }
             }
             Ok(())
@@ -124,6 +128,95 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             take(bucket, self.bits(bucket).allocated())?;
         }
         Ok(())
+    }
+
+    /// Collects what can be read of a segment that cannot be made ready, from the hash `from` on.
+    ///
+    /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
+    fn salvage(
+        &self,
+        hash: u64,
+        from: u64,
+        damage: Damage,
+        found: &mut Collector<'_, R>,
+    ) -> Result<Salvaged> {
+        let mark = found.mark();
+        if let Some(route) = self.known_route(hash) {
+            // It was damaged after it had been made ready.
+            found.step_over(damage)?;
+            return Ok(Salvaged::Read(route.segment.high()));
+        }
+        let end = self.addressing.end_of_entry(self.seam(), hash);
+        let (segment, high) = match A::find_unready(self, hash) {
+            Ok(found) => found,
+            Err(Error::Damaged(_)) => {
+                found.step_over(damage)?;
+                return Ok(Salvaged::Lost(end));
+            }
+            Err(error) => return Err(error),
+        };
+        let (nodes, broken) = self.follow_chain(segment);
+        let own = (0..self.size.buckets()).map(|i| (self.bucket(segment, i), Some(i)));
+        let stash = (0..self.size.stash).map(|i| (self.stash_bucket(segment, i), None));
+        let mut buckets: Vec<_> = own.chain(stash).collect();
+        for node in nodes {
+            for index in 1..=u64::from(NODE_BUCKETS) {
+                buckets.push((self.bucket_at(node + index * BUCKET_BYTES)?, None));
+            }
+        }
+        let mut keys = HashSet::new();
+        for (bucket, index) in buckets {
+            for (slot, place) in bucket.slots.iter().enumerate() {
+                match self.record_in(segment, bucket, slot, index) {
+                    Ok(Some((words, hash))) if (from..=high).contains(&hash) => {
+                        let at = self.core.memory.offset_of(place).raw();
+                        found.take_unused(&self.core, words, at, &mut keys)?;
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => self.note_stray(segment, place, found)?,
+                    Err(damage) => found.step_over(damage)?,
+                }
+            }
+        }
+        if let Some(broken) = broken {
+            found.step_over_once(broken, mark)?;
+        }
+        found.step_over_once(damage, mark)?;
+        Ok(Salvaged::Read(high))
+    }
+
+    /// Steps over slots of a segment that look as if a split had left them behind, but that have never
+    /// held a record. Only a salvage looks for them.
+    fn note_strays(&self, segment: Segment, found: &mut Collector<'_, R>) -> Result<(), Damage> {
+        if !found.salvages() || R::EMPTY.is_none() {
+            return Ok(());
+        }
+        // Overflow nodes that a split gives back stay as they are meanwhile.
+        let _visit = self.core.visit();
+        for (bucket, _) in self.all_buckets(segment).map_while(Result::ok) {
+            for slot in bucket.slots {
+                self.note_stray(segment, slot, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_stray(
+        &self,
+        segment: Segment,
+        slot: &Slot,
+        found: &mut Collector<'_, R>,
+    ) -> Result<(), Damage> {
+        let words = slot.read_whole(&self.core.memory);
+        let is_empty = words.first == self.empty(segment.low);
+        if is_empty || segment.holds(self.hash_of(words)) {
+            return Ok(());
+        }
+        R::check_link(&self.core, words).or_else(|_| {
+            let at = self.core.memory.offset_of(slot).raw();
+            let stray = format!("{:#x} {:#x}", words.first, words.second);
+            found.step_over(Damage::new(at, "an empty slot, or a record", stray))
+        })
     }
 
     // ---- Trace ------------------------------------------------------------------

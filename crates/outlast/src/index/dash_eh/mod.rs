@@ -178,6 +178,10 @@ impl Addressing for Prefixes {
         table.first_touch(hash)
     }
 
+    fn find_unready<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<(Segment, u64)> {
+        table.find_unready(hash)
+    }
+
     fn place_new<S: Seam, R: Record>(
         table: &DashEh<S, R>,
         _: Segment,

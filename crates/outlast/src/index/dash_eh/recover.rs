@@ -1,11 +1,12 @@
 //! First touch: completes a split and makes the segment ready before it is used.
 
-use super::layout::{SegmentHeader, State};
+use super::layout::{Bucket, SegmentHeader, State};
 use super::{DashEh, Prefixes, Route, Segment, Structure, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
+use crate::index::kit::media::check_block;
 use crate::index::record::Record;
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{Offset, Seam, Word};
 
 impl<S: Seam, R: Record> DashEh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
@@ -43,6 +44,58 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             self.make_ready(segment, way)?;
             self.addressing.dram.fill(self.seam(), segment);
         }
+    }
+
+    /// Finds the segment of a hash whose first touch has failed. If the segment's header is damaged,
+    /// the directory tells which hashes the segment holds, unless a crash may have cut a split short.
+    #[cold]
+    pub(super) fn find_unready(&self, hash: u64) -> Result<(Segment, u64)> {
+        let structure = self.seam().lock(&self.addressing.structure);
+        let (core, depth) = (&self.core, structure.directory.depth);
+        let offset = core.memory.load(&structure.entries_of(&core.memory, hash, depth)?[0]);
+        // Not the descriptor of the pages: the header alone tells whether it is a segment.
+        let check = |offset: u64| {
+            core.memory.at(Offset::<Bucket>::new(offset))?;
+            self.check_header(offset).map(|header| (offset, header))
+        };
+        let entries = structure.entries_of(&core.memory, 0, 0)?;
+        let leads = |entry: &Word| core.memory.load(entry) == offset;
+        let own = (hash >> (64 - depth)) as usize;
+        let same = entries[own..].iter().take_while(|entry| leads(entry)).count();
+        let end = ((own + same - 1) as u64) << (64 - depth) | u64::MAX >> depth;
+        let mut found = check(offset);
+        if let Ok((_, (_, state))) = found
+            && state.partner != 0
+            && (1..=depth).contains(&state.depth)
+            && hash >> (64 - state.depth) & 1 == 1
+        {
+            found = check(state.partner);
+        }
+        let damage = match found {
+            Ok((offset, (low, state))) => {
+                let segment = Segment { offset, depth: state.depth, low };
+                let fits = (1..=depth).contains(&state.depth) && low << state.depth == 0;
+                if fits && segment.holds(hash) {
+                    return Ok((segment, end.min(segment.high())));
+                }
+                let found = format!("first hash {low:#x}, depth {}", state.depth);
+                Damage::new(offset + 8, format!("a segment that holds hash {hash:#x}"), found)
+            }
+            Err(damage) => damage,
+        };
+        if core.alloc().old_frontier() != 0 {
+            return Err(damage.into());
+        }
+        check_block(core, offset, self.size.bytes())?;
+        let count = entries.iter().filter(|entry| leads(entry)).count();
+        let first = entries.iter().position(leads).unwrap_or(0);
+        let aligned = count.is_power_of_two() && first.is_multiple_of(count);
+        if !aligned || count == entries.len() || !entries[first..first + count].iter().all(leads) {
+            return Err(damage.into());
+        }
+        let low = (first as u64) << (64 - depth);
+        let segment = Segment { offset, depth: depth - count.ilog2(), low };
+        Ok((segment, segment.high()))
     }
 
     /// Checks a segment's range against the directory. Returns the first entry in the range that

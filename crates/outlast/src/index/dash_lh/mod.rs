@@ -227,6 +227,11 @@ impl Addressing for LinearSegments {
         table.first_touch(hash)
     }
 
+    fn find_unready<S: Seam, R: Record>(table: &DashLh<S, R>, hash: u64) -> Result<(Segment, u64)> {
+        let segment = table.find_unready(hash)?;
+        Ok((segment, segment.high()))
+    }
+
     fn place_new<S: Seam, R: Record>(
         table: &DashLh<S, R>,
         old: Segment,

@@ -12,6 +12,7 @@ use crate::index::record::Record;
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 impl<S: Seam, R: Record> DashLh<S, R> {
@@ -107,6 +108,50 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 }
             }
         }
+    }
+
+    /// Finds the segment of a hash whose first touch has failed. Where a header on the way is damaged,
+    /// the segments that were split off tell how deep it is.
+    #[cold]
+    pub(super) fn find_unready(&self, hash: u64) -> Result<Segment, Damage> {
+        let initial = self.addressing.initial;
+        let mut structure = self.seam().lock(&self.addressing.structure);
+        let mut made_at = initial;
+        loop {
+            let made = Made::of(hash >> (64 - made_at), made_at, initial);
+            let low = made.low(initial);
+            let offset = self.place(&mut structure, made)?;
+            let depths = made_at..=structure.turn.depth_of(low);
+            let depth = match self.check_segment(offset) {
+                Ok((first, state)) if first == low && depths.contains(&state.depth) => state.depth,
+                _ => self.depth_by_halves(&mut structure, low, depths)?,
+            };
+            // As in `Segments::follow`.
+            let left_at = made_at + 1 + (hash << made_at).leading_zeros();
+            if left_at > depth {
+                return Ok(Segment { offset, depth, low });
+            }
+            made_at = left_at;
+        }
+    }
+
+    /// Returns the depth of a segment according to those that were split off from it.
+    fn depth_by_halves(
+        &self,
+        structure: &mut Structure,
+        low: u64,
+        depths: RangeInclusive<u32>,
+    ) -> Result<u32, Damage> {
+        let initial = self.addressing.initial;
+        let least = *depths.start();
+        for depth in depths.rev().take_while(|&depth| depth > least) {
+            let half = Made::of(low >> (64 - depth) | 1, depth, initial);
+            let at = self.place(structure, half)?;
+            if self.find_segment(at, half.low(initial))?.is_some() {
+                return Ok(depth);
+            }
+        }
+        Ok(least)
     }
 
     fn is_after_crash(&self) -> bool {

@@ -1,26 +1,32 @@
 //! Walks over the table: iteration, the trace of all blocks, samples, the offline check.
 
+use super::bucket::BucketRef;
 use super::layout::{BUCKET_BYTES, Kind, Link, SLOTS};
 use super::table::Table;
-use super::{Pht, Route, Variant};
+use super::{DAMAGED, MOVED, Pht, Route, Variant};
 use crate::error::{Damage, Result};
 use crate::index::kit::audit::Audit;
+use crate::index::kit::collect::Collector;
 use crate::index::kit::directory::Segment;
+use crate::index::kit::lock::LockPlace;
 use crate::index::kit::lookup::read_valid;
 use crate::index::kit::table::{Verify, Walk};
-use crate::index::kit::walk::{sample, scan_part};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Schemas, Verified, Visitor};
 use crate::pmem::{SHADOW_SHARE, Seam};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
-    /// Does one step of an iteration: the records of one bucket. See [`scan_part`].
+    /// Does one step of an iteration: the records of one bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        scan_part(cursor, 1, |at, cursor| match cursor {
-            Some(cursor) => self.collect(at, cursor, out),
+        let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
+            Some(cursor) => self.collect(at, cursor, found),
             None => self.route(at).map(Self::segment),
-        })
+        };
+        scan(cursor, out, 1, read, |at, _, damage, found| self.salvage(at, damage, found))
     }
 
     /// Does one step of the trace: first the tables, then one chain at a time.
@@ -105,21 +111,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 
     /// Appends the records of the bucket that holds the hash `at`, if they are in the cursor's range.
-    fn collect(
-        &self,
-        at: u64,
-        cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<Segment> {
-        let start = out.len();
+    fn collect(&self, at: u64, cursor: &Cursor, found: &mut Collector<'_, R>) -> Result<Segment> {
+        let start = found.mark();
         let read = read_valid(self, at, 0, |route| {
-            out.truncate(start);
+            found.reset(start);
             let lock = self.lock_of(route.bucket);
             let before = version(&lock)?;
             if before & Self::elsewhere() != 0 {
                 return None;
             }
-            let read = self.read_chain(route, cursor, out);
+            let read = self.read_chain(route, cursor, found);
             let valid = is_unchanged(&lock, before) && !route.table.is_retired(self.seam());
             valid.then(|| read.map(|()| Self::segment(*route)))
         })?;
@@ -130,19 +131,70 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         &self,
         route: &Route<'_>,
         cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+        found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
         for bucket in self.chain(route.bucket) {
             let bucket = bucket?;
             for slot in bucket.used(self.seam()) {
-                let words = bucket.bucket.slots[slot].read(&self.core.memory);
+                let place = &bucket.bucket.slots[slot];
+                let words = place.read(&self.core.memory);
                 if (cursor.low..=cursor.high).contains(&self.hash_of(words)) {
-                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
-                    out.push((R::key(&self.core, words)?, value));
+                    found.take(&self.core, words, || self.core.memory.offset_of(place).raw())?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Collects what can be read of the chain of a hash that is not served.
+    ///
+    /// No operation uses such a chain, so nothing changes it, and no block that it links to is reused.
+    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
+        let (mark, seam) = (found.mark(), self.seam());
+        let mut high = self.missing_at(hash).1;
+        let current = self.current();
+        let mut route = self.route_in(current, hash);
+        if let (Some(of_current), Some(next)) = (route, current.next(seam)) {
+            let moved = V::lock(of_current.bucket).load(seam, Ordering::Acquire) & MOVED != 0;
+            if V::GOES_ON && (moved || current.is_retired(seam)) {
+                route = self.route_in(next, hash);
+            }
+        }
+        if let Some(route) = route {
+            high = Self::segment(route).high();
+            if V::lock(route.bucket).load(seam, Ordering::Acquire) & DAMAGED != 0 {
+                self.salvage_chain(route, found)?;
+            }
+        }
+        found.step_over_once(damage, mark)?;
+        Ok(Salvaged::Read(high))
+    }
+
+    fn salvage_chain(&self, route: Route<'_>, found: &mut Collector<'_, R>) -> Result<(), Damage> {
+        let memory = &self.core.memory;
+        let (mut bucket, mut keys, mut seen) = (route.bucket, HashSet::new(), HashSet::new());
+        loop {
+            for (slot, place) in bucket.bucket.slots.iter().enumerate() {
+                match self.record_in(route.table, route.index, bucket, slot) {
+                    Ok(Some((words, _))) => {
+                        let at = memory.offset_of(place).raw();
+                        found.take_unused(&self.core, words, at, &mut keys)?;
+                    }
+                    Ok(None) => {}
+                    Err(damage) => found.step_over(damage)?,
+                }
+            }
+            let next = Link::read(memory, &bucket.bucket.next).and_then(|link| {
+                Some(link.offset)
+                    .filter(|&o| o != 0 && seen.insert(o))
+                    .map_or(Ok(None), |o| BucketRef::at(memory, o).map(Some))
+            });
+            match next {
+                Ok(Some(next)) => bucket = next,
+                Ok(None) => return Ok(()),
+                Err(damage) => return found.step_over(damage),
+            }
+        }
     }
 
     /// Checks every slot of a chain, and its links.

@@ -205,8 +205,17 @@ pub(crate) struct Route<'d> {
     way: Way<'d>,
 }
 
-/// Hashes that are not served, from the first to the last, and why.
-type Missing = (u64, u64, Damage);
+/// Hashes that are not served.
+struct Missing {
+    /// The first one.
+    low: u64,
+    /// The last one.
+    high: u64,
+    /// Why they are not served.
+    damage: Damage,
+    /// Their segment, if its header is sound.
+    segment: Option<Segment>,
+}
 
 /// A hash table. See the module's documentation.
 pub struct Group<S: Seam, R: Record> {
@@ -282,12 +291,13 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Returns the route to a hash's segment.
     #[inline(always)]
     fn route(&self, hash: u64) -> Result<Route<'_>> {
-        self.ready_route(hash).ok_or_else(|| self.missing_at(hash).2.clone().into())
+        self.ready_route(hash).ok_or_else(|| self.missing_at(hash).damage.clone().into())
     }
 
     #[cold]
     fn missing_at(&self, hash: u64) -> &Missing {
-        let missing = self.missing.iter().find(|(low, high, _)| (*low..=*high).contains(&hash));
+        let missing =
+            self.missing.iter().find(|missing| (missing.low..=missing.high).contains(&hash));
         missing.expect("a range without a segment is missing")
     }
 

@@ -30,7 +30,8 @@ impl<S: Seam, R: Record> Group<S, R> {
                 match self.make_ready(segment) {
                     Ok(()) => self.directory.fill(self.seam(), segment),
                     Err(damage) => {
-                        let range = (segment.low, segment.high(), damage);
+                        let (low, high) = (segment.low, segment.high());
+                        let range = Missing { low, high, damage, segment: Some(segment) };
                         self.seam().lock(&missing).push(range);
                     }
                 }
@@ -45,7 +46,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         });
         *self.segments.get_mut().unwrap_or_else(|e| e.into_inner()) = found.len() as u64;
         self.missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
-        for (low, high, damage) in &self.missing {
+        for Missing { low, high, damage, .. } in &self.missing {
             tracing::warn!(%damage, low, high, "hashes that cannot be served");
         }
     }
@@ -61,7 +62,10 @@ impl<S: Seam, R: Record> Group<S, R> {
                     next = after;
                     found.push(segment);
                 }
-                Err(damage) => return (found, Some((begin, u64::MAX, damage))),
+                Err(damage) => {
+                    let (low, high, segment) = (begin, u64::MAX, None);
+                    return (found, Some(Missing { low, high, damage, segment }));
+                }
             }
         }
         (found, None)

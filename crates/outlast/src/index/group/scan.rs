@@ -1,27 +1,34 @@
 //! Walks over the table: iteration, the trace of all blocks, samples.
 
 use super::layout::{self, CHUNK_BYTES};
-use super::{Group, Segment};
+use super::{Cell, Group, Segment};
 use crate::error::{Damage, Result};
-use crate::index::kit::lookup::read_valid;
+use crate::index::kit::collect::Collector;
+use crate::index::kit::lookup::{Optimistic, read_valid};
 use crate::index::kit::table::Walk;
-use crate::index::kit::walk::{sample, scan_part};
+use crate::index::kit::walk::{Salvaged, sample, scan};
 use crate::index::record::Record;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, IndexStats, Visitor};
 use crate::pmem::{SHADOW_SHARE, Seam};
+use std::collections::HashSet;
 
 /// The most homes whose records one step of an iteration reads.
 const HOMES: u32 = 64;
 
 impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
-    /// Does one step of an iteration: the records of some homes. See [`scan_part`].
+    /// Does one step of an iteration: the records of some homes. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let parts = self.group.div_ceil(HOMES);
-        scan_part(cursor, parts, |at, cursor| match cursor {
-            Some(cursor) => self.collect(at, cursor, out),
-            None => Ok(self.route(at)?.segment),
-        })
+        let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
+            Some(cursor) => self.collect(at, cursor, found),
+            None => {
+                let segment = self.route(at)?.segment;
+                self.note_strays(segment, found)?;
+                Ok(segment)
+            }
+        };
+        scan(cursor, out, parts, read, |at, _, damage, found| self.salvage(at, damage, found))
     }
 
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
@@ -79,18 +86,13 @@ impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
 impl<S: Seam, R: Record> Group<S, R> {
     /// Appends the records of the homes of `cursor.part`, in the segment that holds the hash `at`,
     /// if they are in the cursor's range. Returns the segment.
-    fn collect(
-        &self,
-        at: u64,
-        cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
-    ) -> Result<Segment> {
-        let start = out.len();
+    fn collect(&self, at: u64, cursor: &Cursor, found: &mut Collector<'_, R>) -> Result<Segment> {
+        let start = found.mark();
         let read = read_valid(self, at, 0, |route| {
-            out.truncate(start);
+            found.reset(start);
             let lock = self.lock_of(route.segment);
             let before = version(&lock)?;
-            let read = self.read_part(route.segment, cursor, out);
+            let read = self.read_part(route.segment, cursor, found);
             let valid = is_unchanged(&lock, before) && self.is_current(route);
             valid.then(|| read.map(|()| route.segment))
         })?;
@@ -101,7 +103,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         &self,
         segment: Segment,
         cursor: &Cursor,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+        found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
         let part = |hash: u64| (hash as u32 & (self.group - 1)) / HOMES == cursor.part;
         for cells in self.all_cells(segment) {
@@ -112,11 +114,75 @@ impl<S: Seam, R: Record> Group<S, R> {
                 let words = cell.slot().read(&self.core.memory);
                 let hash = self.hash_of(words);
                 if part(hash) && (cursor.low..=cursor.high).contains(&hash) {
-                    let value = R::value_unless(cursor.keys_only, &self.core, words)?;
-                    out.push((R::key(&self.core, words)?, value));
+                    let at = || self.core.memory.offset_of(cell.slot()).raw();
+                    found.take(&self.core, words, at)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Collects what can be read of the segment of a hash that is not served.
+    ///
+    /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
+    fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
+        let mark = found.mark();
+        if let Some(route) = self.ready_route(hash) {
+            // It was damaged after opening.
+            found.step_over(damage)?;
+            return Ok(Salvaged::Read(route.segment.high()));
+        }
+        let missing = self.missing_at(hash);
+        let mut keys = HashSet::new();
+        if let Some(segment) = missing.segment {
+            // Opening has read its overflow nodes up to the first damaged one.
+            for cells in self.all_cells(segment) {
+                let Ok(cells) = cells else { break };
+                for cell in cells.all() {
+                    match self.record_in(segment, cell) {
+                        Ok(Some((words, _))) => {
+                            let at = self.core.memory.offset_of(cell.slot()).raw();
+                            found.take_unused(&self.core, words, at, &mut keys)?;
+                        }
+                        Ok(None) => self.note_stray(segment, cell, found)?,
+                        Err(damage) => found.step_over(damage)?,
+                    }
+                }
+            }
+        }
+        found.step_over_once(damage, mark)?;
+        Ok(Salvaged::Read(missing.high))
+    }
+
+    /// Steps over cells of a segment that look as if a split had left them behind, but that have never
+    /// held a record. Only a salvage looks for them.
+    fn note_strays(&self, segment: Segment, found: &mut Collector<'_, R>) -> Result<(), Damage> {
+        if !found.salvages() || R::EMPTY.is_none() {
+            return Ok(());
+        }
+        for cells in self.all_cells(segment).map_while(Result::ok) {
+            for cell in cells.all() {
+                self.note_stray(segment, cell, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_stray(
+        &self,
+        segment: Segment,
+        cell: Cell<'_>,
+        found: &mut Collector<'_, R>,
+    ) -> Result<(), Damage> {
+        let words = cell.slot().read_whole(&self.core.memory);
+        let is_empty = words.first == self.empty(segment.low);
+        if is_empty || segment.holds(self.hash_of(words)) {
+            return Ok(());
+        }
+        R::check_link(&self.core, words).or_else(|_| {
+            let at = self.core.memory.offset_of(cell.slot()).raw();
+            let stray = format!("{:#x} {:#x}", words.first, words.second);
+            found.step_over(Damage::new(at, "an empty cell, or a record", stray))
+        })
     }
 }

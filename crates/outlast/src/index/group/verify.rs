@@ -13,11 +13,11 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
-        if let (_, Some((_, _, damage))) = self.follow_list()
+        if let (_, Some(missing)) = self.follow_list()
             && self.missing.is_empty()
         {
             // It was damaged after opening.
-            audit.verified.damage.push(damage);
+            audit.verified.damage.push(missing.damage);
         }
         while !cursor.is_done() {
             // The trace follows the links.
@@ -39,7 +39,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
                 }
                 // Goes on after what cannot be read.
                 (_, Ok(route)) => cursor.pass(route.segment.high()),
-                (_, Err(_)) => cursor.pass(self.missing_at(at).1),
+                (_, Err(_)) => cursor.pass(self.missing_at(at).high),
             }
         }
         Ok(audit.verified)

@@ -85,15 +85,12 @@ impl<R: Record> Audit<R> {
         words: SlotWords,
         find: impl FnOnce(HashedKey<'_, R>) -> Result<Option<SlotWords>>,
     ) -> Option<R::OwnedKey> {
-        let key = R::is_whole(core, words).and_then(|whole| match whole {
-            true => R::key(core, words),
-            false => {
-                let found = "one whose checksum or hash does not match";
-                Err(Damage::new(at, "a whole record", found))
-            }
+        let record = R::read_whole(core, words).and_then(|record| {
+            let found = "one whose checksum or hash does not match";
+            record.ok_or_else(|| Damage::new(at, "a whole record", found))
         });
-        let key = match key {
-            Ok(key) => key,
+        let (key, value) = match record {
+            Ok(record) => record,
             Err(damage) => {
                 self.verified.records += 1;
                 self.verified.torn += 1;
@@ -101,7 +98,7 @@ impl<R: Record> Audit<R> {
                 return None;
             }
         };
-        self.count(at, &key, || R::value(core, words));
+        self.count(at, &key, || Ok(value));
         let found = find(HashedKey::new(core, R::key_of(&key)));
         if !matches!(found, Ok(Some(found)) if found == words) {
             self.wrong(at, "a record that lookups find", "one that they do not");

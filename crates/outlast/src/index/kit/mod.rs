@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod change;
+pub(crate) mod collect;
 pub(crate) mod directory;
 pub(crate) mod lock;
 pub(crate) mod lookup;

@@ -1,7 +1,9 @@
 //! Walks over ranges of hashes, and counters.
 
+use super::collect::Collector;
 use super::directory::Segment;
-use crate::error::Result;
+use crate::error::{Damage, Error, Result};
+use crate::index::record::Record;
 use crate::index::{Cursor, CursorState, Growth, IndexStats};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,6 +50,60 @@ pub(crate) fn scan_part(
         cursor.pass(cursor.high);
     }
     Ok(())
+}
+
+/// What a salvage has taken care of.
+pub(crate) enum Salvaged {
+    /// Everything up to this hash that can be read.
+    Read(u64),
+    /// Nothing of what is up to this hash can be read.
+    Lost(u64),
+}
+
+/// Does one step of an iteration, as [`scan_part`] does.
+///
+/// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects in
+/// another way what can be read of it. It gets that hash, and the first hash that nothing was collected
+/// of yet: if ranges before could not be read at all, the segment may hold their records too.
+pub(crate) fn scan<R: Record>(
+    cursor: &mut Cursor,
+    out: &mut Vec<(R::OwnedKey, R::Owned)>,
+    parts: u32,
+    mut read: impl FnMut(u64, Option<&Cursor>, &mut Collector<'_, R>) -> Result<Segment>,
+    salvage: impl FnOnce(u64, u64, Damage, &mut Collector<'_, R>) -> Result<Salvaged>,
+) -> Result<()> {
+    let mut found = Collector::new(cursor.care, out);
+    let start = found.mark();
+    let step = match scan_part(cursor, parts, |at, cursor| read(at, cursor, &mut found)) {
+        Err(Error::Damaged(damage)) if found.salvages() => {
+            found.reset(start);
+            let from = cursor.gap.unwrap_or(cursor.low);
+            let salvaged = match cursor.part {
+                0 => salvage(cursor.low, from, damage, &mut found),
+                // It was damaged while the map was open. Its other parts may be lost as well.
+                _ => match found.step_over(damage) {
+                    Ok(()) => Ok(Salvaged::Read(cursor.high)),
+                    Err(damage) => Err(damage.into()),
+                },
+            };
+            salvaged.map(|salvaged| match salvaged {
+                Salvaged::Read(high) => {
+                    cursor.gap = None;
+                    cursor.pass(high);
+                }
+                Salvaged::Lost(high) => {
+                    cursor.gap = Some(from);
+                    cursor.pass(high);
+                }
+            })
+        }
+        step => {
+            cursor.gap = None;
+            step
+        }
+    };
+    found.finish(&mut cursor.lost);
+    step
 }
 
 /// Reads some segments, spread evenly over the hash space. `read` returns the segment of a hash and

@@ -210,6 +210,7 @@ pub mod points;
 mod recover;
 mod resize;
 mod route;
+mod salvage;
 mod scan;
 mod state;
 mod verify;
@@ -225,6 +226,7 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cache::{Cache, Pointer};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
 use nodes::{MAX_LEAVES, Node, Nodes};
+use salvage::Missing;
 use state::{Leaf, Slab};
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -355,8 +357,8 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     /// Index caches, which lead to nodes.
     caches: Box<[Cache]>,
     structure: Mutex<Structure>,
-    /// The damage of leaves that cannot be used.
-    damage: Mutex<HashMap<u32, Damage>>,
+    /// What is known of leaves that cannot be used.
+    damage: Mutex<HashMap<u32, Missing>>,
     /// Counts splits of leaves and of inner nodes, and leaves that were repaired.
     counters: Counters,
     merges: Counter,
@@ -473,7 +475,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[cold]
     fn damage_of(&self, leaf: u32) -> Damage {
         let damage = self.core.memory.seam().lock(&self.damage);
-        damage.get(&leaf).cloned().unwrap_or_else(|| {
+        damage.get(&leaf).map(|missing| missing.damage.clone()).unwrap_or_else(|| {
             Damage::new(self.master, "leaves that can be read", "one that cannot")
         })
     }

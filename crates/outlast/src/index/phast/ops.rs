@@ -126,7 +126,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Returns the slots among `mask` whose fingerprint is `fingerprint`.
     #[inline(always)]
-    fn candidates(&self, head: &Head, mask: u64, fingerprint: u8) -> u64 {
+    pub(super) fn candidates(&self, head: &Head, mask: u64, fingerprint: u8) -> u64 {
         let mut words = [0; FINGERPRINT_WORDS + 1];
         for (word, fingerprints) in words.iter_mut().zip(&head.fingerprints) {
             *word = self.core.memory.load(fingerprints);

@@ -5,6 +5,7 @@ use super::cache::Pointer;
 use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
 use super::nodes::{Content, Entry, NONE};
 use super::resize::master_entries;
+use super::salvage::Missing;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
@@ -255,6 +256,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             keys.chain([entry.low]).max()?.checked_add(1)
         };
         let first = entries.is_empty();
+        // Messages name it, and a salvage begins there.
+        let at = at & !63;
+        let at = if self.core.memory.words(at, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
+        let mut unread = at;
         let low = low.or_else(|| entries.last().and_then(behind));
         let leaf = match (low, entries.pop()) {
             (Some(low), before) => {
@@ -265,6 +270,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             // Otherwise keys after the previous leaf would be reported absent.
             (None, Some(before)) => {
+                unread = self.leaf(before.leaf).offset(seam);
                 entries.push(before);
                 before.leaf
             }
@@ -275,11 +281,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 leaf
             }
         };
-        // The offset is for messages only; nothing is read there.
-        let at =
-            if self.core.memory.words(at & !63, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
-        self.leaf(leaf).begin(seam, at & !63 | DAMAGED, State::at_rest(0));
-        seam.lock(&self.damage).insert(leaf, damage);
+        self.leaf(leaf).begin(seam, at | DAMAGED, State::at_rest(0));
+        seam.lock(&self.damage).insert(leaf, Missing { damage, first: unread });
     }
 
     /// Checks a leaf's header: its extent, identity, link and bits.

@@ -8,6 +8,7 @@ use super::layout::{
 };
 use super::nodes::{Content, Entry, LockedNode, word_beside};
 use super::route::Located;
+use super::salvage::Missing;
 use super::state::{CLOSED, DAMAGED, Leaf, State};
 use super::{Config, OrderedRecord, Partition, Phast, Structure, points};
 use crate::error::{Damage, Error, Result};
@@ -405,7 +406,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             other => Damage::new(closed.offset, "a leaf that can be split", other.to_string()),
         };
         let seam = self.core.memory.seam();
-        seam.lock(&self.damage).insert(closed.handle, damage);
+        seam.lock(&self.damage).insert(closed.handle, Missing { damage, first: 0 });
         closed.leaf.begin(seam, closed.offset | DAMAGED, closed.leaf.state(seam));
     }
 

@@ -7,12 +7,13 @@ use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::{Damage, Error, Result};
+use crate::index::kit::collect::Collector;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
 use crate::index::ordered::KeyRange;
 use crate::index::record::SlotWords;
 use crate::index::version::{is_unchanged, version};
-use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
+use crate::index::{BlockKind, Care, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::ops::Bound;
 
@@ -33,7 +34,7 @@ struct Seen<'n> {
     bits: u64,
 }
 
-fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
+pub(super) fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
     match bound {
         Bound::Included(bound) => key >= bound,
         Bound::Excluded(bound) => key > bound,
@@ -41,7 +42,7 @@ fn is_above<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
     }
 }
 
-fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
+pub(super) fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
     match bound {
         Bound::Included(bound) => key <= bound,
         Bound::Excluded(bound) => key < bound,
@@ -70,10 +71,11 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             return Ok(());
         }
         let low = Bound::Included(R::from_cursor(cursor));
-        let mut range = KeyRange::new(low, Bound::Unbounded);
-        range.keys_only = cursor.keys_only;
+        let mut range = KeyRange::new(low, Bound::Unbounded).with_care(cursor.care);
         let start = out.len();
-        self.range_step(&mut range, false, usize::MAX, out)?;
+        let step = self.range_step(&mut range, false, usize::MAX, out);
+        cursor.lost.append(&mut range.lost);
+        step?;
         self.decode(&mut out[start..]);
         match range.low {
             Bound::Included(low) if !range.done => {
@@ -179,7 +181,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         limit: usize,
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
-        self.range_step_seeing(range, reverse, limit, out).map(|_| ())
+        let mut found = Collector::new(range.care, out);
+        let step = self.range_step_seeing(range, reverse, limit, &mut found);
+        found.finish(&mut range.lost);
+        step.map(|_| ())
     }
 
     /// Does what [`range_step`](Self::range_step) does. Returns a snapshot of the leaf, if there
@@ -189,9 +194,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         range: &mut KeyRange<R>,
         reverse: bool,
         limit: usize,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+        found: &mut Collector<'_, R>,
     ) -> Result<Option<Seen<'_>>> {
-        let start = out.len();
+        let (start, first) = (found.mark(), found.records.len());
         let (mut turn, mut readings) = (0, 0);
         let mut guard = None;
         let (edges, seen) = loop {
@@ -200,14 +205,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 range.done = true;
                 return Ok(None);
             };
-            match self.read_leaf(&at, range, reverse, limit, guard.is_some(), out) {
+            let read = match self.read_leaf(&at, range, reverse, limit, guard.is_some(), found) {
+                Err(Error::Damaged(damage)) if found.salvages() => {
+                    found.reset(start);
+                    let edges = self.salvage(&at, damage, range, reverse, limit, found)?;
+                    let state = self.leaf(at.leaf).state(self.core.memory.seam());
+                    Ok(Some((edges, Seen { at, state, bits: 0 })))
+                }
+                read => read,
+            };
+            match read {
                 Ok(Some((edges, seen))) if range.goes_on(&edges, reverse) => break (edges, seen),
                 Ok(Some((edges, _))) => {
-                    out.truncate(start);
+                    found.reset(start);
                     return Err(self.goes_round(&at, &edges).into());
                 }
                 other => {
-                    out.truncate(start);
+                    found.reset(start);
                     other?;
                 }
             }
@@ -217,8 +231,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             self.core.wait(&mut turn)?;
         };
-        if out.len() - start == limit {
-            let last = Bound::Excluded(out[out.len() - 1].0.clone());
+        if found.records.len() - first == limit {
+            let last = Bound::Excluded(found.records[found.records.len() - 1].0.clone());
             if reverse {
                 range.high = last;
             } else {
@@ -252,7 +266,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         loop {
             let mut rest = range.clone();
             while out.is_empty() && !rest.done {
-                passed.extend(self.range_step_seeing(&mut rest, reverse, 1, &mut out)?);
+                let mut found = Collector::new(rest.care, &mut out);
+                passed.extend(self.range_step_seeing(&mut rest, reverse, 1, &mut found)?);
             }
             // The leaves that had no record in the range have had none at any time until now.
             if passed.iter().all(|seen| self.is_as_seen(seen)) {
@@ -330,7 +345,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         reverse: bool,
         limit: usize,
         guarded: bool,
-        out: &mut Vec<(R::OwnedKey, R::Owned)>,
+        found: &mut Collector<'_, R>,
     ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         self.expect_all(offset);
@@ -353,11 +368,19 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             if state.is_tentative() {
                 self.help(offset, ones(bits));
             }
+            let pairs = self.sound_pairs(offset, pairs.into_iter(), found)?.into_iter();
             let (edges, _) =
-                self.read_pairs(pairs.into_iter(), lows, range, reverse, limit, ahead, out)?;
+                self.read_pairs(pairs, lows, range, reverse, limit, ahead, found.records)?;
             return Ok(Some((edges, seen)));
         }
-        let read = self.read_pairs(pairs, lows, range, reverse, limit, ahead, out);
+        let read = if found.checks() {
+            self.sound_pairs(offset, pairs, found).and_then(|pairs| {
+                let (pairs, out) = (pairs.into_iter(), &mut *found.records);
+                self.read_pairs(pairs, lows, range, reverse, limit, ahead, out)
+            })
+        } else {
+            self.read_pairs(pairs, lows, range, reverse, limit, ahead, found.records)
+        };
         // After the read, as in `read_once`.
         let state = self.state_after(at);
         if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
@@ -406,7 +429,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 let key = R::key(core, words)?;
                 if is_in(&key) {
                     read |= 1 << slot;
-                    out.push((key, R::value_unless(range.keys_only, core, words)?));
+                    out.push((key, R::value_unless(range.care == Care::Keys, core, words)?));
                 }
             }
             if out.len() - start < limit {
@@ -431,14 +454,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
         found.truncate(limit);
-        if !range.keys_only {
+        if range.care != Care::Keys {
             for (_, words, _) in &found {
                 R::prefetch(core, *words);
             }
         }
         for (key, words, slot) in found {
             read |= 1 << slot;
-            out.push((key, R::value_unless(range.keys_only, core, words)?));
+            out.push((key, R::value_unless(range.care == Care::Keys, core, words)?));
         }
         Ok((edges, read))
     }

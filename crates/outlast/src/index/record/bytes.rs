@@ -12,8 +12,7 @@
 //! The checksum covers the block's own offset, the lengths, the key and the value.
 
 use super::{
-    Body, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record, RecordForm, RecordRef, SlotWords, body_checksum,
-    record_checksum,
+    Body, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record, RecordForm, RecordRef, SlotWords, record_checksum,
 };
 use crate::error::{Damage, Error, Result};
 use crate::index::schema::Known;
@@ -307,15 +306,24 @@ impl Record for Bytes {
     }
 
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
+        Ok(Self::read_whole(core, words)?.is_some())
+    }
+
+    fn read_whole<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>, Damage> {
         let record = linked(core, words)?;
-        let (key_len, value_len) = (record.key_len, record.value_len);
-        let body = Body { words: &record.words[RECORD_HEADER / 8..], key_len, value_len };
         let lengths = core.memory.load(&record.words[0]);
         let stored = core.memory.load(&record.words[1]);
+        let mut key = vec![0; record.key_len + record.value_len];
+        core.memory.read_bytes(record.words, RECORD_HEADER, &mut key);
+        let value = key.split_off(record.key_len);
         // The link's class is not in the checksum: it follows from the lengths.
-        Ok((words.first >> 48) as u8 == core.geometry.class_for(record.bytes)
-            && stored == body_checksum(&core.memory, body, (record.offset, lengths))
-            && core.hasher.bytes(&Self::read_key(&core.memory, body)) == words.second)
+        let is_whole = (words.first >> 48) as u8 == core.geometry.class_for(record.bytes)
+            && stored == record_checksum(record.offset, lengths, &key, &value)
+            && core.hasher.bytes(&key) == words.second;
+        Ok(is_whole.then_some((key, value)))
     }
 
     fn reference<S: Seam>(

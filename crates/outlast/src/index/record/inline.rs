@@ -138,6 +138,9 @@ impl Record for Inline {
     fn is_whole<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<bool, Damage> {
         Ok(true)
     }
+    fn read_whole<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
+        Ok(Some((words.first, words.second)))
+    }
     fn reference<S: Seam>(
         core: &Arc<Core<S>>,
         words: SlotWords,

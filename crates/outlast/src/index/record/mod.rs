@@ -59,6 +59,9 @@ pub struct Body<'m> {
     pub value_len: usize,
 }
 
+/// Key and value of a record, as they are handed out.
+pub type OwnedPair<R> = (<R as Record>::OwnedKey, <R as Record>::Owned);
+
 /// A record form.
 pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// The form.
@@ -208,6 +211,13 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Returns whether the record is whole. The caller makes sure that no thread changes it.
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
+
+    /// Reads key and value of a record. Returns `None` if it is not whole. The caller makes sure that no
+    /// thread changes it, or validates the read.
+    fn read_whole<S: Seam>(
+        core: &Core<S>,
+        words: SlotWords,
+    ) -> Result<Option<OwnedPair<Self>>, Damage>;
 
     /// Makes a reference to the value in a slot. `pin` keeps its block from being reused.
     fn reference<S: Seam>(

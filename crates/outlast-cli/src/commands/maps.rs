@@ -1,0 +1,25 @@
+//! `maps`: lists the maps.
+
+use super::stat::described;
+use crate::args::MapsArgs;
+use crate::failure::Failure;
+use crate::open;
+use crate::output::Output;
+use std::path::Path;
+
+pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Result<(), Failure> {
+    let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
+    let mut damaged = None;
+    for info in pool.maps() {
+        match info {
+            Ok(info) => {
+                out.object(&described(&info))?;
+                let scheme = info.scheme();
+                let name = out.shown(&info.name);
+                out.line(format!("{name}\t{scheme}\t{}\t{}", info.key_schema, info.value_schema))?;
+            }
+            Err(error) => damaged = damaged.or(Some(error)),
+        }
+    }
+    damaged.map_or(Ok(()), |error| Err(error.into()))
+}

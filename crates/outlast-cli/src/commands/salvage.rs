@@ -1,0 +1,221 @@
+//! `salvage`: copies what can be read of a damaged pool into a new one.
+
+use super::verify::damage_object;
+use crate::args::SalvageArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::open;
+use crate::output::Output;
+use crate::place;
+use crate::progress;
+use crate::text::counted;
+use indicatif::ProgressBar;
+use outlast::{Damage, Error, MapInfo, Pool, RawMap};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What became of one map, or of all.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Records in the new pool.
+    copied: u64,
+    /// Records that the new pool does not take: their types are wrong, or their keys are there already.
+    refused: u64,
+    /// Damaged places.
+    places: u64,
+    /// Maps of which nothing could be read.
+    lost_maps: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.copied += other.copied;
+        self.refused += other.refused;
+        self.places += other.places;
+        self.lost_maps += other.lost_maps;
+    }
+
+    fn is_complete(&self) -> bool {
+        (self.refused, self.places, self.lost_maps) == (0, 0, 0)
+    }
+}
+
+pub(crate) fn run(
+    pool: Option<&Path>,
+    args: &SalvageArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    if pool.is_some() {
+        let why = "salvage takes both pools as arguments: outlast salvage BROKEN NEW";
+        return Err(Failure::Usage(why.into()));
+    }
+    let (from, to) = (&args.broken, &args.new);
+    if to.symlink_metadata().is_ok() {
+        let to = to.display();
+        return Err(Failure::Failed(format!("{to} exists already; name a new file")));
+    }
+    let broken = open::to_salvage(from)?;
+    place::check_space(place::parent(to), broken.stats().size, "")?;
+    // Before anything is made: these maps must be there.
+    for name in &args.map {
+        if !broken.maps().iter().flatten().any(|info| info.name == *name) {
+            return Err(open::no_such_map(&broken, Error::NoSuchMap { name: name.clone() }));
+        }
+    }
+    let start = Instant::now();
+    let new = Unfinished::create(to, broken.stats().page_bits)?;
+    interrupt::listen();
+    let bar = progress::spinner("copying records");
+    let mut sum = Tally::default();
+    let mut maps = 0;
+    for info in broken.maps() {
+        match info {
+            Ok(info) if args.map.is_empty() || args.map.contains(&info.name) => {
+                maps += 1;
+                sum.add(&salvage(&broken, &new.pool, &info, &bar, out)?);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let damage = damage_of(error)?;
+                sum.add(&Tally { places: 1, lost_maps: 1, ..Tally::default() });
+                out.object(&json!({"event": "lost_map", "damage": damage_object(&damage)}))?;
+                out.line(format!("a map whose name cannot be read is lost:\n  {damage}"))?;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    drop(broken);
+    new.finish()?;
+    out.object(&json!({
+        "event": "salvage",
+        "from": from.to_string_lossy(),
+        "to": to.to_string_lossy(),
+        "maps": maps,
+        "records": sum.copied,
+        "refused": sum.refused,
+        "damaged_places": sum.places,
+        "lost_maps": sum.lost_maps,
+        "complete": sum.is_complete(),
+        "seconds": start.elapsed().as_secs_f64(),
+    }))?;
+    let (copied, to) = (counted(sum.copied, "record"), to.display());
+    out.line(format!("{to} has {copied} in {}", counted(maps, "map")))?;
+    if sum.is_complete() {
+        return Ok(());
+    }
+    out.flush()?;
+    let mut lacks = vec![format!("what was in {}", counted(sum.places, "damaged place"))];
+    if sum.refused > 0 {
+        lacks.push(format!("{} not taken", counted(sum.refused, "record")));
+    }
+    if sum.lost_maps > 0 {
+        lacks.push(counted(sum.lost_maps, "whole map"));
+    }
+    Err(Failure::Damaged(format!("{to} lacks {}", lacks.join(", "))))
+}
+
+/// Copies one map.
+fn salvage(
+    broken: &Pool,
+    new: &Pool,
+    info: &MapInfo,
+    bar: &ProgressBar,
+    out: &mut Output,
+) -> Result<Tally, Failure> {
+    let to = new.raw_map_like(info)?;
+    let mut tally = Tally::default();
+    let mut damage = Vec::new();
+    match broken.raw_map(&info.name) {
+        Ok(from) => copy(&from, &to, &mut tally, &mut damage, bar)?,
+        Err(error) => {
+            damage.push(damage_of(error)?);
+            tally.lost_maps = 1;
+        }
+    }
+    tally.places = damage.len() as u64;
+    out.object(&json!({
+        "event": "map",
+        "name": info.name,
+        "scheme": info.scheme().name(),
+        "records": tally.copied,
+        "refused": tally.refused,
+        "lost": tally.lost_maps > 0,
+        "damage": damage.iter().map(damage_object).collect::<Vec<_>>(),
+    }))?;
+    let lost = if tally.lost_maps > 0 { ", the map cannot be opened" } else { "" };
+    let refused = match tally.refused {
+        0 => String::new(),
+        n => format!(", {n} not taken"),
+    };
+    let (name, copied) = (out.shown(&info.name), counted(tally.copied, "record"));
+    let places = counted(tally.places, "damaged place");
+    out.line(format!("map {name}: {copied}, {places}{refused}{lost}"))?;
+    for damage in &damage {
+        out.line(format!("  {damage}"))?;
+    }
+    Ok(tally)
+}
+
+fn copy(
+    from: &RawMap,
+    to: &RawMap,
+    tally: &mut Tally,
+    damage: &mut Vec<Damage>,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    for found in from.salvage() {
+        interrupt::check()?;
+        match found {
+            Ok((key, value)) => match to.insert(&key, &value) {
+                Ok(true) => tally.copied += 1,
+                Ok(false)
+                | Err(
+                    Error::Invalid { .. } | Error::KeyTooLarge { .. } | Error::ValueTooLarge { .. },
+                ) => tally.refused += 1,
+                Err(error) => return Err(error.into()),
+            },
+            Err(Error::Damaged(place)) => damage.push(place),
+            Err(error) => return Err(error.into()),
+        }
+        bar.inc(1);
+    }
+    Ok(())
+}
+
+/// Returns the damage that an error reports.
+fn damage_of(error: Error) -> Result<Damage, Failure> {
+    match error {
+        Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => Ok(damage),
+        other => Err(other.into()),
+    }
+}
+
+/// A new pool. It is removed unless it is finished.
+struct Unfinished {
+    pool: Pool,
+    path: Option<PathBuf>,
+}
+
+impl Unfinished {
+    fn create(path: &Path, page_bits: u32) -> Result<Unfinished, Failure> {
+        let pool = open::create_with_pages(path, page_bits)?;
+        Ok(Unfinished { pool, path: Some(path.into()) })
+    }
+
+    /// Closes the pool, and keeps it if that succeeds.
+    fn finish(mut self) -> Result<(), Failure> {
+        self.pool.clone().close()?;
+        self.path = None;
+        Ok(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = self.pool.clone().close();
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

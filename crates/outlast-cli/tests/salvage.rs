@@ -1,0 +1,167 @@
+//! Damaged pools: what `scan` prints of them, and what `salvage` brings into a new one.
+
+mod common;
+
+use common::{Place, Run};
+use outlast::{PoolOptions, Scheme};
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::Path;
+
+const RECORDS: usize = 2000;
+
+/// Loads a map of byte strings.
+fn fill(place: &Place, map: &str, scheme: &str) {
+    let lines: String = (0..RECORDS).map(|n| format!("key {n}\tvalue {n} of {map}\n")).collect();
+    place.run_with(["load", "--map", map, "--scheme", scheme], lines.as_bytes()).expect(0);
+}
+
+fn lines(run: &Run) -> HashSet<String> {
+    let lines: Vec<_> = run.text().lines().map(str::to_owned).collect();
+    let set: HashSet<_> = lines.iter().cloned().collect();
+    assert_eq!(set.len(), lines.len(), "a record twice");
+    set
+}
+
+/// Overwrites the line of the file in which this text is.
+fn damage(pool: &Path, text: &str) {
+    let mut bytes = std::fs::read(pool).unwrap();
+    let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+    bytes[at / 64 * 64..][..64].fill(0xa7);
+    std::fs::write(pool, bytes).unwrap();
+}
+
+fn salvage(place: &Place, more: &[&str]) -> Run {
+    let (from, to) = (place.pool(), place.path("new.pool"));
+    let mut command = common::command();
+    command.arg("salvage").arg(from).arg(to).args(more).env_remove("OUTLAST_POOL");
+    common::finished(command.output().unwrap())
+}
+
+/// Runs a command on the new pool.
+fn in_new(place: &Place, args: &[&str]) -> Run {
+    let mut command = common::command();
+    command.arg("--pool").arg(place.path("new.pool")).args(args);
+    common::finished(command.output().unwrap())
+}
+
+#[test]
+fn damaged_records_are_not_printed_unless_asked_for() {
+    for scheme in Scheme::ALL {
+        let place = Place::new();
+        fill(&place, "m", scheme.name());
+        let all = lines(&place.run(["scan"]).expect(0));
+        let mut bytes = std::fs::read(place.pool()).unwrap();
+        let at = bytes.windows(12).position(|window| window == b"value 777 of").unwrap();
+        bytes[at] = b'V';
+        std::fs::write(place.pool(), bytes).unwrap();
+
+        let ended = place.run(["scan"]).expect(3);
+        assert!(ended.err.contains("--skip-damaged") && ended.err.contains("salvage"));
+        assert!(lines(&ended).is_subset(&all), "{scheme}");
+        let skipped = place.run(["scan", "--skip-damaged"]);
+        assert_eq!((skipped.code, skipped.err.lines().count()), (3, 2), "{}", skipped.err);
+        assert_eq!(lines(&skipped).len(), RECORDS - 1, "{scheme}");
+        assert!(lines(&skipped).is_subset(&all), "{scheme}");
+        let objects = place.run(["scan", "--skip-damaged", "--json"]).objects();
+        assert_eq!(objects.iter().filter(|o| o["event"] == "damage").count(), 1, "{scheme}");
+        let unchecked = place.run(["scan", "--unchecked"]).expect(0);
+        assert!(unchecked.text().contains("\tValue 777 of m\n"), "{scheme}");
+        assert!(place.run(["count"]).expect(3).err.contains("after"));
+    }
+}
+
+#[test]
+fn a_sound_pool_is_salvaged_whole() {
+    let place = Place::new();
+    for scheme in Scheme::ALL {
+        fill(&place, scheme.name(), scheme.name());
+        let map = format!("{scheme} numbers");
+        let types = ["--key-type", "i64", "--value-type", "u8"];
+        let numbers: String = (0..RECORDS).map(|n| format!("-{n}\t{}\n", n % 256)).collect();
+        let load = ["load", "--map", &map, "--scheme", scheme.name()];
+        place.run_with(load.iter().chain(&types), numbers.as_bytes()).expect(0);
+    }
+    let report = salvage(&place, &["--json"]).expect(0).objects();
+    let sum = report.last().unwrap();
+    assert_eq!((&sum["event"], &sum["complete"]), (&"salvage".into(), &true.into()));
+    assert_eq!(sum["records"], 2 * RECORDS * Scheme::ALL.len());
+    assert_eq!(place.run(["maps"]).expect(0).text(), in_new(&place, &["maps"]).expect(0).text());
+    for map in place.run(["maps"]).expect(0).text().lines() {
+        let scan = ["scan", "--map", map.split('\t').next().unwrap()];
+        let (before, after) = (place.run(scan).expect(0), in_new(&place, &scan).expect(0));
+        assert_eq!(lines(&before), lines(&after), "{map}");
+    }
+    in_new(&place, &["verify"]).expect(0);
+    // The new pool is not replaced.
+    assert!(salvage(&place, &[]).expect(1).err.contains("exists"));
+}
+
+#[test]
+fn what_can_be_read_of_a_damaged_pool_is_salvaged() {
+    for scheme in Scheme::ALL {
+        let place = Place::new();
+        fill(&place, "m", scheme.name());
+        fill(&place, "other", "dash-eh");
+        let all = lines(&place.run(["scan", "--map", "m"]).expect(0));
+        for n in [5, 500, 1500] {
+            damage(&place.pool(), &format!("value {n} of m"));
+        }
+        let broken = std::fs::read(place.pool()).unwrap();
+        let report = salvage(&place, &["--json"]).expect(3).objects();
+        let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
+        let places = sum["damaged_places"].as_u64().unwrap();
+        assert!(sum["complete"] == false && places >= 3, "{scheme}: {report:?}");
+        let m = report.iter().find(|object| object["name"] == "m").unwrap();
+        assert_eq!(m["damage"].as_array().unwrap().len() as u64, places, "{scheme}");
+        let new = lines(&in_new(&place, &["scan", "--map", "m"]).expect(0));
+        assert!(new.is_subset(&all) && new.len() >= RECORDS - 9, "{scheme}: {}", new.len());
+        assert_eq!(in_new(&place, &["count", "--map", "other"]).expect(0).text(), "2000\n");
+        in_new(&place, &["verify"]).expect(0);
+        assert_eq!(std::fs::read(place.pool()).unwrap(), broken, "the damaged pool is as it was");
+    }
+}
+
+#[test]
+fn one_damaged_root_does_not_hide_the_other_maps() {
+    let place = Place::new();
+    fill(&place, "first", "dash-eh");
+    fill(&place, "second", "clevel");
+    fill(&place, "third", "phast");
+    damage(&place.pool(), "second");
+    let report = salvage(&place, &["--json"]).expect(3).objects();
+    assert_eq!(report.iter().filter(|object| object["event"] == "lost_map").count(), 1);
+    let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
+    assert_eq!((&sum["records"], &sum["lost_maps"]), (&(2 * RECORDS).into(), &1.into()));
+    assert_eq!(in_new(&place, &["maps"]).expect(0).text().lines().count(), 2);
+    std::fs::remove_file(place.path("new.pool")).unwrap();
+    // Only what was asked for.
+    salvage(&place, &["--map", "none"]).expect(1);
+    assert!(!place.path("new.pool").exists());
+    let third = salvage(&place, &["--map", "third"]).expect(3);
+    assert!(third.text().contains("map third: 2,000 records, 0 damaged places"));
+    assert_eq!(in_new(&place, &["count"]).expect(0).text(), "2000\n");
+}
+
+#[test]
+fn a_pool_that_may_be_torn_is_salvaged() {
+    let place = Place::new();
+    fill(&place, "m", "dash-eh");
+    let all = lines(&place.run(["scan"]).expect(0));
+    // A copy of a pool in use.
+    let live = place.path("live.pool");
+    std::fs::rename(place.pool(), &live).unwrap();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(&live).unwrap() };
+    let map = pool.map::<str, str>("m").unwrap();
+    map.insert("late", "record").unwrap();
+    std::fs::copy(&live, place.pool()).unwrap();
+    drop(map);
+    pool.close().unwrap();
+    place.run(["scan"]).expect(3);
+    salvage(&place, &[]).expect(0);
+    let new = lines(&in_new(&place, &["scan"]).expect(0));
+    assert!(all.is_subset(&new) && new.len() == RECORDS + 1);
+    let pool_named = [OsStr::new("salvage"), OsStr::new("a"), OsStr::new("b")];
+    place.run(pool_named).expect(2);
+}
