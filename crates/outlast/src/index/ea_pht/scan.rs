@@ -151,8 +151,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// No operation uses such a chain, so nothing changes it, and no block that it links to is reused.
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let (mark, seam) = (found.mark(), self.seam());
-        let mut high = self.missing_at(hash).1;
         let current = self.current();
+        // Not more than one bucket: the next one may not have been moved to a chunk that is lost.
+        let own = current.segment(current.index(hash)).high();
+        let mut high = self.missing_at(hash).1.min(own);
         let mut route = self.route_in(current, hash);
         if let (Some(of_current), Some(next)) = (route, current.next(seam)) {
             let moved = V::lock(of_current.bucket).load(seam, Ordering::Acquire) & MOVED != 0;

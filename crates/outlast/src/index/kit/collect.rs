@@ -13,6 +13,8 @@ pub(crate) struct Collector<'o, R: Record> {
     pub(crate) records: &'o mut Vec<(R::OwnedKey, R::Owned)>,
     lost: Vec<Damage>,
     care: Care,
+    /// In a salvage, the keys of the records since the last reset.
+    keys: HashSet<R::OwnedKey>,
 }
 
 /// How much a [`Collector`] held at some moment.
@@ -25,7 +27,7 @@ pub(crate) struct Mark {
 impl<'o, R: Record> Collector<'o, R> {
     /// Makes a collector that appends to `records`.
     pub(crate) fn new(care: Care, records: &'o mut Vec<(R::OwnedKey, R::Owned)>) -> Self {
-        Collector { records, lost: Vec::new(), care }
+        Collector { records, lost: Vec::new(), care, keys: HashSet::new() }
     }
 
     /// Returns whether the walk steps over damage.
@@ -44,13 +46,16 @@ impl<'o, R: Record> Collector<'o, R> {
         Mark { records: self.records.len(), lost: self.lost.len() }
     }
 
-    /// Forgets everything since a mark, because the read was not valid.
+    /// Forgets everything since a mark that was made at the beginning of the step, because the read was
+    /// not valid.
     pub(crate) fn reset(&mut self, mark: Mark) {
+        self.keys.clear();
         self.records.truncate(mark.records);
         self.lost.truncate(mark.lost);
     }
 
-    /// Takes the record of a slot at offset `at`.
+    /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has taken already
+    /// counts as damage: where an old and a new state are mixed, both may have a record of it.
     ///
     /// # Errors
     /// The damage of the record, unless the walk steps over it.
@@ -59,10 +64,13 @@ impl<'o, R: Record> Collector<'o, R> {
         &mut self,
         core: &Core<S>,
         words: SlotWords,
-        at: impl FnOnce() -> u64,
+        at: impl Fn() -> u64,
     ) -> Result<(), Damage> {
         if self.checks() {
-            return match checked::<S, R>(core, words, at) {
+            return match checked::<S, R>(core, words, &at) {
+                Ok((key, _)) if self.salvages() && !self.keys.insert(key.clone()) => {
+                    self.step_over(Damage::new(at(), "each key once", "one a second time"))
+                }
                 Ok(record) => {
                     self.records.push(record);
                     Ok(())

@@ -41,10 +41,19 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !found.checks() {
             return Ok(pairs.collect());
         }
-        let mut sound = Vec::new();
+        let (mut sound, mut keys) = (Vec::new(), HashSet::new());
         for (words, slot) in pairs {
-            match self.check_pair(leaf, slot, words) {
-                Ok(()) => sound.push((words, slot)),
+            let checked = self.check_pair(leaf, slot, words);
+            match checked.and_then(|()| R::key(&self.core, words)) {
+                Ok(key) => {
+                    if found.salvages() && !keys.insert(key) {
+                        // Where an old and a new state are mixed, both may have a record of a key.
+                        let at = self.core.memory.offset_of(self.pair(leaf, slot)).raw();
+                        found.step_over(Damage::new(at, "each key once", "one a second time"))?;
+                    } else {
+                        sound.push((words, slot));
+                    }
+                }
                 Err(damage) => found.step_over(damage)?,
             }
         }
