@@ -5,7 +5,7 @@
 pub trait FixedRecord:
     zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy + Send + 'static
 {
-    /// See [`Value::SCHEMA`].
+    /// See [`Value::SCHEMA`](crate::Value::SCHEMA).
     const SCHEMA: &'static str;
 }
 

@@ -393,6 +393,7 @@ mod tests {
     fn a_copy_of_a_pool_that_was_synced_idle_is_told_from_the_original() {
         let mut header = dirty(MediumKind::PageCache);
         header.set(field::DIRTY, 0);
+        header.set(field::SEQUENCE, 7);
         let copy = Identity { device: 7, inode: 13, born: 1_001 };
         assert_eq!(header.possibly_torn(copy, 1), None, "closed");
         header.set_synced_idle();

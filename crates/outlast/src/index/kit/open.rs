@@ -62,7 +62,10 @@ where
 
     fn prefetch(&self, keys: &[R::Key<'_>]) {
         // A pool that was closed meanwhile lets the changes fail.
-        let _ = self.read(|| Ok(lookup::prefetch(&self.table, keys)));
+        let _ = self.read(|| {
+            lookup::prefetch(&self.table, keys);
+            Ok(())
+        });
     }
 
     fn change(
