@@ -38,8 +38,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Iterates over all records that can be read: the way to get data out of a damaged pool.
     ///
-    /// Where [`iter`](Map::iter) ends at the first damage, this iterator returns [`Error::Damaged`] for
-    /// each damaged place, and goes on. It checks the checksum of every record, and returns no record
+    /// Where [`iter`](Map::iter) ends at the first damage, this iterator returns
+    /// [`Error::Damaged`](crate::Error::Damaged) for each damaged place, and goes on. It checks the checksum of every record, and returns no record
     /// whose checksum does not match. (Records that are stored in place have none.) It also returns
     /// records that [`get`](Map::get) does not find, because a damaged place is in the way. It returns
     /// some places that hold one record, and some that hold many: a damaged link can hide everything
