@@ -123,6 +123,17 @@ impl<T: ?Sized + OrderedKey> Library<T> {
         Ok(self.ordered.as_ref().ok_or("a map that keeps no order")?)
     }
 
+    fn change_all(&self, how: Many, pairs: &[(&T, &T)], done: &mut Vec<bool>) -> Fallible {
+        done.extend(match how {
+            Many::Insert => self.map.insert_many(pairs)?,
+            Many::Update => self.map.update_many(pairs)?,
+            Many::Remove => {
+                self.map.remove_many(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?
+            }
+        });
+        Ok(())
+    }
+
     fn room(&self, records: u64) -> Fallible<Room> {
         let pool = self.pool.stats();
         let index = self.map.stats()?;
@@ -173,14 +184,7 @@ impl System for Library<u64> {
         done: &mut Vec<bool>,
     ) -> Fallible {
         let pairs: Vec<(&u64, &u64)> = records.iter().map(|(key, value)| (key, value)).collect();
-        done.extend(match how {
-            Many::Insert => self.map.insert_many(&pairs)?,
-            Many::Update => self.map.update_many(&pairs)?,
-            Many::Remove => {
-                self.map.remove_many(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?
-            }
-        });
-        Ok(())
+        self.change_all(how, &pairs, done)
     }
     fn scan(
         &self,
@@ -260,14 +264,7 @@ impl System for Library<[u8]> {
         let spelled: Vec<(Vec<u8>, Vec<u8>)> = records.iter().map(spell).collect();
         let pairs: Vec<(&[u8], &[u8])> =
             spelled.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-        done.extend(match how {
-            Many::Insert => self.map.insert_many(&pairs)?,
-            Many::Update => self.map.update_many(&pairs)?,
-            Many::Remove => {
-                self.map.remove_many(&pairs.iter().map(|(key, _)| *key).collect::<Vec<_>>())?
-            }
-        });
-        Ok(())
+        self.change_all(how, &pairs, done)
     }
     fn scan(
         &self,

@@ -3,7 +3,7 @@
 use super::{Map, Store};
 use crate::db::raw::Form;
 use crate::error::Result;
-use crate::index::{BATCH, Change, Previous};
+use crate::index::{BATCH, Previous};
 use crate::map::types::{Key, Value};
 
 /// The byte strings of a batch of keys, one after another in one buffer.
@@ -165,19 +165,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// As [`remove`](Map::remove). Then the keys before the one that failed were removed, and those
     /// after it were not.
     pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
-        let remove = |&key: &&K| {
-            let (remove, unwanted) = (|| Change::Remove, Previous::UNWANTED);
-            let done = match self.raw.map.form()? {
-                Form::Inline(index) => {
-                    index.change(key.to_word(), Change::Remove, unwanted)?.present
-                }
-                Form::Bytes(index) => {
-                    key.with_bytes(|key| index.change(key, remove(), Previous::UNWANTED))?.present
-                }
-            };
-            Ok(done)
-        };
-        self.each(keys, |&key| key, remove)
+        self.each(keys, |&key| key, |&key| self.delete(key))
     }
 
     fn store_many(&self, records: &[(&K, &V)], how: Store) -> Result<Vec<bool>> {
