@@ -42,7 +42,7 @@ pub struct Options {
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
-    /// What is lost besides the process.
+    /// Losses besides the process.
     pub lost: Lost,
     /// Where pools are made.
     pub dir: PathBuf,
@@ -433,7 +433,7 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64, journal: bool
     for key in (0..records).map(|number| keys.key(number)) {
         map.insert(&key, &value(key, 0))?;
     }
-    // A reboot may take back what was not waited for.
+    // A reboot may take back inserts that nothing has waited for.
     if journal {
         pool.wait_durable()?;
     }

@@ -135,7 +135,7 @@ fn one_damaged_root_does_not_hide_the_other_maps() {
     assert_eq!((&sum["records"], &sum["lost_maps"]), (&(2 * RECORDS).into(), &1.into()));
     assert_eq!(in_new(&place, &["maps"]).expect(0).text().lines().count(), 2);
     std::fs::remove_file(place.path("new.pool")).unwrap();
-    // Only what was asked for.
+    // Only the map that the option names, and nothing else.
     salvage(&place, &["--map", "none"]).expect(1);
     assert!(!place.path("new.pool").exists());
     let third = salvage(&place, &["--map", "third"]).expect(3);

@@ -1,5 +1,5 @@
 //! Commands and options that make the others easier to use: listing, counting and dropping, prefixes,
-//! plain text in and out, and what stands in the way of mistakes.
+//! plain text in and out, and refusals that prevent mistakes.
 
 mod common;
 

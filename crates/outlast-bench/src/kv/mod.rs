@@ -232,7 +232,7 @@ struct Observed {
     disk_bytes: Option<u64>,
 }
 
-/// What was observed of each store with each number of threads.
+/// The observations of each store with each number of threads.
 type Results = BTreeMap<(Store, usize), Observed>;
 
 /// Measures all stores, and prints a row for each store and phase.

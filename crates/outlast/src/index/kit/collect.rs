@@ -130,7 +130,7 @@ impl<'o, R: Record> Collector<'o, R> {
         if known { Ok(()) } else { self.step_over(damage) }
     }
 
-    /// Returns what was read, or `None` for damage that the walk steps over.
+    /// Returns the result of a read, or `None` for damage that the walk steps over.
     ///
     /// # Errors
     /// All others.
