@@ -186,7 +186,7 @@ impl Recorded {
         };
         let backing = Backing::Heap(Heap::new(&[], capacity.next_multiple_of(2 << 20), 0));
         let core = Core::create(backing, seam.clone(), core_options)?;
-        let store = Store::with_alive(core, Arc::new(Alive::new()?));
+        let store = Store::with_alive(core, Arc::new(Alive::new()?))?;
         let schema = match options.form {
             RecordForm::Inline => "u64",
             RecordForm::Bytes => "bytes",

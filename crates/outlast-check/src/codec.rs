@@ -110,6 +110,22 @@ impl Form for Bytes {
     }
 }
 
+/// Returns the bytes of the key with this number, as a map of the form takes them.
+pub fn raw_key(form: RecordForm, number: u64) -> Vec<u8> {
+    match form {
+        RecordForm::Inline => Inline::nth_key(number).to_le_bytes().to_vec(),
+        RecordForm::Bytes => key_bytes(number),
+    }
+}
+
+/// Returns the bytes of the value with this number, as a map of the form takes them.
+pub fn raw_value(form: RecordForm, number: u64) -> Vec<u8> {
+    match form {
+        RecordForm::Inline => Inline::nth_value(number).to_le_bytes().to_vec(),
+        RecordForm::Bytes => value_bytes(number),
+    }
+}
+
 /// Parses a record form, for command lines.
 ///
 /// # Errors

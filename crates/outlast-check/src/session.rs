@@ -4,7 +4,7 @@ mod checks;
 mod kinds;
 mod opening;
 
-use crate::codec::Form;
+use crate::codec::{Form, raw_key, raw_value};
 use crate::model::GARBAGE;
 use crate::random::Random;
 use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
@@ -12,10 +12,11 @@ use crate::structures::{Shape, structure};
 use crate::with_form;
 pub use checks::check_verification;
 use checks::*;
-pub use kinds::{Do, Kind, Step};
+pub use kinds::{Batched, Do, Kind, Step};
 use opening::options;
 pub use opening::{PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher};
 use outlast::RecordForm;
+use outlast::db::batch::BatchChange;
 use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::index::Index;
 use outlast::pmem::{Alive, Event, Mark, Seam, Traced};
@@ -60,7 +61,7 @@ impl Session {
             after: Arc::clone(&state),
         }];
         Ok(Session {
-            store: Store::with_alive(core, Arc::clone(alive)),
+            store: Store::with_alive(core, Arc::clone(alive))?,
             seam,
             alive: Arc::clone(alive),
             capacity,
@@ -249,6 +250,47 @@ impl Session {
         self.step(change.kind(), text, state, run)
     }
 
+    /// Makes a batch. A crash during it leaves all of it or nothing.
+    pub fn batch(&mut self, changes: &[Batched]) -> Checked {
+        let mut after = State::clone(&self.state);
+        for &(name, key, value) in changes {
+            set(&mut after, name, key, value);
+        }
+        let changes = self.batched(changes)?;
+        self.step(
+            Kind::Batch,
+            || format!("batch of {} changes", changes.len()),
+            Some(Arc::new(after)),
+            |s| Ok(s.store.make_batch(&changes)?),
+        )
+    }
+
+    /// Begins a batch for which the pool has no space. All of it is taken back.
+    pub fn batch_too_large(&mut self, changes: &[Batched]) -> Checked {
+        let changes = self.batched(changes)?;
+        self.step(
+            Kind::Batch,
+            || format!("batch of {} changes, too large", changes.len()),
+            None,
+            |s| match s.store.make_batch(&changes) {
+                Err(error) if error.is_full() => Ok(()),
+                made => Err(Fault(format!("{made:?}, and the pool should be full"))),
+            },
+        )
+    }
+
+    fn batched(&mut self, changes: &[Batched]) -> Checked<Vec<BatchChange>> {
+        let mut made = Vec::new();
+        for &(name, key, value) in changes {
+            self.used.insert(key);
+            let map = self.map(name)?;
+            let form = map.info().form;
+            let value = value.map(|value| raw_value(form, value));
+            made.push(BatchChange { map, key: raw_key(form, key), value });
+        }
+        Ok(made)
+    }
+
     /// Looks a key up in every possible way and checks the results.
     pub fn get(&mut self, name: &str, key: u64) -> Checked {
         self.used.insert(key);
@@ -371,6 +413,13 @@ impl Session {
     pub fn let_all_go(&mut self) {
         self.maps.clear();
         self.held.clear();
+    }
+
+    /// Counts the pages that can still be claimed.
+    pub fn free_pages(&self) -> u64 {
+        let stats = self.store.core().alloc().stats(self.store.core());
+        let never_used = (self.capacity >> PAGE_BITS) - u64::from(stats.frontier_pages);
+        never_used + u64::from(stats.free_pages)
     }
 
     /// Returns the bytes of the pool's file.

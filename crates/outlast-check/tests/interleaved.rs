@@ -136,7 +136,7 @@ fn growth_is_told_before_it_is_used() {
     let backing = Backing::Heap(Heap::new(&[], 1 << 20, GARBAGE));
     let options = CoreOptions { page_bits: 12, initial_size: 40 << 12, ..CoreOptions::default() };
     let core = Core::create(backing, seam, options).unwrap();
-    let store = Store::with_alive(core, alive());
+    let store = Store::with_alive(core, alive()).unwrap();
     assert!(shared.set(Arc::clone(&store)).is_ok());
     let writing = store.core().enter().unwrap();
     let before = store.core().size();

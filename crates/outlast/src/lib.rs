@@ -61,6 +61,7 @@ pub mod pool;
 pub mod reclaim;
 
 pub use db::backup::Backup;
+pub use db::batch::Batch;
 pub use db::facts::JournalFacts;
 pub use db::handle::{Durability, Pool, PoolStats};
 pub use db::journal::JournalOptions;

@@ -144,6 +144,72 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
     play.get(50)
 }
 
+/// A map for byte strings beside the usual one.
+fn two_maps(play: &mut Play) -> Checked {
+    play.map()?;
+    let bytes = Shape::smallest(play.shape.scheme(), RecordForm::Bytes);
+    play.session.create_map("n", bytes)?;
+    for key in 10..16 {
+        play.change(key, Do::Insert(key))?;
+        play.change_in("n", key, Do::Insert(key))?;
+    }
+    Ok(())
+}
+
+pub(super) fn batch(play: &mut Play) -> Checked {
+    two_maps(play)?;
+    play.prepared();
+    let [a, b, c, d, e] = [10, 11, 12, 20, 21].map(|key| play.key(key));
+    play.session.batch(&[
+        ("m", a, Some(100)),
+        ("n", b, None),
+        ("m", d, Some(101)),
+        ("n", d, Some(102)),
+        ("m", c, None),
+    ])?;
+    // What the batch has done must not come back.
+    play.change(10, Do::Put(200))?;
+    play.change_in("n", 20, Do::Remove)?;
+    play.change(12, Do::Insert(201))?;
+    // A key twice, and one that is absent.
+    play.session.batch(&[
+        ("n", a, Some(300)),
+        ("n", a, None),
+        ("n", e, None),
+        ("m", e, Some(5)),
+    ])?;
+    play.session.batch(&[("n", a, Some(301))])?;
+    play.session.crash()?;
+    // While space from before the crash is unaccounted for.
+    play.session.batch(&[("n", a, Some(SPECIAL)), ("m", a, None), ("n", b, Some(302))])?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+    }
+    play.change_in("n", 10, Do::Remove)?;
+    play.session.batch(&[("m", a, Some(303)), ("n", a, Some(304))])?;
+    play.session.reopen()?;
+    play.session.batch(&[("m", a, None), ("n", a, None)])?;
+    play.session.verify()
+}
+
+pub(super) fn batch_full(play: &mut Play) -> Checked {
+    two_maps(play)?;
+    play.prepared();
+    // In the log, a large value takes little more than half a page; its record takes a whole one. So the
+    // log has a place, and the records have not.
+    let values = play.session.free_pages() * 4 / 5;
+    let [a, b, c] = [10, 11, 12].map(|key| play.key(key));
+    let mut changes =
+        vec![("m", a, Some(400)), ("n", a, Some(401)), ("m", b, None), ("n", b, None)];
+    changes.extend((0..values).map(|n| ("n", play.key(100 + n), Some(SPECIAL + n))));
+    changes.push(("m", c, Some(402)));
+    play.session.batch_too_large(&changes)?;
+    play.get(11)?;
+    play.change_in("n", 10, Do::Update(403))?;
+    play.session.batch(&changes[..4])?;
+    play.session.verify()
+}
+
 pub(super) fn fill(play: &mut Play) -> Checked {
     play.map()?;
     let smallest = play.shape.is_smallest();

@@ -106,5 +106,5 @@ pub fn open_by(bytes: &[u8], alive: &Arc<Alive>, how: Opening) -> outlast::Resul
         ..CoreOptions::default()
     };
     let core = Core::open(Backing::Heap(heap), seam(), header, options)?;
-    Ok(Store::with_alive(core, Arc::clone(alive)))
+    Store::with_alive(core, Arc::clone(alive))
 }

@@ -29,6 +29,8 @@ pub enum Kind {
     Remove,
     /// Compares and removes.
     CompareRemove,
+    /// Makes a batch.
+    Batch,
     /// Lookups and iteration. They store when they are the first to touch something after a crash.
     Read,
     /// Syncs.
@@ -55,6 +57,7 @@ impl fmt::Display for Kind {
             Kind::Swap => "swap",
             Kind::Remove => "remove",
             Kind::CompareRemove => "compare and remove",
+            Kind::Batch => "batch",
             Kind::Read => "read",
             Kind::Sync => "sync",
             Kind::Snapshot => "snapshot",
@@ -76,6 +79,9 @@ pub struct Step {
     /// The contents once the step has returned.
     pub after: Arc<State>,
 }
+
+/// A change of a batch: the map, the key, and the value to put, or `None` to remove the key.
+pub type Batched = (&'static str, u64, Option<u64>);
 
 /// A change of one key, by numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

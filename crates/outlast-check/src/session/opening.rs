@@ -94,7 +94,7 @@ fn open_heap(
         Ok(words)
     })?;
     let core = Core::open(Backing::Heap(heap), seam, header, options())?;
-    Ok(Store::with_alive(core, Arc::clone(alive)))
+    Store::with_alive(core, Arc::clone(alive))
 }
 
 /// Opens the memory of a store as the next opener of its file does. Handles and references from

@@ -36,7 +36,7 @@ fn create(seam: &Traced, pages: u64, hash_function: u32) -> Arc<Store<Traced>> {
     };
     let heap = Backing::Heap(Heap::new(&[], CAPACITY, 0));
     let core = Core::create(heap, seam.clone(), options).unwrap();
-    Store::with_alive(core, Arc::clone(&ALIVE))
+    Store::with_alive(core, Arc::clone(&ALIVE)).unwrap()
 }
 
 /// Opens what a crash has left.

@@ -11,6 +11,14 @@ crate::seeded_bugs! {
     NOT_RECLAIMED = "NotReclaimed";
     /// Space is swept while operations that began before the end of the trace are under way.
     GRACE_SKIPPED = "GraceSkipped";
+    /// A batch is over before its last change is made.
+    BATCH_CLEARED_EARLY = "BatchClearedEarly";
+    /// Other threads may change records while a batch is under way.
+    BATCH_NOT_ALONE = "BatchNotAlone";
+    /// A batch that a crash has cut short is not made again.
+    BATCH_FORGOTTEN = "BatchForgotten";
+    /// A batch makes its changes before its word is stored.
+    BATCH_MADE_EARLY = "BatchMadeEarly";
     /// The blocks of a dropped map are not marked for the trace.
     DROPPED_UNMARKED = "DroppedUnmarked";
     /// The blocks of a dropped map are freed although references to them are left.

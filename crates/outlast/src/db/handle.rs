@@ -1,5 +1,6 @@
 //! The public handle of a pool.
 
+use super::batch::Batch;
 use super::journal::JournalThreads;
 use super::map_options::MapOptions;
 use super::raw::RawMap;
@@ -56,7 +57,7 @@ impl fmt::Debug for Pool {
 
 /// A store and its background thread. Dropping it closes the pool.
 pub(crate) struct Guarded {
-    store: Arc<Store<Real>>,
+    pub(super) store: Arc<Store<Real>>,
     worker: Option<Worker>,
     journal: Option<JournalThreads>,
     /// The file that is locked for a pool that is open read-only, if it is not the mapped file.
@@ -176,6 +177,11 @@ impl Pool {
     #[doc(hidden)]
     pub fn store(&self) -> &Arc<Store<Real>> {
         &self.inner.store
+    }
+
+    /// Begins a batch: changes of several records, of which a crash leaves all or none.
+    pub fn batch(&self) -> Batch {
+        Batch::new(Arc::clone(&self.inner))
     }
 
     fn raw(&self, map: Arc<OpenMap>) -> RawMap {

@@ -13,6 +13,7 @@
 //! - `worker`: the background thread
 
 pub mod backup;
+pub mod batch;
 pub mod bugs;
 pub mod facts;
 pub mod handle;

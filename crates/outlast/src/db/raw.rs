@@ -22,8 +22,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct RawMap {
     pub(crate) map: Arc<OpenMap>,
-    /// Keeps the pool open; never read.
-    #[expect(dead_code, reason = "held for its Drop")]
+    /// Keeps the pool open.
     pub(crate) pool: Arc<Guarded>,
 }
 
@@ -33,13 +32,13 @@ pub(crate) enum Form<'m> {
     Bytes(&'m dyn Index<Bytes>),
 }
 
-fn word(bytes: &[u8], what: &'static str) -> Result<u64> {
+pub(super) fn word(bytes: &[u8], what: &'static str) -> Result<u64> {
     let why = || format!("{} bytes, this map's take 8", bytes.len());
     let bytes = bytes.try_into().map_err(|_| Error::Invalid { what, why: why() })?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-fn bytes_of(word: u64) -> Vec<u8> {
+pub(super) fn bytes_of(word: u64) -> Vec<u8> {
     word.to_le_bytes().to_vec()
 }
 
@@ -163,6 +162,12 @@ impl RawMap {
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
+        self.check_types::<R>(key, value)?;
+        index.change(key, change, Previous::when(want_before))
+    }
+
+    /// Fails if the map's schemas do not allow the key and the new value.
+    fn check_types<R: Record>(&self, key: R::Key<'_>, value: Option<R::Value<'_>>) -> Result<()> {
         let info = self.info();
         let allowed = info.schemas::<R>();
         let refuse = |what, schema: &str| {
@@ -177,7 +182,21 @@ impl RawMap {
                 return refuse("value", &info.value_schema);
             }
         }
-        index.change(key, change, Previous::when(want_before))
+        Ok(())
+    }
+
+    /// Checks a change for a batch: lengths, and what the schemas allow.
+    pub(crate) fn check_batched(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        match self.record_form() {
+            RecordForm::Inline => {
+                let value = value.map(|value| word(value, "value")).transpose()?;
+                self.check_types::<Inline>(word(key, "key")?, value)
+            }
+            RecordForm::Bytes => {
+                Bytes::check_size(key, value)?;
+                self.check_types::<Bytes>(key, value)
+            }
+        }
     }
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).

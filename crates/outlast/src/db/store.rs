@@ -10,7 +10,7 @@ use super::reclaim::Phase;
 pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
 use crate::db::bugs;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::index::Cursor;
 use crate::pmem::Alive;
 use crate::pool::core::{Core, Quiet, Reclaimer};
@@ -18,7 +18,7 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The open maps of a pool.
 #[derive(Default)]
@@ -61,23 +61,29 @@ pub struct Store<S: MapSeam> {
     root_changes: AtomicU64,
     pub(super) reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
+    /// The damage of the log of a batch that was under way when the pool was last used.
+    pub(super) damaged_batch: OnceLock<Damage>,
     /// Whether huge pages may be used for DRAM. Set after the first operations.
     huge_pages: AtomicBool,
 }
 
 impl<S: MapSeam> Store<S> {
-    /// Wraps a core.
+    /// Wraps a core. Finishes the batch that a crash has cut short, if there is one.
     ///
     /// # Errors
-    /// [`Error::Io`] if the page that detects forked children cannot be mapped.
+    /// [`Error::Io`] if the page that detects forked children cannot be mapped; [`Error::Unfinished`] if
+    /// the pool is read-only and a batch would have to be finished.
     pub fn new(core: Core<S>) -> Result<Arc<Self>> {
         let alive = Alive::new().map_err(|e| Error::io("mapping a page", e))?;
-        Ok(Self::with_alive(core, Arc::new(alive)))
+        Self::with_alive(core, Arc::new(alive))
     }
 
     /// As [`Store::new`], with an existing page. Used for crash images, of which there are
     /// millions.
-    pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`] as above.
+    pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Result<Arc<Self>> {
         let forgets = core.memory.seam().seeded(&bugs::NOT_RECLAIMED);
         let phase = if core.alloc().old_frontier() == 0 || forgets {
             Phase::Done
@@ -91,11 +97,13 @@ impl<S: MapSeam> Store<S> {
             root_changes: AtomicU64::new(0),
             reclaim: Mutex::new(phase),
             alive,
+            damaged_batch: OnceLock::new(),
             huge_pages: AtomicBool::new(false),
         });
         let reclaimer: Arc<dyn Reclaimer> = Arc::clone(&store) as _;
         store.core.set_reclaimer(Arc::downgrade(&reclaimer));
-        store
+        store.finish_batch()?;
+        Ok(store)
     }
 
     /// The pool's core.

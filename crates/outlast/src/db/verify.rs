@@ -94,6 +94,7 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     let mut found = Verification::default();
     found.damage.extend(core.saved_damage().cloned());
+    found.damage.extend(store.damaged_batch.get().cloned());
     if let ReclaimState::Stopped(damage) = store.reclaim_state() {
         found.damage.push(damage);
     }

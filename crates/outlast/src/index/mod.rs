@@ -281,6 +281,9 @@ pub trait Index<R: Record>: Send + Sync {
     /// hint, which cannot fail.
     fn prefetch(&self, keys: &[R::Key<'_>]);
 
+    /// Returns the bytes of the block that a record with these lengths takes, or 0 if none.
+    fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64;
+
     /// Applies a change of one key.
     fn change(
         &self,

@@ -7,7 +7,7 @@ use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, 
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
-use crate::pool::layout::{READ_ONLY_COMPATIBLE, ROOT_SCHEME_WORDS};
+use crate::pool::layout::{FEATURE_BATCH, READ_ONLY_COMPATIBLE, ROOT_SCHEME_WORDS};
 use std::fmt;
 use std::sync::Arc;
 
@@ -262,15 +262,15 @@ schemes! {
     }
 }
 
-// The pool knows exactly the features that the schemes here can use. It refuses to write a file
-// with any other.
+// The pool knows exactly the features that the schemes here can use, and its own. It refuses to write a
+// file with any other.
 const _: () = {
     let (mut all, mut index) = (0, 0);
     while index < Scheme::ALL.len() {
         all |= Scheme::ALL[index].row().features;
         index += 1;
     }
-    assert!(all == READ_ONLY_COMPATIBLE);
+    assert!(all | FEATURE_BATCH == READ_ONLY_COMPATIBLE && all & FEATURE_BATCH == 0);
 };
 
 impl Scheme {

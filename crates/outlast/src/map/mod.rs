@@ -1,5 +1,6 @@
 //! The typed maps of a pool: [`Map`] and [`OrderedMap`].
 
+mod batch;
 mod change;
 pub mod fixed;
 mod iter;

@@ -13,6 +13,9 @@
 //!                            +----> POISONED
 //! ```
 //!
+//! The thread that holds the gate can [lend](Held::lend) itself the right to pass it: for changes beside
+//! which no other thread may make one.
+//!
 //! In the state WATCHED, threads may store as in OPEN. The next thread that enters, unless for
 //! background work, makes the gate OPEN again. So nobody but the background work has passed a gate
 //! that is still WATCHED after a while. Operations need not count themselves for that.
@@ -34,6 +37,9 @@ const POISONED: u32 = 6;
 /// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
 
+/// The number of no thread. (Threads that are just ending have `usize::MAX`.)
+const NOBODY: usize = usize::MAX - 1;
+
 /// The number of operations of some thread that are inside the gate.
 #[repr(align(128))]
 #[derive(Default)]
@@ -53,6 +59,8 @@ pub struct Gate {
     own: Box<[Slot; OWNERS]>,
     /// Slots for all other threads.
     shared: Box<[Slot; SHARED]>,
+    /// The number of the thread that passes although the gate is held.
+    lent_to: AtomicUsize,
     /// Whether the holder can make the fence for all threads.
     asymmetric: bool,
 }
@@ -163,6 +171,7 @@ impl Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),
             own: Box::new(std::array::from_fn(|_| Slot::default())),
             shared: Box::default(),
+            lent_to: AtomicUsize::new(NOBODY),
             asymmetric,
         }
     }
@@ -199,7 +208,12 @@ impl Gate {
             Some(slot) => (slot, true),
             None => (&self.shared[number % SHARED], false),
         };
-        if self.pass_by(slot, own, if background { WATCHED } else { OPEN }) {
+        // Relaxed: a thread finds its own number only if it has stored that itself.
+        let lent = self.lent_to.load(Ordering::Relaxed) == number;
+        if lent {
+            slot.enter(own);
+        }
+        if lent || self.pass_by(slot, own, if background { WATCHED } else { OPEN }) {
             let (own, unwinding) = (u64::from(own), u64::from(std::thread::panicking()));
             let writing = Writing { gate: self, slot, own, unwinding, here: PhantomData };
             return Ok(Entered::Writing(writing));
@@ -228,7 +242,7 @@ impl Gate {
     fn refuse(&self) -> Result<()> {
         match self.state.load(Ordering::Relaxed) {
             CLOSED => Err(Error::NotOpen("it was closed")),
-            POISONED => Err(Error::NotOpen("a thread panicked inside an operation")),
+            POISONED => Err(Error::NotOpen("an operation was cut short; open the pool again")),
             _ => Ok(()),
         }
     }
@@ -241,6 +255,11 @@ impl Gate {
     pub fn inside(&self) -> usize {
         // SeqCst includes the Acquire that pairs with `Slot::leave`.
         self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
+    }
+
+    /// Refuses all operations from now on, as if a thread had panicked inside the gate.
+    pub fn poison(&self) {
+        self.state.store(POISONED, Ordering::SeqCst);
     }
 
     /// Opens the gate after the pool was marked dirty.
@@ -344,6 +363,29 @@ impl Held<'_> {
     /// Records that the pool is closed for good.
     pub fn now_closed(&mut self) {
         self.after = CLOSED;
+    }
+
+    /// Lets the calling thread pass the gate until the result is dropped. Returns `None` if the thread
+    /// is just ending, and has no number of its own any more.
+    pub fn lend(&self) -> Option<Lent<'_>> {
+        let number = thread_number();
+        (number < NOBODY).then(|| {
+            self.gate.lent_to.store(number, Ordering::Relaxed);
+            Lent { gate: self.gate, here: PhantomData }
+        })
+    }
+}
+
+/// The right of the thread that holds the gate to pass it. See [`Held::lend`].
+pub struct Lent<'h> {
+    gate: &'h Gate,
+    /// Makes the type `!Send`.
+    here: PhantomData<*const ()>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.gate.lent_to.store(NOBODY, Ordering::Relaxed);
     }
 }
 

@@ -12,8 +12,10 @@ pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses it.
-/// They belong to the schemes; see the registry.
-pub const READ_ONLY_COMPATIBLE: u64 = 0b11_1111;
+/// All but [`FEATURE_BATCH`] belong to the schemes; see the registry.
+pub const READ_ONLY_COMPATIBLE: u64 = 0b111_1111;
+/// Read-only compatible feature: the pool has had a batch, so there can be a log at [`BATCH_OFFSET`].
+pub const FEATURE_BATCH: u64 = 0b100_0000;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
 
@@ -21,6 +23,9 @@ pub const INCOMPATIBLE: u64 = 0;
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];
 /// Offset of the frontier word, which has a cache line to itself.
 pub const FRONTIER_OFFSET: u64 = 8192;
+/// Offset of the batch word, which has a cache line to itself: where the log of a batch is that is under
+/// way, or 0. See [`pack_batch`].
+pub const BATCH_OFFSET: u64 = FRONTIER_OFFSET + 64;
 /// Offset of the table of named roots.
 pub const ROOTS_OFFSET: u64 = 16 << 10;
 /// Number of slots in the table of named roots, and so of maps that a pool can hold.
@@ -235,6 +240,21 @@ pub fn unpack_frontier(word: u64) -> Option<u32> {
 pub fn pack_roots(commits: u32, sequence: u64) -> u64 {
     1 << 63 | (sequence & 0x7fff_ffff) << 32 | u64::from(commits)
 }
+
+/// Encodes the batch word: the offset of the log, and a checksum in the high 16 bits.
+pub fn pack_batch(offset: u64) -> u64 {
+    let crc = crc32c::crc32c(&offset.to_le_bytes());
+    offset | u64::from(crc ^ crc >> 16) << 48
+}
+
+/// Decodes a batch word that is not 0. Returns `None` if it is damaged.
+pub fn unpack_batch(word: u64) -> Option<u64> {
+    let offset = word & 0xffff_ffff_ffff;
+    (pack_batch(offset) == word).then_some(offset)
+}
+
+/// First word of the log of a batch: its magic.
+pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"batchlog");
 
 /// First word of the saved free state: its magic.
 pub const SAVED_MAGIC: u64 = u64::from_le_bytes(*b"freestat");

@@ -3,10 +3,12 @@
 //!
 //! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
 //! classes), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
-//! (all of these together, for the indexes), [`roots`] (the table of roots).
+//! (all of these together, for the indexes), [`unlinked`] (blocks that nothing leads to yet), [`roots`]
+//! (the table of roots), [`batch`] (the log of a batch).
 
 pub mod alloc;
 pub mod backing;
+pub mod batch;
 pub mod bugs;
 pub mod core;
 pub mod gate;
@@ -16,5 +18,6 @@ pub mod header;
 pub mod layout;
 pub mod points;
 pub mod roots;
+pub mod unlinked;
 
 pub use crate::reclaim::threads;

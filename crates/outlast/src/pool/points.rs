@@ -37,6 +37,15 @@ crate::commit_points! { "pool":
     ROOT_FIXED = "new root's fixed words": store, flush, fence;
     /// The commit word of a new root. Once it is durable, the map exists.
     ROOT_COMMIT = "new root's commit word": store, flush, fence;
+    /// The header of a pool that has its first batch. Durable before the batch word is stored.
+    BATCH_FEATURE = "header copy: batches": store, flush, fence;
+    /// The log of a batch. Durable before the batch word leads to it.
+    BATCH_LOG = "batch: log": store, flush, fence;
+    /// The batch word. Once it is durable, the batch takes place. Durable before the first change.
+    BATCH_COMMIT = "batch: word": store, flush, fence;
+    /// The batch word, which becomes 0 when all changes are durable. Durable before another thread
+    /// changes a record, and before the log is free.
+    BATCH_DONE = "batch: word cleared": store, flush, fence;
     /// The commit word of a dropped root. Once it is durable, the map is gone.
     ROOT_DROP = "dropped root's commit word": store, flush, fence;
 }

@@ -9,7 +9,7 @@ use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::clevel::bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update};
-use crate::index::kit::table::HashedKey;
+use crate::index::kit::table::{HashedKey, Table};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::pmem::{Point, Seam, SharedWord, Word};
@@ -104,8 +104,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Allocates a block for a record. Its content is undefined.
     #[inline(always)]
     fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S>> {
+        let bytes = self.record_bytes(key, value);
         let (key_len, value_len) = R::lengths(key, value);
-        let bytes = RECORD_HEADER + (key_len + value_len) as u64;
         let before = RECORD_HEADER as usize + key_len;
         let block = UnlinkedBlock::for_record(&self.core, before, value_len)?;
         Ok(Draft { block, bytes, written: false })

@@ -290,7 +290,7 @@ use crate::index::{Growth, Scheme, SchemeConfig, Settings};
 use crate::pmem::{Offset, Point, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use layout::root;
+use layout::{RECORD_HEADER, root};
 use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -442,6 +442,11 @@ impl<S: Seam, R: Record> Drop for Clevel<S, R> {
 
 impl<S: Seam, R: Record> Table<S, R> for Clevel<S, R> {
     const SCHEME: Scheme = Scheme::Clevel;
+
+    fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {
+        let (key_len, value_len) = R::lengths(key, value);
+        RECORD_HEADER + (key_len + value_len) as u64
+    }
 
     #[inline(always)]
     fn core(&self) -> &Arc<Core<S>> {

@@ -68,6 +68,10 @@ where
         });
     }
 
+    fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {
+        self.table.record_bytes(key, value)
+    }
+
     fn change(
         &self,
         key: R::Key<'_>,

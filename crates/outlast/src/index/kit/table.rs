@@ -55,6 +55,11 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
         R::reborrow(key)
     }
 
+    /// See [`Index::record_bytes`](crate::index::Index::record_bytes).
+    fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {
+        R::block_bytes(key, value)
+    }
+
     /// See [`Index::growth`](crate::index::Index::growth).
     fn growth(&self) -> Growth;
 

@@ -1,63 +1,11 @@
-//! Blocks and records that an operation has allocated but not linked yet.
+//! Records that an operation has written but not linked yet.
 
 use crate::error::Result;
 use crate::index::record::{Record, SlotWords};
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
+pub(crate) use crate::pool::unlinked::UnlinkedBlock;
 use std::marker::PhantomData;
-
-/// A block that nothing on media links to yet. Dropping it frees the block, unless it was linked.
-#[must_use]
-pub struct UnlinkedBlock<'c, S: Seam> {
-    core: &'c Core<S>,
-    offset: u64,
-    linked: bool,
-}
-
-impl<'c, S: Seam> UnlinkedBlock<'c, S> {
-    /// Allocates a block.
-    pub(crate) fn allocate(core: &'c Core<S>, bytes: u64) -> Result<Self> {
-        Ok(Self::of(core, core.allocate(bytes)?.offset))
-    }
-
-    /// Allocates a block for a record: `before` bytes, then the value.
-    #[inline(always)]
-    pub(crate) fn for_record(core: &'c Core<S>, before: usize, value: usize) -> Result<Self> {
-        Ok(Self::of(core, core.allocate_record(before, value)?.offset))
-    }
-
-    /// Returns a part of a block that is linked already. Dropping it frees nothing.
-    pub(crate) fn part(core: &'c Core<S>, offset: u64) -> Self {
-        UnlinkedBlock { core, offset, linked: true }
-    }
-
-    /// Takes over a block that nothing links to any more.
-    #[inline(always)]
-    pub(crate) fn of(core: &'c Core<S>, offset: u64) -> Self {
-        UnlinkedBlock { core, offset, linked: false }
-    }
-
-    /// Returns the block's offset.
-    #[inline(always)]
-    pub(crate) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Keeps the block: something links to it now, or another thread may have seen it.
-    #[inline(always)]
-    pub(crate) fn set_linked(&mut self) {
-        self.linked = true;
-    }
-}
-
-impl<S: Seam> Drop for UnlinkedBlock<'_, S> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.linked {
-            self.core.free_unlinked(self.offset);
-        }
-    }
-}
 
 /// A record whose block is written, but that no slot links to yet. Dropping it frees the block,
 /// unless it was linked.

@@ -241,6 +241,10 @@ impl Record for Bytes {
         Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
     }
 
+    fn block_bytes(key: &[u8], value: &[u8]) -> u64 {
+        (RECORD_HEADER + key.len() + value.len()) as u64
+    }
+
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords) {
         core.free_unlinked(words.first & OFFSET_MASK);
     }

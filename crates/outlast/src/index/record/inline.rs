@@ -97,6 +97,9 @@ impl Record for Inline {
     ) -> Result<SlotWords> {
         Ok(SlotWords { first: key, second: value })
     }
+    fn block_bytes(_: u64, _: u64) -> u64 {
+        0
+    }
     #[inline(always)]
     fn discard<S: Seam>(_: &Core<S>, _: SlotWords) {}
 

@@ -152,6 +152,9 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         at: &'static Point,
     ) -> Result<SlotWords>;
 
+    /// Returns the bytes that [`prepare`](Record::prepare) allocates for a record, or 0 if none.
+    fn block_bytes(key: Self::Key<'_>, value: Self::Value<'_>) -> u64;
+
     /// Frees the block that [`prepare`](Record::prepare) allocated for these words, if any. No slot
     /// may link to it.
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords);

@@ -463,6 +463,28 @@ impl<S: Seam> Core<S> {
         during()
     }
 
+    /// Marks the pool dirty, and holds all writers back but the calling thread while `change` makes
+    /// changes.
+    pub fn change_alone<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        if self.gate.is_clean() {
+            self.mark_dirty_controlled()?;
+        }
+        let held = self.gate.hold(seam)?;
+        let _lent = held.lend().ok_or(Error::NotOpen("the thread is just ending"))?;
+        change()
+    }
+
+    /// Refuses all operations until the pool is opened again, because it is in a state that only an open
+    /// can deal with.
+    pub fn poison(&self) {
+        self.gate.poison();
+    }
+
     fn make_clean(
         &self,
         held: &mut Held<'_>,

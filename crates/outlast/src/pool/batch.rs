@@ -1,0 +1,134 @@
+//! The log of a batch, and the word that leads to it. [`db::batch`](crate::db::batch) has the protocol.
+//!
+//! ```text
+//! log:   magic | bytes of the changes | CRC-32C of id, offset, bytes, changes | the changes
+//! word:  0, or the log's offset and in bits 48 to 63 a checksum
+//! ```
+
+use super::core::Core;
+use super::layout::{BATCH_MAGIC, BATCH_OFFSET, FEATURE_BATCH, field, pack_batch, unpack_batch};
+use super::points;
+use super::unlinked::UnlinkedBlock;
+use crate::error::{Damage, Error, Result};
+use crate::pmem::{Offset, Point, Seam, Word};
+
+/// Bytes of a log before the changes.
+const HEAD: usize = 24;
+
+/// The log of a batch. If it is dropped after [`commit`](Log::commit) and without [`clear`](Log::clear),
+/// the pool is not used any more until it is opened again, which makes the batch again.
+pub struct Log<'c, S: Seam> {
+    core: &'c Core<S>,
+    /// Linked while the batch word leads to it.
+    block: UnlinkedBlock<'c, S>,
+    under_way: bool,
+}
+
+impl<S: Seam> Drop for Log<'_, S> {
+    fn drop(&mut self) {
+        if self.under_way {
+            self.core.poison();
+        }
+    }
+}
+
+/// Returns the checksum of a log.
+fn checksum<S: Seam>(core: &Core<S>, offset: u64, changes: &[u8]) -> u64 {
+    let mut crc = crc32c::crc32c(&core.header().id().to_le_bytes());
+    crc = crc32c::crc32c_append(crc, &offset.to_le_bytes());
+    crc = crc32c::crc32c_append(crc, &(changes.len() as u64).to_le_bytes());
+    u64::from(crc32c::crc32c_append(crc, changes))
+}
+
+impl<'c, S: Seam> Log<'c, S> {
+    /// Writes a log. It is durable when this returns, and nothing leads to it yet.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no block can hold it; those of an allocation.
+    pub fn write(core: &'c Core<S>, changes: &[u8]) -> Result<Self> {
+        let (bytes, max) = ((HEAD + changes.len()) as u64, core.geometry.large_max());
+        if bytes > max {
+            let why = format!("its log takes {bytes} bytes, at most {max} are possible");
+            return Err(Error::Invalid { what: "batch", why });
+        }
+        core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
+        let block = UnlinkedBlock::allocate(core, bytes)?;
+        let words = core.memory.words(block.offset(), bytes.next_multiple_of(8))?;
+        let head = [BATCH_MAGIC, changes.len() as u64, checksum(core, block.offset(), changes)];
+        for (word, value) in words.iter().zip(head) {
+            core.memory.store(word, value, &points::BATCH_LOG);
+        }
+        core.memory.write_bytes(&words[head.len()..], changes, &points::BATCH_LOG);
+        core.memory.flush_words(words, &points::BATCH_LOG);
+        core.memory.fence(&points::BATCH_LOG);
+        Ok(Log { core, block, under_way: false })
+    }
+
+    /// Finds the log to which the batch word leads, if there is one. Returns it with its changes. The
+    /// pool was just opened.
+    ///
+    /// # Errors
+    /// [`Damage`] if the word, or what it leads to, is no log of this pool, or if the pool cannot have a
+    /// batch under way.
+    pub fn find(core: &'c Core<S>) -> Result<Option<(Self, Vec<u8>)>, Damage> {
+        let found = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
+        if found == 0 {
+            return Ok(None);
+        }
+        let header = core.header();
+        let possible =
+            header.is_dirty() && header.get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0;
+        let offset = unpack_batch(found).filter(|_| possible).ok_or_else(|| {
+            let expected = match possible {
+                true => "the offset of a batch and its checksum",
+                false => "0, because no batch can be under way",
+            };
+            Damage::new(BATCH_OFFSET, expected, format!("{found:#x}"))
+        })?;
+        core.alloc().check_block(core, offset, HEAD as u64)?;
+        let head = core.memory.words(offset, HEAD as u64)?;
+        let [magic, len, sum] = std::array::from_fn(|i| core.memory.load(&head[i]));
+        let no_log =
+            || Damage::new(offset, "the log of a batch", format!("{magic:#x}, {len} bytes"));
+        if magic != BATCH_MAGIC || len > core.geometry.large_max() {
+            return Err(no_log());
+        }
+        let bytes = (HEAD as u64 + len).next_multiple_of(8);
+        core.alloc().check_block(core, offset, HEAD as u64 + len)?;
+        let changes = core.memory.bytes_of(core.memory.words(offset, bytes)?, HEAD, len as usize);
+        if checksum(core, offset, &changes) != sum {
+            return Err(no_log());
+        }
+        // The trace does not find it.
+        core.alloc().mark(core, offset, None)?;
+        let block = UnlinkedBlock::part(core, offset);
+        Ok(Some((Log { core, block, under_way: true }, changes)))
+    }
+
+    /// Returns the damage of a log that does not hold what is expected.
+    pub fn damage(&self, expected: &str) -> Damage {
+        Damage::new(self.block.offset(), expected, "others")
+    }
+
+    /// Lets the batch word lead to the log. Once this returns, the batch takes place.
+    pub fn commit(&mut self) -> Result<()> {
+        self.block.set_linked();
+        self.under_way = true;
+        self.set(pack_batch(self.block.offset()), &points::BATCH_COMMIT)
+    }
+
+    /// Lets the batch word lead nowhere, and frees the log. All changes are durable.
+    pub fn clear(mut self) -> Result<()> {
+        self.set(0, &points::BATCH_DONE)?;
+        self.under_way = false;
+        self.core.free_unlinked(self.block.offset());
+        Ok(())
+    }
+
+    fn set(&self, value: u64, at: &'static Point) -> Result<()> {
+        let word = self.core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?;
+        self.core.memory.store_release(word, value, at);
+        self.core.memory.persist(word, at);
+        Ok(())
+    }
+}

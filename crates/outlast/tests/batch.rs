@@ -1,0 +1,240 @@
+//! Batches: all changes or none, also in a full pool, beside other threads, and after a kill.
+
+mod files;
+
+use files::{child_path, create, dir, in_child, open};
+use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+fn pool() -> Pool {
+    PoolOptions::new().anonymous().unwrap()
+}
+
+/// Options for every scheme and form.
+fn everything() -> impl Iterator<Item = MapOptions> {
+    let of =
+        |&scheme: &Scheme| RecordForm::ALL.map(|form| MapOptions::new().scheme(scheme).form(form));
+    Scheme::ALL.iter().flat_map(of)
+}
+
+#[test]
+fn a_batch_changes_several_maps() {
+    for options in everything() {
+        let pool = pool();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        let texts = pool.ordered_map::<str, [u8]>("texts").unwrap();
+        let mut model = BTreeMap::new();
+        for round in 0..50_u64 {
+            let mut batch = pool.batch();
+            for n in 0..20 {
+                // Some keys appear twice, and the last change counts.
+                let key = (round * 7 + n * 3) % 40;
+                if (key + round) % 3 == 0 {
+                    batch.remove(&map, &key).unwrap();
+                    model.remove(&key);
+                } else {
+                    batch.put(&map, &key, &(round * 100 + n)).unwrap();
+                    model.insert(key, round * 100 + n);
+                }
+            }
+            batch.put(&texts, "round", &round.to_le_bytes()).unwrap();
+            assert_eq!((batch.len(), batch.is_empty()), (21, false));
+            batch.commit().unwrap();
+            let found: BTreeMap<u64, u64> = map.iter().map(Result::unwrap).collect();
+            assert_eq!(found, model, "{options:?}");
+            assert_eq!(texts.get("round").unwrap().unwrap(), round.to_le_bytes());
+        }
+        pool.verify().unwrap().ensure_sound().unwrap();
+    }
+}
+
+#[test]
+fn what_a_batch_refuses_it_refuses_whole() {
+    let (_dir, path) = dir();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().page_bits(12).create(&path).unwrap() };
+    let map = pool.map::<u64, u64>("m").unwrap();
+    let texts = pool.map::<[u8], [u8]>("texts").unwrap();
+    pool.batch().commit().unwrap();
+    // Maps of another pool, keys and values that are too long, bytes that are no value of the type.
+    let other = PoolOptions::new().anonymous().unwrap();
+    let foreign = other.map::<u64, u64>("m").unwrap();
+    let mut batch = pool.batch();
+    let refused = batch.put(&foreign, &1, &1).unwrap_err();
+    assert!(refused.to_string().contains("another pool"), "{refused}");
+    let long = batch.put(&texts, &vec![0; 70_000], &[]).unwrap_err();
+    assert!(matches!(long, Error::KeyTooLarge { .. }), "{long}");
+    let raw = batch.change_raw(map.raw(), &[1, 2, 3], None).unwrap_err();
+    assert!(matches!(raw, Error::Invalid { what: "key", .. }), "{raw}");
+    assert!(batch.is_empty(), "what was refused is not in it");
+    // A map that was dropped.
+    let gone = pool.map::<u64, u64>("gone").unwrap();
+    batch.put(&map, &1, &1).unwrap().put(&gone, &1, &1).unwrap();
+    pool.drop_map("gone").unwrap();
+    assert!(matches!(batch.commit(), Err(Error::MapDropped)));
+    assert_eq!(map.get(&1).unwrap(), None);
+    // A batch that no block holds.
+    let mut batch = pool.batch();
+    batch.put(&map, &1, &1).unwrap();
+    for key in 0..5_u8 {
+        batch.put(&texts, &[key], &vec![7; 500 << 10]).unwrap();
+    }
+    let large = batch.commit().unwrap_err();
+    assert!(matches!(large, Error::Invalid { what: "batch", .. }), "{large}");
+    assert_eq!((map.get(&1).unwrap(), texts.len().unwrap()), (None, 0));
+    // A closed pool, and one that is open read-only.
+    let mut late = pool.batch();
+    late.put(&map, &1, &1).unwrap();
+    pool.close().unwrap();
+    assert!(matches!(late.commit(), Err(Error::NotOpen(_))));
+    // SAFETY: the file belongs to this test.
+    let reading = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    let map = reading.map::<u64, u64>("m").unwrap();
+    let mut batch = reading.batch();
+    batch.put(&map, &1, &1).unwrap();
+    assert!(matches!(batch.commit(), Err(Error::ReadOnly)));
+}
+
+/// The log has a place, and the records have not.
+#[test]
+fn a_batch_that_does_not_fit_is_taken_back() {
+    for options in everything() {
+        let limited = PoolOptions::new().max_size(8 << 20).page_bits(14);
+        let pool = limited.anonymous().unwrap();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        let texts = pool.map::<u64, [u8]>("texts").unwrap();
+        for key in 0..100 {
+            map.put(&key, &key).unwrap();
+            texts.put(&key, &[7; 1000]).unwrap();
+        }
+        // A reference keeps replaced blocks from reuse, which must not keep the batch from being taken
+        // back.
+        let kept = texts.get_ref(&0).unwrap().unwrap();
+        let before: Vec<_> = texts.iter().map(Result::unwrap).collect();
+        let mut refused = 0;
+        for values in (300..3_300).step_by(300) {
+            let mut batch = pool.batch();
+            for key in 0..100 {
+                batch.put(&map, &key, &(key + 1)).unwrap().put(&texts, &key, &[8; 900]).unwrap();
+            }
+            for key in 0..values {
+                batch.put(&texts, &(1_000 + key), &[9; 2300]).unwrap();
+            }
+            match batch.commit() {
+                Ok(()) => {
+                    // Back to the beginning.
+                    for key in 0..100 {
+                        map.put(&key, &key).unwrap();
+                        texts.put(&key, &[7; 1000]).unwrap();
+                    }
+                    for key in 0..values {
+                        assert!(texts.delete(&(1_000 + key)).unwrap());
+                    }
+                }
+                Err(error) => {
+                    assert!(error.is_full(), "{error}");
+                    refused += 1;
+                }
+            }
+            let now: Vec<_> = texts.iter().map(Result::unwrap).collect();
+            assert!(now.len() == before.len(), "{} instead of {}", now.len(), before.len());
+            assert!(now.iter().all(|(_, value)| *value == [7; 1000]));
+            assert!((0..100).all(|key| map.get(&key).unwrap() == Some(key)), "{options:?}");
+        }
+        assert!(refused > 3, "{options:?}: {refused} were refused");
+        drop(kept);
+        pool.verify().unwrap().ensure_sound().unwrap();
+    }
+}
+
+/// No other thread changes a record between the changes of a batch. So two records that batches set to
+/// one value never differ in the end, and an addition is never lost.
+#[test]
+fn batches_do_not_mix_with_other_changes() {
+    for options in everything() {
+        let pool = pool();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        for key in 0..64 {
+            map.put(&key, &0).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for thread in 1..3 {
+                let (pool, map) = (&pool, &map);
+                scope.spawn(move || {
+                    for round in 0..300_u64 {
+                        let mut batch = pool.batch();
+                        for key in 0..16 {
+                            // The two threads go in opposite directions.
+                            let key = if thread == 1 { key } else { 15 - key };
+                            batch.put(map, &key, &(round << 8 | thread)).unwrap();
+                        }
+                        batch.commit().unwrap();
+                    }
+                });
+                scope.spawn(move || {
+                    (0..3_000).for_each(|n| {
+                        map.add(&(16 + n % 48), 1).unwrap();
+                    })
+                });
+            }
+        });
+        let values: Vec<u64> = (0..16).map(|key| map.get(&key).unwrap().unwrap()).collect();
+        assert!(values.iter().all(|value| *value == values[0]), "{options:?}: {values:?}");
+        let added: u64 = (16..64).map(|key| map.get(&key).unwrap().unwrap()).sum();
+        assert_eq!(added, 6_000, "{options:?}");
+        pool.verify().unwrap().ensure_sound().unwrap();
+    }
+}
+
+/// Kills a process that makes batches, and finds all of each or nothing.
+#[test]
+fn a_killed_process_leaves_whole_batches() {
+    const KEYS: u64 = 40;
+    if let Some(path) = child_path() {
+        let pool = open(&path).unwrap();
+        let maps: Vec<_> = (0..Scheme::ALL.len())
+            .map(|scheme| pool.map::<u64, u64>(Scheme::ALL[scheme].name()).unwrap())
+            .collect();
+        let texts = pool.ordered_map::<u64, [u8]>("texts").unwrap();
+        for round in texts.get(&0).unwrap().map_or(0, |value| value.len()) + 1.. {
+            let mut batch = pool.batch();
+            for key in 0..KEYS {
+                for map in &maps {
+                    batch.put(map, &key, &(round as u64)).unwrap();
+                }
+                batch.put(&texts, &key, &vec![7; round % 3_000]).unwrap();
+            }
+            batch.commit().unwrap();
+        }
+        return;
+    }
+    let (_dir, path) = dir();
+    let pool = create(&path);
+    for &scheme in Scheme::ALL {
+        pool.map_with::<u64, u64>(scheme.name(), &MapOptions::new().scheme(scheme)).unwrap();
+    }
+    pool.ordered_map::<u64, [u8]>("texts").unwrap();
+    pool.close().unwrap();
+    let mut seen = 0;
+    for kill in 0..12 {
+        let mut child = in_child("a_killed_process_leaves_whole_batches", &path).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(60 + 7 * kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pool = open(&path).unwrap();
+        let texts = pool.ordered_map::<u64, [u8]>("texts").unwrap();
+        let first = texts.get(&0).unwrap();
+        for &scheme in Scheme::ALL {
+            let map = pool.map::<u64, u64>(scheme.name()).unwrap();
+            let round = map.get(&0).unwrap();
+            assert!((0..KEYS).all(|key| map.get(&key).unwrap() == round), "{scheme}");
+            let of_texts = round.map(|round| round as usize % 3_000);
+            assert_eq!(first.as_ref().map(Vec::len), of_texts, "{scheme}");
+            seen = seen.max(round.unwrap_or(0));
+        }
+        assert!((0..KEYS).all(|key| texts.get(&key).unwrap() == first));
+        pool.verify().unwrap().ensure_sound().unwrap();
+    }
+    assert!(seen > 20, "{seen} batches");
+}
