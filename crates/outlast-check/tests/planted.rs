@@ -1,5 +1,5 @@
 //! Seeded bugs: published bugs are put into the shipped operations. The harness finds each, and
-//! finds nothing without one.
+//! finds nothing without one. Those that take long to find are left to `outlast-check planted`.
 
 use outlast::Scheme;
 use outlast_check::planted::{Budget, markdown, run, table};
@@ -7,9 +7,10 @@ use outlast_check::suite::Half;
 
 #[test]
 fn every_planted_bug_is_found() {
-    for (index, (scheme, form)) in Half::First.pairs().enumerate() {
+    for (scheme, form) in Half::First.pairs() {
         // The checks without a bug take more than half of the time. The other tests make them too.
-        let budget = Budget { control: index == 0, ..Budget::default() };
+        let control = scheme == Scheme::EaPht;
+        let budget = Budget { control, slow: false, ..Budget::default() };
         let report = run(scheme, form, &budget, |_| ());
         println!("{}", report.table());
         let missed: Vec<_> = report.missed().iter().map(|l| l.published).collect();

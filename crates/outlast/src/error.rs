@@ -77,11 +77,9 @@ pub enum Error {
     /// `accept_possibly_torn` opens the pool without the journal.
     #[error("the journal of the pool is incomplete: {0}")]
     IncompleteJournal(String),
-    /// The journaled pool was not closed, and there is no working file from which to read it. Open it
-    /// for writing first: that completes it from its journal.
-    #[error(
-        "the journaled pool was not closed; open it for writing to complete it from its journal"
-    )]
+    /// The pool was not closed, and cannot be read as it is: it has a journal and no working file, or a
+    /// batch was under way. Open it for writing first: that completes it.
+    #[error("the pool was not closed; open it for writing to complete it from its journal or log")]
     Unfinished,
     /// The disk may lack part of the pool: the system failed to write a part of it back, or the
     /// pool was opened although a power loss may have torn it. Operations go on and survive process

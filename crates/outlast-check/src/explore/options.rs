@@ -12,6 +12,9 @@ pub struct Budget {
     pub distinct: Option<u64>,
     /// One window in this many is explored, and each round takes others.
     pub stride: usize,
+    /// In the first round, one in this many is explored of the stores that recovery rebuilds or never
+    /// sees. Later rounds take fewer of them.
+    pub unseen_stride: usize,
     /// The most combinations of line cuts at one moment.
     pub cuts: usize,
     /// For each scenario and round, how many evenly spread images are explored for second crashes,
@@ -29,6 +32,7 @@ impl Budget {
         rounds: 1,
         distinct: None,
         stride: 9,
+        unseen_stride: 16,
         cuts: 8,
         second_runs: 1,
         second_stride: 4,
@@ -39,6 +43,7 @@ impl Budget {
         rounds: u64::MAX,
         distinct: Some(110_000),
         stride: 1,
+        unseen_stride: 1,
         cuts: 32,
         second_runs: 2,
         second_stride: 2,
@@ -49,6 +54,7 @@ impl Budget {
         rounds: u64::MAX,
         distinct: Some(5_000_000),
         stride: 1,
+        unseen_stride: 1,
         cuts: 256,
         second_runs: 4,
         second_stride: 1,

@@ -310,7 +310,8 @@ impl<'e> Explorer<'e> {
     fn explore(&mut self, run: &Recording) {
         let budget = &self.options.budget;
         // Later rounds look less often at words that recovery rebuilds or never sees.
-        let stride = if self.place.round == 0 { 1 } else { LATER_STRIDE };
+        let first = self.place.round == 0;
+        let stride = if first { budget.unseen_stride } else { LATER_STRIDE };
         let moments = run.moments(stride);
         let seconds = if self.place.scenario.costly { 1 } else { budget.second_runs };
         let every = (moments.len() / seconds.max(1)).max(1);

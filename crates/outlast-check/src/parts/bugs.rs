@@ -65,6 +65,8 @@ pub enum Stand {
         checker: Checker,
         /// The record form in which it does harm, if not in both.
         form: Option<RecordForm>,
+        /// Whether finding it takes long.
+        slow: bool,
     },
     /// No bug, because it cannot apply, for this reason.
     Cannot(&'static str),
@@ -80,6 +82,14 @@ pub struct Line {
 }
 
 impl Line {
+    /// Declares that finding the bug takes long. The tests leave it out.
+    pub(crate) const fn slow(mut self) -> Line {
+        if let Stand::Bug { slow, .. } = &mut self.stand {
+            *slow = true;
+        }
+        self
+    }
+
     /// Returns the checker that must find the seeded bug, if there is one.
     pub fn checker(&self) -> Option<Checker> {
         match self.stand {
@@ -95,7 +105,7 @@ pub(crate) const fn bug(
     place: &'static str,
     checker: Checker,
 ) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: None } }
+    Line { published, stand: Stand::Bug { bug, place, checker, form: None, slow: false } }
 }
 
 pub(crate) const fn bytes(
@@ -104,7 +114,10 @@ pub(crate) const fn bytes(
     place: &'static str,
     checker: Checker,
 ) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Bytes) } }
+    Line {
+        published,
+        stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Bytes), slow: false },
+    }
 }
 
 pub(crate) const fn inline(
@@ -113,7 +126,10 @@ pub(crate) const fn inline(
     place: &'static str,
     checker: Checker,
 ) -> Line {
-    Line { published, stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Inline) } }
+    Line {
+        published,
+        stand: Stand::Bug { bug, place, checker, form: Some(RecordForm::Inline), slow: false },
+    }
 }
 
 pub(crate) const fn cannot(published: &'static str, why: &'static str) -> Line {

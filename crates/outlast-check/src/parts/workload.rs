@@ -79,6 +79,7 @@ pub(crate) enum Beside {
     Background,
     BackgroundAndScan,
     Sync,
+    Batch,
     Close,
     /// Closes the pool and opens it again.
     Reopen,

@@ -30,11 +30,13 @@ pub struct Budget {
     pub threads: usize,
     /// Whether the same checks are also run without a bug.
     pub control: bool,
+    /// Whether bugs are tried as well that take long to find.
+    pub slow: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { images: 80, lives: 96, threads: 2, control: true }
+        Budget { images: 80, lives: 96, threads: 2, control: true, slow: true }
     }
 }
 
@@ -175,8 +177,10 @@ pub fn run_some(
 ) -> PlantedReport {
     let alive = alive();
     let applies = |line: &Line| match line.stand {
-        Stand::Bug { bug, form: only, .. } => {
-            only.is_none_or(|only| only == form) && name_of(bug).contains(named)
+        Stand::Bug { bug, form: only, slow, .. } => {
+            only.is_none_or(|only| only == form)
+                && name_of(bug).contains(named)
+                && (budget.slow || !slow)
         }
         Stand::Cannot(_) => false,
     };

@@ -110,6 +110,30 @@ pub(super) const LINES: &[Line] = &[
         "Store::free_dropped",
         Held("hold-dropped"),
     ),
+    bug(
+        "A batch that a crash has cut short stays as it is",
+        Seeded::InCode(&db_bugs::BATCH_FORGOTTEN),
+        "Store::finish_batch",
+        Alone,
+    ),
+    bug(
+        "A batch makes its changes before its log is sure to be found",
+        Seeded::InCode(&db_bugs::BATCH_MADE_EARLY),
+        "Store::log_and_make",
+        Alone,
+    ),
+    bug(
+        "A batch is over before its changes are made",
+        Seeded::InCode(&db_bugs::BATCH_CLEARED_EARLY),
+        "Store::log_and_make",
+        Alone,
+    ),
+    bug(
+        "The log of a batch is not durable when its word is",
+        Seeded::NoFlush(&points::BATCH_LOG),
+        "seam: log",
+        Alone,
+    ),
     cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
     // Bugs of the kit, and of parts that most schemes have in common.

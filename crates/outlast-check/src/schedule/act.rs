@@ -20,6 +20,8 @@ pub fn other(number: u64) -> String {
 pub enum Act {
     /// An operation on the map.
     Call(Call),
+    /// Puts a value with a batch, which holds the gate meanwhile.
+    Batch(u64, u64),
     /// Does a step of the pool's background work.
     Background,
     /// Makes the pool clean and durable.
@@ -49,6 +51,7 @@ impl Act {
     pub fn call(self) -> Option<(&'static str, Call)> {
         match self {
             Act::Call(call) | Act::Hold(call) => Some((MAP, call)),
+            Act::Batch(key, value) => Some((MAP, Call::Change(key, Do::Put(value)))),
             Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
             Act::DropMap(n) | Act::DropHeld(n) => Some((MAPS, Call::Change(n, Do::Remove))),
             Act::HoldOther(..) | Act::Read => None,
@@ -69,6 +72,7 @@ impl Act {
                 Do::Remove => "remove",
                 Do::CompareRemove(_) => "compare and remove",
             },
+            Act::Batch(..) => "batch",
             Act::Background => "background",
             Act::Sync => "sync",
             Act::Close => "close",
@@ -86,6 +90,7 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Act::Call(call) => write!(f, "{call}"),
+            Act::Batch(key, value) => write!(f, "batch: put {value} at {key}"),
             Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
             Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
             Act::DropHeld(n) => write!(f, "drop held {:?}", other(*n)),

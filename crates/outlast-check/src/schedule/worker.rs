@@ -5,12 +5,13 @@ use super::baton::Baton;
 use super::hold::{Held, hold, reference};
 use super::opening::{Opened, Pool};
 use super::workload::Instance;
-use crate::codec::Form;
+use crate::codec::{Form, raw_key, raw_value};
 use crate::history::{Answer, Call};
 use crate::session::Do;
 use crate::state::{Checked, Fault};
 use crate::with_form;
 use outlast::Error;
+use outlast::db::batch::BatchChange;
 use outlast::db::store::MapRequest;
 use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
@@ -233,6 +234,14 @@ impl<'r> Worker<'r> {
                 let way = op as u64 + self.shared.instance.way;
                 return with_form!(map.index(), R, index => ask::<R>(&**index, call, way))
                     .map(Some);
+            }
+            Act::Batch(key, value) => {
+                let form = map.info().form;
+                let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
+                let change = BatchChange { map: Arc::clone(map), key, value };
+                // A second change, so that the first can be all that a crash leaves.
+                store.make_batch(&[change.clone(), change])?;
+                return Ok(Some(said(true, None)));
             }
             Act::Background => store.step().map(|_| ())?,
             Act::Sync => store.sync()?,

@@ -396,6 +396,10 @@ impl Workload {
         }
         match self.beside {
             Beside::Sync => add(&[Act::Sync], &work, &look),
+            Beside::Batch => {
+                let batch = |number| Act::Batch(keys.key(number), 2_000);
+                [target, one].into_iter().for_each(|n| add(&[batch(n)], &work, &look));
+            }
             Beside::Maps => {
                 add(&[Act::DropMap(0)], &work, &look);
                 add(&[Act::CreateMap(1)], &work, &look);

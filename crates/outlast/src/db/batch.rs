@@ -241,10 +241,6 @@ impl<S: MapSeam> Store<S> {
         if changes.is_empty() {
             return Ok(());
         }
-        if self.core.memory.seam().seeded(&bugs::BATCH_NOT_ALONE) {
-            let _writing = self.core.enter_to_change()?;
-            return self.log_and_make(changes);
-        }
         self.core.change_alone(|| self.log_and_make(changes))
     }
 

@@ -13,8 +13,6 @@ crate::seeded_bugs! {
     GRACE_SKIPPED = "GraceSkipped";
     /// A batch is over before its last change is made.
     BATCH_CLEARED_EARLY = "BatchClearedEarly";
-    /// Other threads may change records while a batch is under way.
-    BATCH_NOT_ALONE = "BatchNotAlone";
     /// A batch that a crash has cut short is not made again.
     BATCH_FORGOTTEN = "BatchForgotten";
     /// A batch makes its changes before its word is stored.

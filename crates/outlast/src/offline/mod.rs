@@ -29,10 +29,11 @@ mod space;
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::PAGE_BITS;
 use crate::pool::layout::{
-    COMPATIBLE, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS,
-    ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
+    BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FEATURE_BATCH, FRONTIER_OFFSET, HEADER_OFFSETS,
+    HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS,
+    ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
 };
-use image::{Hash, Image, Source, crc, crc_words, read_header};
+use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
 use rapidhash::v3::RapidSecrets;
 use space::Run;
 use std::collections::BTreeMap;
@@ -285,6 +286,10 @@ struct Walk<'f, 'r> {
     frontier: u64,
     /// The header's read-only compatible features.
     features: u64,
+    /// The pool's id.
+    id: [u8; 16],
+    /// Whether the header has the dirty mark.
+    dirty: bool,
     hash: Hash,
     runs: BTreeMap<u64, Run>,
     report: Report,
@@ -293,6 +298,33 @@ struct Walk<'f, 'r> {
 }
 
 impl Walk<'_, '_> {
+    /// Checks the batch word, and the log that it leads to. The log counts as free: the next open makes
+    /// the batch, and then it is.
+    fn walk_batch(&mut self) -> Result<()> {
+        let word = self.image.word(BATCH_OFFSET)?;
+        if self.features & FEATURE_BATCH == 0 || word == 0 {
+            return Ok(());
+        }
+        let offset = word & LOW48;
+        if word >> 48 != fold16(u64::from(crc(&[&offset.to_le_bytes()]))) || !self.dirty {
+            let expected = "0, or in a pool that was not closed the offset of a batch's log";
+            self.problem(Damage::new(BATCH_OFFSET, expected, format!("{word:#x}")));
+            return Ok(());
+        }
+        let head = self.image.words(offset, 3);
+        let log = head.and_then(|head| {
+            let [magic, len, sum] = head.try_into().expect("three words");
+            let whole = magic == BATCH_MAGIC && len <= self.largest_block();
+            let changes = self.image.bytes(offset + 24, if whole { len } else { 0 })?;
+            let parts = [&self.id[..], &offset.to_le_bytes(), &len.to_le_bytes(), &changes];
+            Ok(whole && u64::from(crc(&parts)) == sum)
+        });
+        if !matches!(log, Ok(true)) {
+            self.problem(Damage::new(offset, "the log of a batch", "something else"));
+        }
+        Ok(())
+    }
+
     fn walk_root(&mut self, slot: usize) -> Result<()> {
         let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
         let words = self.image.words(offset, ROOT_WORDS as u64)?;
@@ -413,6 +445,8 @@ fn walk_image<'r>(
         total: size >> page_bits,
         frontier: 0,
         features: get(field::READ_ONLY_COMPATIBLE),
+        id: (u128::from(get(field::ID_LOW)) | u128::from(get(field::ID_HIGH)) << 64).to_le_bytes(),
+        dirty: get(field::DIRTY) != 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: BTreeMap::new(),
         watch,
@@ -442,6 +476,7 @@ fn walk_image<'r>(
         let (saved, bytes) = (header.words[field::SAVED], header.words[field::SAVED_BYTES]);
         walk.report.free_state = walk.read_saved(saved, bytes)?;
     }
+    walk.walk_batch()?;
     let mut commits = Vec::new();
     for slot in 0..ROOT_SLOTS {
         commits.push(walk.image.word(ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64)?);

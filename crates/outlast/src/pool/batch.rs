@@ -40,6 +40,14 @@ fn checksum<S: Seam>(core: &Core<S>, offset: u64, changes: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc, changes))
 }
 
+/// Stores the batch word, durably.
+fn set<S: Seam>(core: &Core<S>, value: u64, at: &'static Point) -> Result<()> {
+    let word = core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?;
+    core.memory.store_release(word, value, at);
+    core.memory.persist(word, at);
+    Ok(())
+}
+
 impl<'c, S: Seam> Log<'c, S> {
     /// Writes a log. It is durable when this returns, and nothing leads to it yet.
     ///
@@ -51,7 +59,11 @@ impl<'c, S: Seam> Log<'c, S> {
             let why = format!("its log takes {bytes} bytes, at most {max} are possible");
             return Err(Error::Invalid { what: "batch", why });
         }
-        core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
+        if core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH == 0 {
+            // Without the feature, the word is one of the pool's unused bytes.
+            set(core, 0, &points::BATCH_FIRST)?;
+            core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
+        }
         let block = UnlinkedBlock::allocate(core, bytes)?;
         let words = core.memory.words(block.offset(), bytes.next_multiple_of(8))?;
         let head = [BATCH_MAGIC, changes.len() as u64, checksum(core, block.offset(), changes)];
@@ -71,17 +83,16 @@ impl<'c, S: Seam> Log<'c, S> {
     /// [`Damage`] if the word, or what it leads to, is no log of this pool, or if the pool cannot have a
     /// batch under way.
     pub fn find(core: &'c Core<S>) -> Result<Option<(Self, Vec<u8>)>, Damage> {
+        let header = core.header();
         let found = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
-        if found == 0 {
+        if found == 0 || header.get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH == 0 {
             return Ok(None);
         }
-        let header = core.header();
-        let possible =
-            header.is_dirty() && header.get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0;
-        let offset = unpack_batch(found).filter(|_| possible).ok_or_else(|| {
-            let expected = match possible {
-                true => "the offset of a batch and its checksum",
-                false => "0, because no batch can be under way",
+        // A pool is made clean only while no batch is under way.
+        let offset = unpack_batch(found).filter(|_| header.is_dirty()).ok_or_else(|| {
+            let expected = match header.is_dirty() {
+                true => "the offset of a batch's log and its checksum",
+                false => "0, in a pool that was closed",
             };
             Damage::new(BATCH_OFFSET, expected, format!("{found:#x}"))
         })?;
@@ -114,21 +125,14 @@ impl<'c, S: Seam> Log<'c, S> {
     pub fn commit(&mut self) -> Result<()> {
         self.block.set_linked();
         self.under_way = true;
-        self.set(pack_batch(self.block.offset()), &points::BATCH_COMMIT)
+        set(self.core, pack_batch(self.block.offset()), &points::BATCH_COMMIT)
     }
 
     /// Lets the batch word lead nowhere, and frees the log. All changes are durable.
     pub fn clear(mut self) -> Result<()> {
-        self.set(0, &points::BATCH_DONE)?;
+        set(self.core, 0, &points::BATCH_DONE)?;
         self.under_way = false;
         self.core.free_unlinked(self.block.offset());
-        Ok(())
-    }
-
-    fn set(&self, value: u64, at: &'static Point) -> Result<()> {
-        let word = self.core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?;
-        self.core.memory.store_release(word, value, at);
-        self.core.memory.persist(word, at);
         Ok(())
     }
 }

@@ -37,7 +37,10 @@ crate::commit_points! { "pool":
     ROOT_FIXED = "new root's fixed words": store, flush, fence;
     /// The commit word of a new root. Once it is durable, the map exists.
     ROOT_COMMIT = "new root's commit word": store, flush, fence;
-    /// The header of a pool that has its first batch. Durable before the batch word is stored.
+    /// The batch word of a pool that has its first batch: 0 instead of what was there. Durable before the
+    /// header gives it a meaning.
+    BATCH_FIRST = "batch: first word": store, flush, fence;
+    /// The header of a pool that has its first batch. Durable before the batch word leads to a log.
     BATCH_FEATURE = "header copy: batches": store, flush, fence;
     /// The log of a batch. Durable before the batch word leads to it.
     BATCH_LOG = "batch: log": store, flush, fence;

@@ -74,6 +74,13 @@ pub(super) const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "batch",
+        about: "batches beside operations",
+        before: Before::Growth,
+        beside: Beside::Batch,
+        ..PLAIN
+    },
+    Workload {
         name: "close",
         about: "the pool closed beside operations",
         before: Before::Growth,

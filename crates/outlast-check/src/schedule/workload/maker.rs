@@ -131,7 +131,14 @@ impl Maker<'_> {
             Beside::BackgroundAndScan if self.random.below(3) == 0 => Act::Call(Call::Scan),
             Beside::Background | Beside::BackgroundAndScan => Act::Background,
             Beside::Sync if self.random.below(2) == 0 => Act::Sync,
-            Beside::Sync => Act::Call(self.call()),
+            Beside::Batch if self.random.below(2) == 0 => {
+                let number = match self.random.below(2) {
+                    0 => self.target,
+                    _ => self.random.below(self.fill.max(1)),
+                };
+                Act::Batch(self.key(number), self.fresh())
+            }
+            Beside::Sync | Beside::Batch => Act::Call(self.call()),
             Beside::Close => Act::Close,
             Beside::Reopen | Beside::Hold | Beside::HoldDropped => unreachable!("see `closing`"),
             Beside::MapsFreed => Act::Background,

@@ -123,7 +123,8 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&clevel_bugs::UNDECIDED_FROZEN),
         "drain_slot",
         Held("shrink"),
-    ),
+    )
+    .slow(),
     bug(
         "Reclamation ends a phase too early",
         Seeded::InCode(&db_bugs::GRACE_SKIPPED),
@@ -135,19 +136,22 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&clevel_bugs::COPY_UNCHECKED),
         "copy: the state is not looked at again",
         Held("rehash"),
-    ),
+    )
+    .slow(),
     bug(
         "A search ends when all levels that it knew are gone",
         Seeded::InCode(&clevel_bugs::SEARCH_ENDS_WITH_LEVELS),
         "search",
         Held("shrink"),
-    ),
+    )
+    .slow(),
     bug(
         "A record leaves its old level while the copy that another thread made is not durable",
         Seeded::InCode(&clevel_bugs::OTHER_COPY_UNFLUSHED),
         "copy",
         Held("rehash"),
-    ),
+    )
+    .slow(),
     bug(
         "An emptied slot comes back and leads to a block that is reused for something else",
         Seeded::NoFlush(&points::REMOVE_SLOT),

@@ -118,7 +118,8 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&dash_eh_bugs::STAYING_UNMARKED),
         "split_locked",
         Held("reclaim"),
-    ),
+    )
+    .slow(),
     bug(
         "A lookup misses a record of a row of displaced ones, or reads half another",
         Seeded::InCode(&dash_eh_bugs::ROW_HOME_UNMARKED),

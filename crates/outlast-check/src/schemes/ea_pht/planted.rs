@@ -95,7 +95,8 @@ const RETIRED_LATE: Line = bytes(
     Seeded::InCode(&own_bugs::RETIRED_LATE),
     "finish",
     Held("late"),
-);
+)
+.slow();
 
 /// The lines of EA-PHT.
 pub(super) const PLAIN: &[Line] = lines!(WAITING, RETIRED_LATE);
@@ -139,5 +140,6 @@ pub(super) const PARALLEL: &[Line] = lines!(
         Seeded::InCode(&own_bugs::GIVEN_BACK_UNCOUNTED),
         "Reserved::drop",
         Held("late"),
-    ),
+    )
+    .slow(),
 );

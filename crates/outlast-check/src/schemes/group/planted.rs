@@ -81,7 +81,8 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&group_bugs::COUNTED_LATE),
         "publish: the mark, then the count",
         EachStep("second-level"),
-    ),
+    )
+    .slow(),
     bug(
         "A removal makes lookups miss other records of the same home",
         Seeded::InCode(&group_bugs::OVERFLOW_FORGOTTEN),

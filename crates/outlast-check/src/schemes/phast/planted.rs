@@ -114,7 +114,8 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&phast_bugs::ABSENCE_UNHELPED),
         "help_reader",
         Held("duel"),
-    ),
+    )
+    .slow(),
     // Inline only: with byte strings, each removal increments a counter, by which a lookup notices.
     inline(
         "Readers do not notice that a merge reuses slots",
@@ -127,7 +128,8 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&phast_bugs::RETIRED_UNNOTED),
         "replace_busy",
         Held("duel"),
-    ),
+    )
+    .slow(),
     bug(
         "An insert in flight beside a split is taken for a duplicated key",
         Seeded::InCode(&phast_bugs::PAIRS_COUNTED_LATE),
