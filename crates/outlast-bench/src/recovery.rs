@@ -257,7 +257,7 @@ struct Times {
 
 /// Loses what a reboot loses of a journaled pool.
 fn lose_memory(seed: u64, path: &Path) -> Fallible {
-    let facts = options_of(seed, true).journal_facts(path)?.ok_or("the pool has no journal")?;
+    let facts = options_of(seed, true).facts(path)?.journal.ok_or("the pool has no journal")?;
     std::fs::remove_file(facts.working.ok_or("the pool has no working file")?)?;
     for entry in std::fs::read_dir(&facts.directory)? {
         drop_cached(&entry?.path())?;

@@ -62,7 +62,7 @@ pub mod reclaim;
 
 pub use db::backup::Backup;
 pub use db::batch::Batch;
-pub use db::facts::JournalFacts;
+pub use db::facts::{JournalFacts, PoolFacts};
 pub use db::handle::{Durability, Pool, PoolStats};
 pub use db::journal::JournalOptions;
 pub use db::map_options::MapOptions;

@@ -8,15 +8,14 @@ use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::db::store::ReclaimState;
 use outlast::pmem::{Medium, MediumKind};
-use outlast::{Error, IndexStats, JournalFacts, MapInfo, Pool, PoolOptions};
+use outlast::{IndexStats, MapInfo, Pool, PoolFacts, PoolOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
     let Some(pool) = open::to_read_if_free(&path, args.accept_possibly_torn)? else {
-        let facts = PoolOptions::new().journal_facts(&path).map_err(|e| open::about(&path, e))?;
-        let facts = facts.ok_or_else(|| open::about(&path, Error::Locked))?;
+        let facts = PoolOptions::new().facts(&path).map_err(|e| open::about(&path, e))?;
         return print_in_use(&path, facts, out);
     };
     print_pool(&path, &pool, out)?;
@@ -119,10 +118,11 @@ fn survives(medium: &Medium) -> &'static str {
     }
 }
 
-/// Prints what a journaled pool publishes while another process uses it.
-fn print_in_use(path: &Path, facts: JournalFacts, out: &mut Output) -> Result<(), Failure> {
-    let medium = Medium::detect(MediumKind::Journal);
-    out.object(&json!({
+/// Prints what a pool publishes while another process uses it.
+fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), Failure> {
+    let kind = if facts.journal.is_some() { MediumKind::Journal } else { facts.medium };
+    let medium = Medium::detect(kind);
+    let mut object = json!({
         "event": "pool",
         "path": path.to_string_lossy(),
         "id": format!("{:032x}", facts.id),
@@ -132,25 +132,37 @@ fn print_in_use(path: &Path, facts: JournalFacts, out: &mut Output) -> Result<()
         "survives_process_death": true,
         "survives_power_loss": medium.survives_power_loss(),
         "size_bytes": facts.size,
+        "disk_bytes": facts.disk_bytes,
         "page_bytes": 1u64 << facts.page_bits,
-        "durable_epoch": facts.durable,
-        "checkpoint_epoch": facts.checkpoint,
-        "base_bytes": facts.base_bytes,
-        "journal_bytes": facts.journal_bytes,
-        "segments": facts.segments,
-        "working_file": facts.working.as_ref().map(|path| path.to_string_lossy()),
-    }))?;
-    let (base, journal) = (BinaryBytes(facts.base_bytes), BinaryBytes(facts.journal_bytes));
-    let durable = facts.durable.map_or("unknown".into(), |epoch| HumanCount(epoch).to_string());
+    });
+    if let Some(journal) = &facts.journal {
+        for (field, value) in [
+            ("durable_epoch", json!(journal.durable)),
+            ("checkpoint_epoch", json!(journal.checkpoint)),
+            ("base_bytes", json!(facts.file_bytes)),
+            ("journal_bytes", json!(journal.bytes)),
+            ("segments", json!(journal.segments)),
+            ("working_file", json!(journal.working.as_ref().map(|path| path.to_string_lossy()))),
+        ] {
+            object[field] = value;
+        }
+    }
+    out.object(&object)?;
+    let (size, disk) = (BinaryBytes(facts.size), BinaryBytes(facts.disk_bytes));
     out.line(format!("pool        {}, in use by another process", path.display()))?;
     out.line(format!("id          {:032x}", facts.id))?;
     out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
     out.line(format!("survives    {}", survives(&medium)))?;
-    out.line(format!("size        {}", BinaryBytes(facts.size)))?;
+    out.line(format!("size        {size}, its file takes {disk} of the disk"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << facts.page_bits)))?;
-    out.line(format!("journal     {journal} in {} segments, base of {base}", facts.segments))?;
-    let checkpoint = HumanCount(facts.checkpoint);
-    out.line(format!("epochs      {durable} durable, {checkpoint} of them in the base"))?;
+    if let Some(journal) = &facts.journal {
+        let (base, bytes) = (BinaryBytes(facts.file_bytes), BinaryBytes(journal.bytes));
+        let durable = journal.durable.map(|epoch| HumanCount(epoch).to_string());
+        let durable = durable.unwrap_or("unknown".into());
+        let checkpoint = HumanCount(journal.checkpoint);
+        out.line(format!("journal     {bytes} in {} segments, base of {base}", journal.segments))?;
+        out.line(format!("epochs      {durable} durable, {checkpoint} of them in the base"))?;
+    }
     let mut table = table(["map", "scheme", "form", "keys", "values"], 5);
     let mut damaged = None;
     for info in facts.maps.into_iter().flatten() {

@@ -36,8 +36,9 @@ pub(super) fn choose(kills: u32, random: &mut Random) -> Vec<bool> {
 
 /// Takes from the pool's files what a power loss takes. No process has the pool open.
 pub(super) fn fail(space: &Workspace, plan: &Plan, random: &mut Random) -> Result<(), Failure> {
-    let facts = workspace::options(&space.dir, plan).journal_facts(&space.pool)?;
-    let found = facts.and_then(|facts| Some((facts.durable?, facts.working?, facts.directory)));
+    let facts = workspace::options(&space.dir, plan).facts(&space.pool)?;
+    let found =
+        facts.journal.and_then(|facts| Some((facts.durable?, facts.working?, facts.directory)));
     let Some((durable, working, directory)) = found else {
         return Err(Failure::Failed("the killed worker has left no working file".into()));
     };

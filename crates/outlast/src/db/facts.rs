@@ -1,27 +1,29 @@
-//! What can be told of a journaled pool without opening it, also while another process uses it.
+//! What can be told of a pool without opening it, also while another process uses it.
 
-use super::journal::{Owned, find, user_of};
+use super::journal::{Owned, Working, find, user_of};
 use super::options::{PoolOptions, header_of};
 use super::roots::{MapInfo, decode};
 use crate::error::{Error, Result};
 use crate::journal::backup::peek;
 use crate::journal::files::{DiskDirectory, DiskFile};
+use crate::journal::meta::Meta;
 use crate::journal::segment;
-use crate::pmem::Disk;
+use crate::pmem::{Disk, MediumKind};
 use crate::pool::backing::Identity;
 use crate::pool::layout::{ROOT_SLOTS, ROOT_WORDS, ROOTS_OFFSET, field};
 use crate::pool::roots;
+use rustix::fs::OFlags;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// How often something is read again that another process was just writing.
 const ATTEMPTS: usize = 20;
 
-/// What a journaled pool and its files publish. See [`PoolOptions::journal_facts`].
+/// What a pool's files publish. See [`PoolOptions::facts`].
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct JournalFacts {
+pub struct PoolFacts {
     /// The pool's id.
     pub id: u128,
     /// Size of the pool in bytes.
@@ -30,39 +32,68 @@ pub struct JournalFacts {
     pub limit: u64,
     /// log2 of the page size.
     pub page_bits: u32,
+    /// The medium that the last writer found.
+    pub medium: MediumKind,
+    /// Length of the pool's file in bytes.
+    pub file_bytes: u64,
+    /// Bytes that the file occupies on the disk.
+    pub disk_bytes: u64,
+    /// The maps, as [`Pool::maps`](crate::Pool::maps) lists them. `None` if the pool has a journal and its
+    /// working file was not found.
+    pub maps: Option<Vec<Result<MapInfo>>>,
+    /// The journal, if the pool has one. The pool's file is then the base.
+    pub journal: Option<JournalFacts>,
+}
+
+/// What the files of a journal publish.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct JournalFacts {
     /// The last durable epoch. `None` if the working file was not found.
     pub durable: Option<u64>,
     /// The base needs the epochs after this one.
     pub checkpoint: u64,
     /// Whether the pool was closed, so that the base is the pool.
     pub closed: bool,
-    /// Bytes of the base.
-    pub base_bytes: u64,
     /// Number of segments, those prepared ahead of use included.
     pub segments: usize,
     /// Bytes of all segments.
-    pub journal_bytes: u64,
+    pub bytes: u64,
     /// The directory of the segments.
     pub directory: PathBuf,
     /// The working file, if it was found.
     pub working: Option<PathBuf>,
-    /// The maps, as [`Pool::maps`](crate::Pool::maps) lists them. `None` if the working file was not
-    /// found.
-    pub maps: Option<Vec<Result<MapInfo>>>,
 }
 
 impl PoolOptions {
-    /// Reads what a journaled pool publishes, without opening it and without a lock. Another process
-    /// may be using it: the facts are then of about this moment, and not all of the same one. Returns `None` if
-    /// the pool has no journal.
+    /// Reads what a pool publishes, without opening it and without a lock. Another process may be using
+    /// it: the facts are then of about this moment, and not all of the same one.
     ///
-    /// The working file is found if it belongs to the user of this process and lies where the options say
-    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without it, size and limit are
-    /// those of the base, as of some checkpoint.
+    /// The working file of a journaled pool is found if it belongs to the user of this process and lies
+    /// where the options say
+    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without it,
+    /// size and limit are those of the base, as of some checkpoint.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("a.pool");
+    /// use outlast::PoolOptions;
+    ///
+    /// // SAFETY: nobody else writes this file while the pool is open.
+    /// let pool = unsafe { PoolOptions::new().create(&path)? };
+    /// pool.map::<str, u64>("ages")?;
+    /// // Another process can ask as well.
+    /// let facts = PoolOptions::new().facts(&path)?;
+    /// assert_eq!((facts.id, facts.size), (pool.id(), pool.stats().size));
+    /// assert_eq!(facts.maps.unwrap()[0].as_ref().unwrap().name, "ages");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchPool`], [`Error::Io`]; those of a damaged header.
-    pub fn journal_facts(&self, path: impl AsRef<Path>) -> Result<Option<JournalFacts>> {
+    /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Io`]; those of a damaged header.
+    pub fn facts(&self, path: impl AsRef<Path>) -> Result<PoolFacts> {
         let path = path.as_ref();
         // The process that uses the pool may be writing both copies of the header.
         for _ in 1..ATTEMPTS {
@@ -74,47 +105,72 @@ impl PoolOptions {
         self.read_facts(path)
     }
 
-    fn read_facts(&self, path: &Path) -> Result<Option<JournalFacts>> {
+    fn read_facts(&self, path: &Path) -> Result<PoolFacts> {
         let io = |e| Error::io(format!("reading {}", path.display()), e);
-        let file = File::open(path).map_err(|e| match e.kind() {
+        // Keeps an open of a pipe from waiting for its other end.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
             _ => io(e),
         })?;
-        let base_bytes = file.metadata().map_err(io)?.len();
+        let found = file.metadata().map_err(io)?;
+        if !found.is_file() {
+            return Err(Error::NotAPool { found: "something that is not a regular file".into() });
+        }
         let base = DiskFile::new(file.try_clone().map_err(io)?, Disk::default());
-        let Some(meta) = peek(&base).map_err(io)? else { return Ok(None) };
+        let meta = peek(&base).map_err(io)?;
+        let journal = meta.map(|meta| self.facts_of_journal(path, &file, &meta)).transpose()?;
+        let (header, maps, journal) = match journal {
+            Some((Some(working), journal)) => {
+                (working.header, Some(maps_in(&working.file)?), Some(journal))
+            }
+            Some((None, journal)) => (header_of(&file, found.len(), path)?, None, Some(journal)),
+            None => (header_of(&file, found.len(), path)?, Some(maps_in(&file)?), None),
+        };
+        Ok(PoolFacts {
+            id: header.id(),
+            size: header.get(field::SIZE),
+            limit: header.get(field::MAX_SIZE),
+            page_bits: header.geometry().page_bits(),
+            medium: MediumKind::from_u64(header.get(field::MEDIUM))
+                .unwrap_or(MediumKind::PageCache),
+            file_bytes: found.len(),
+            disk_bytes: found.blocks() * 512,
+            maps,
+            journal,
+        })
+    }
+
+    /// Returns the facts of the journal, and the working file if it is found.
+    fn facts_of_journal(
+        &self,
+        path: &Path,
+        base: &File,
+        meta: &Meta,
+    ) -> Result<(Option<Working>, JournalFacts)> {
+        let io = |e| Error::io(format!("reading {}", path.display()), e);
         let options = self.journal.clone().unwrap_or_default();
         let directory = options.directory_for(path);
-        let (segments, journal_bytes) = if directory.is_dir() {
+        let (segments, bytes) = if directory.is_dir() {
             segment::bytes_in(&DiskDirectory::read_only(directory.clone())).map_err(io)?
         } else {
             (0, 0)
         };
-        let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(&file)? };
-        let user = user_of(&file)?;
+        let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(base)? };
+        let user = user_of(base)?;
         // Another user's working file may not be readable.
-        let found = find(&options.places(&directory), None, owned, user, &meta).ok().flatten();
-        let durable = found.as_ref().map(|working| working.durable());
-        let maps = found.as_ref().map(|working| maps_in(&working.file)).transpose()?;
-        let (header, working) = match found {
-            Some(working) => (working.header, Some(working.path)),
-            None => (header_of(&file, base_bytes, path)?, None),
-        };
-        Ok(Some(JournalFacts {
-            id: meta.pool,
-            size: header.get(field::SIZE),
-            limit: header.get(field::MAX_SIZE),
-            page_bits: header.geometry().page_bits(),
-            durable,
+        let found = find(&options.places(&directory), None, owned, user, meta).ok().flatten();
+        let facts = JournalFacts {
+            durable: found.as_ref().map(|working| working.durable()),
             checkpoint: meta.checkpoint,
             closed: meta.closed,
-            base_bytes,
             segments,
-            journal_bytes,
+            bytes,
             directory,
-            working,
-            maps,
-        }))
+            working: found.as_ref().map(|working| working.path.clone()),
+        };
+        Ok((found, facts))
     }
 }
 

@@ -316,7 +316,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes the segments that hold no epoch after `checkpoint`, but never the last one.
+    /// Deletes the segments that hold no epoch after `checkpoint`, but never the last one. The files are
+    /// closed later: their space is given back then, which can take 20 ms for each.
     pub fn forget(&mut self, checkpoint: u64) -> io::Result<()> {
         let mut result = Ok(());
         let is_last_open = self.open.as_ref().is_some_and(|open| open.at > 0);
@@ -327,8 +328,12 @@ impl Writer {
             if segment.last > checkpoint || is_last {
                 return true;
             }
+            let file = self.directory.open(&segment.name);
             match self.directory.remove(&segment.name) {
-                Ok(()) => false,
+                Ok(()) => {
+                    self.deleted.extend(file);
+                    false
+                }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => false,
                 Err(e) => {
                     result = Err(e);

@@ -113,10 +113,15 @@ impl Journal {
         // Counted first, so that a program that copies the files can tell whether segments were deleted
         // meanwhile.
         self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
-        let mut writer = lock(&self.writer);
-        // If a segment cannot be deleted now, a later checkpoint tries again.
-        let _ = writer.forget(epoch);
-        self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
+        let deleted = {
+            let mut writer = lock(&self.writer);
+            // If a segment cannot be deleted now, a later checkpoint tries again.
+            let _ = writer.forget(epoch);
+            self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
+            writer.take_deleted()
+        };
+        // Commits need the writer, and must not wait for this.
+        drop(deleted);
         Ok(())
     }
 
