@@ -1,4 +1,9 @@
-//! Opening a journaled pool: the working file, the rebuild, and the threads of the journal.
+//! Opening a journaled pool: its options, the rebuild, and the threads of the journal.
+
+mod working;
+
+use working::{DURABLE, copy, remove_old, working_path};
+pub(super) use working::{Owned, Working, find, user_of};
 
 use super::handle::Pool;
 use super::options::{PoolOptions, header_of, lock};
@@ -7,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
 use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
-use crate::journal::meta::{META_OFFSETS, Meta};
+use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, remove_all_of, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
@@ -19,23 +24,17 @@ use rustix::fs::{FlockOperation, OFlags};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The default directory of working files, if it is in memory and has room.
 const MEMORY: &str = "/dev/shm";
 /// Free space that must be there, in bytes, besides twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
-/// What the names of working files begin and end with. The life's id is in between.
-const NAMES: [&str; 2] = ["outlast-", ".working"];
-/// How long to wait for the lock of the working file of a process that has died.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes copied at a time when a working file is built.
-const PIECE: u64 = 4 << 20;
 
 /// Options of a pool's journal. See [`PoolOptions::journal`].
 ///
@@ -157,187 +156,6 @@ impl JournalOptions {
             None => directory.into(),
         }
     }
-}
-
-/// The first word of a working file's control page.
-const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
-/// The number of words, the first one included, that say what the file belongs to.
-const IDENTITY: usize = 11;
-/// The word that holds the last durable epoch.
-const DURABLE: usize = 16;
-
-/// What a working file belongs to.
-#[derive(Clone, Copy)]
-pub(super) struct Owned {
-    pub(super) owner: Owner,
-    pub(super) boot: u128,
-    pub(super) base: Identity,
-}
-
-impl Owned {
-    fn words(&self) -> [u64; IDENTITY] {
-        let Owned { owner, boot, base } = *self;
-        let mut words = [MAGIC; IDENTITY];
-        for (index, wide) in [owner.pool, owner.life, boot].into_iter().enumerate() {
-            (words[2 * index + 1], words[2 * index + 2]) = (wide as u64, (wide >> 64) as u64);
-        }
-        words[7..10].copy_from_slice(&[base.device, base.inode, base.born]);
-        let bytes: Vec<u8> = words[..10].iter().flat_map(|word| word.to_le_bytes()).collect();
-        words[10] = u64::from(crc32c::crc32c(&bytes));
-        words
-    }
-}
-
-/// A working file.
-pub(super) struct Working {
-    pub(super) file: File,
-    pub(super) path: PathBuf,
-    notes: Notes,
-    pub(super) header: Header,
-    size: u64,
-}
-
-impl Working {
-    /// Returns the last durable epoch.
-    pub(super) fn durable(&self) -> u64 {
-        self.notes.control()[DURABLE].load(Ordering::Relaxed)
-    }
-}
-
-/// Returns the path of the working file of a life.
-fn working_path(place: &Path, life: u128) -> PathBuf {
-    place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
-}
-
-/// Opens a working file. Returns `None` only if there is none: whatever else keeps it from being used,
-/// its changes must not be given up for that. `owner` is the user that owns the base.
-fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
-    let io = |e| Error::io(format!("opening {}", path.display()), e);
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = match File::options().read(true).write(true).custom_flags(flags).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(io)?,
-    };
-    let meta = file.metadata().map_err(io)?;
-    // In a directory that others can write to, the file may be anyone's.
-    let ours = [owner, rustix::process::geteuid().as_raw()].contains(&meta.uid());
-    if !ours || !meta.is_file() {
-        let why = format!("it belongs to user {}", meta.uid());
-        return Err(io(std::io::Error::new(ErrorKind::PermissionDenied, why)));
-    }
-    Ok(Some(file))
-}
-
-/// Locks the working file of a process that has died. The kernel may still be taking apart that
-/// process's memory, which has the lock too.
-fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        match lock(file, how) {
-            Err(Error::Locked) if start.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            locked => return locked,
-        }
-    }
-}
-
-/// Finds the working file of a pool: the one that a dead process has left or that closing the pool has
-/// kept, or, without a `lock`, the one that a process has open. A file is not used unless it certainly
-/// belongs to this life, this boot and this base and is no older than the base.
-pub(super) fn find(
-    places: &[PathBuf],
-    lock: Option<FlockOperation>,
-    owned: Owned,
-    user: u32,
-    meta: &Meta,
-) -> Result<Option<Working>> {
-    for place in places {
-        let path = working_path(place, owned.owner.life);
-        let Some(file) = open_working(&path, user)? else { continue };
-        let action = || format!("opening {}", path.display());
-        let notes = Notes::open(&file).map_err(|e| Error::io(action(), e))?;
-        let Some(notes) = notes else { continue };
-        let has = |(word, expected): (&AtomicU64, u64)| word.load(Ordering::Relaxed) == expected;
-        let whole = notes.control().iter().zip(owned.words()).all(has);
-        if !whole {
-            // It is that of another boot, or of another base: this one is a copy.
-            continue;
-        }
-        lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
-        let durable = notes.control()[DURABLE].load(Ordering::Relaxed);
-        if durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
-            continue;
-        }
-        let header = header_of(&file, notes.covered(), &path)?;
-        let size = header.get(field::SIZE);
-        return Ok(Some(Working { file, path, notes, header, size }));
-    }
-    Ok(None)
-}
-
-/// Removes the working files of this base's other lives.
-fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
-    for place in places {
-        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-            let (name, path) = (entry.file_name(), entry.path());
-            let is_one = name.to_str().is_some_and(|name| {
-                name.strip_prefix(NAMES[0]).is_some_and(|rest| rest.ends_with(NAMES[1]))
-            });
-            if !is_one || path == working_path(place, life) {
-                continue;
-            }
-            let user = rustix::process::geteuid().as_raw();
-            if let Ok(Some(file)) = open_working(&path, user)
-                && lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                && let Ok(Some(notes)) = Notes::open(&file)
-            {
-                let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
-                if word(0) == MAGIC
-                    && [word(7), word(8), word(9)] == [base.device, base.inode, base.born]
-                {
-                    let _ = std::fs::remove_file(path);
-                }
-            }
-        }
-    }
-}
-
-/// Returns the user that owns a base.
-pub(super) fn user_of(base: &File) -> Result<u32> {
-    Ok(base.metadata().map_err(|e| Error::io("reading the pool's owner", e))?.uid())
-}
-
-/// Copies the first `size` bytes of the base to a working file, with several threads.
-fn copy(base: &File, working: &File, size: u64, threads: usize) -> std::io::Result<()> {
-    let next = AtomicU64::new(0);
-    let work = || {
-        let mut bytes = vec![0; PIECE as usize];
-        loop {
-            let at = next.fetch_add(PIECE, Ordering::Relaxed);
-            if at >= size {
-                return Ok(());
-            }
-            let piece = &mut bytes[..(size - at).min(PIECE) as usize];
-            base.read_exact_at(piece, at)?;
-            for offset in META_OFFSETS {
-                // These pages are the journal's, not the pool's.
-                if let Some(inside) = offset.checked_sub(at)
-                    && let Some(page) = piece.get_mut(inside as usize..inside as usize + PAGE)
-                {
-                    page.fill(0);
-                }
-            }
-            working.write_all_at(piece, at)?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        others.into_iter().fold(mine, |so_far, other| {
-            so_far.and(other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))))
-        })
-    })
 }
 
 impl PoolOptions {
