@@ -16,7 +16,7 @@ pub use kinds::{Batched, Do, Kind, Step};
 use opening::options;
 pub use opening::{PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher};
 use outlast::RecordForm;
-use outlast::db::batch::BatchChange;
+use outlast::db::batch::BatchRecord;
 use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
 use outlast::index::Index;
 use outlast::pmem::{Alive, Event, Mark, Seam, Traced};
@@ -261,7 +261,10 @@ impl Session {
             Kind::Batch,
             || format!("batch of {} changes", changes.len()),
             Some(Arc::new(after)),
-            |s| Ok(s.store.make_batch(&changes)?),
+            |s| {
+                let held = s.store.make_batch(&[], &changes)?;
+                ensure(held, || "a requirement does not hold".into())
+            },
         )
     }
 
@@ -272,21 +275,21 @@ impl Session {
             Kind::Batch,
             || format!("batch of {} changes, too large", changes.len()),
             None,
-            |s| match s.store.make_batch(&changes) {
+            |s| match s.store.make_batch(&[], &changes) {
                 Err(error) if error.is_full() => Ok(()),
                 made => Err(Fault(format!("{made:?}, and the pool should be full"))),
             },
         )
     }
 
-    fn batched(&mut self, changes: &[Batched]) -> Checked<Vec<BatchChange>> {
+    fn batched(&mut self, changes: &[Batched]) -> Checked<Vec<BatchRecord>> {
         let mut made = Vec::new();
         for &(name, key, value) in changes {
             self.used.insert(key);
             let map = self.map(name)?;
             let form = map.info().form;
             let value = value.map(|value| raw_value(form, value));
-            made.push(BatchChange { map, key: raw_key(form, key), value });
+            made.push(BatchRecord { map, key: raw_key(form, key), value });
         }
         Ok(made)
     }

@@ -40,7 +40,8 @@ fn a_batch_changes_several_maps() {
             }
             batch.put(&texts, "round", &round.to_le_bytes()).unwrap();
             assert_eq!((batch.len(), batch.is_empty()), (21, false));
-            batch.commit().unwrap();
+            assert!(batch.commit().unwrap());
+            assert!(batch.is_empty());
             let found: BTreeMap<u64, u64> = map.iter().map(Result::unwrap).collect();
             assert_eq!(found, model, "{options:?}");
             assert_eq!(texts.get("round").unwrap().unwrap(), round.to_le_bytes());
@@ -96,6 +97,71 @@ fn what_a_batch_refuses_it_refuses_whole() {
     assert!(matches!(batch.commit(), Err(Error::ReadOnly)));
 }
 
+#[test]
+fn a_batch_whose_requirements_do_not_hold_changes_nothing() {
+    for options in everything() {
+        let pool = pool();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        let texts = pool.map::<str, str>("texts").unwrap();
+        map.put(&1, &10).unwrap();
+        let mut batch = pool.batch();
+        batch.require(&map, &1, Some(&10)).unwrap().require(&texts, "a", None).unwrap();
+        batch.put(&map, &1, &11).unwrap().put(&texts, "a", "b").unwrap();
+        assert!(batch.commit().unwrap());
+        // Requirements are forgotten with the changes.
+        assert!(batch.put(&map, &2, &12).unwrap().commit().unwrap());
+        for (value, text) in [(Some(&10), Some("b")), (Some(&11), None), (None, Some("b"))] {
+            batch.require(&map, &1, value).unwrap().require(&texts, "a", text).unwrap();
+            batch.put(&map, &1, &13).unwrap().remove(&texts, "a").unwrap();
+            assert!(!batch.commit().unwrap(), "{options:?}");
+            assert_eq!(map.get(&1).unwrap(), Some(11));
+            assert_eq!(texts.get("a").unwrap().as_deref(), Some("b"));
+        }
+        // Only requirements.
+        assert!(batch.require(&map, &2, Some(&12)).unwrap().commit().unwrap());
+        assert!(!batch.require(&map, &2, Some(&13)).unwrap().commit().unwrap());
+    }
+}
+
+/// Transfers that require what they were computed from lose and make no money.
+#[test]
+fn transfers_between_threads_keep_the_sum() {
+    const ACCOUNTS: u64 = 8;
+    for options in everything() {
+        let pool = pool();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        for account in 0..ACCOUNTS {
+            map.put(&account, &1_000).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (pool, map) = (&pool, &map);
+                scope.spawn(move || {
+                    let mut made = 0;
+                    for n in 0.. {
+                        let (from, to) =
+                            ((thread + n) % ACCOUNTS, (thread * 3 + n * 5 + 1) % ACCOUNTS);
+                        let [a, b] = [from, to].map(|account| map.get(&account).unwrap().unwrap());
+                        if from == to || a == 0 {
+                            continue;
+                        }
+                        let mut batch = pool.batch();
+                        batch.require(map, &from, Some(&a)).unwrap();
+                        batch.require(map, &to, Some(&b)).unwrap();
+                        batch.put(map, &from, &(a - 1)).unwrap().put(map, &to, &(b + 1)).unwrap();
+                        made += u32::from(batch.commit().unwrap());
+                        if made == 300 {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        let sum: u64 = map.values().map(Result::unwrap).sum();
+        assert_eq!(sum, ACCOUNTS * 1_000, "{options:?}");
+    }
+}
+
 /// The log has a place, and the records have not.
 #[test]
 fn a_batch_that_does_not_fit_is_taken_back() {
@@ -122,7 +188,8 @@ fn a_batch_that_does_not_fit_is_taken_back() {
                 batch.put(&texts, &(1_000 + key), &[9; 2300]).unwrap();
             }
             match batch.commit() {
-                Ok(()) => {
+                Ok(held) => {
+                    assert!(held);
                     // Back to the beginning.
                     for key in 0..100 {
                         map.put(&key, &key).unwrap();

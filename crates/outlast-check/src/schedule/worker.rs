@@ -11,7 +11,7 @@ use crate::session::Do;
 use crate::state::{Checked, Fault};
 use crate::with_form;
 use outlast::Error;
-use outlast::db::batch::BatchChange;
+use outlast::db::batch::BatchRecord;
 use outlast::db::store::MapRequest;
 use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
@@ -238,9 +238,9 @@ impl<'r> Worker<'r> {
             Act::Batch(key, value) => {
                 let form = map.info().form;
                 let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
-                let change = BatchChange { map: Arc::clone(map), key, value };
+                let change = BatchRecord { map: Arc::clone(map), key, value };
                 // A second change, so that the first can be all that a crash leaves.
-                store.make_batch(&[change.clone(), change])?;
+                store.make_batch(&[], &[change.clone(), change])?;
                 return Ok(Some(said(true, None)));
             }
             Act::Background => store.step().map(|_| ())?,

@@ -67,16 +67,21 @@ impl PoolOptions {
         let options = self.clone().accept_possibly_torn(false);
         for attempts in 1..=ATTEMPTS {
             // SAFETY: the caller's promise is the same.
-            match unsafe { options.open_read_only(path) } {
+            let refused = match unsafe { options.open_read_only(path) } {
                 Ok(pool) => {
                     pool.snapshot(to)?;
                     let bytes = pool.stats().size;
                     return Ok(Backup { bytes, in_use: false, epochs: 0, attempts });
                 }
-                Err(Error::Locked | Error::Unfinished) => {}
+                Err(error @ (Error::Locked | Error::Unfinished)) => error,
                 Err(error) => return Err(error),
-            }
-            if let Some((bytes, epochs)) = options.copy_files(path, to)? {
+            };
+            let copied = options.copy_files(path, to).map_err(|error| match (error, refused) {
+                // A batch was under way, and nobody has the pool open.
+                (Error::NoJournal, Error::Unfinished) => Error::Unfinished,
+                (error, _) => error,
+            });
+            if let Some((bytes, epochs)) = copied? {
                 return Ok(Backup { bytes, in_use: true, epochs, attempts });
             }
             std::thread::sleep(PAUSE);

@@ -166,41 +166,8 @@ impl RawMap {
         change: Change<'_, R>,
         want_before: bool,
     ) -> Result<Changed<R>> {
-        self.check_types::<R>(key, value)?;
+        check_types::<R>(self.info(), key, value)?;
         index.change(key, change, Previous::when(want_before))
-    }
-
-    /// Fails if the map's schemas do not allow the key and the new value.
-    fn check_types<R: Record>(&self, key: R::Key<'_>, value: Option<R::Value<'_>>) -> Result<()> {
-        let info = self.info();
-        let allowed = info.schemas::<R>();
-        let refuse = |what, schema: &str| {
-            Err(Error::Invalid { what, why: format!("it is not one of type {schema}") })
-        };
-        // A removal may name any key, so that a damaged record can be removed.
-        if let Some(value) = value {
-            if !allowed.allows_key(key) {
-                return refuse("key", &info.key_schema);
-            }
-            if !allowed.allows_value(value) {
-                return refuse("value", &info.value_schema);
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks a change for a batch: lengths, and what the schemas allow.
-    pub(crate) fn check_batched(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        match self.record_form() {
-            RecordForm::Inline => {
-                let value = value.map(|value| word(value, "value")).transpose()?;
-                self.check_types::<Inline>(word(key, "key")?, value)
-            }
-            RecordForm::Bytes => {
-                Bytes::check_size(key, value)?;
-                self.check_types::<Bytes>(key, value)
-            }
-        }
     }
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).
@@ -303,6 +270,28 @@ impl RawMap {
     pub fn record_form(&self) -> RecordForm {
         self.info().form
     }
+}
+
+/// Fails if the schemas of a map do not allow the key and the new value.
+pub(super) fn check_types<R: Record>(
+    info: &MapInfo,
+    key: R::Key<'_>,
+    value: Option<R::Value<'_>>,
+) -> Result<()> {
+    let allowed = info.schemas::<R>();
+    let refuse = |what, schema: &str| {
+        Err(Error::Invalid { what, why: format!("it is not one of type {schema}") })
+    };
+    // A removal may name any key, so that a damaged record can be removed.
+    if let Some(value) = value {
+        if !allowed.allows_key(key) {
+            return refuse("key", &info.key_schema);
+        }
+        if !allowed.allows_value(value) {
+            return refuse("value", &info.value_schema);
+        }
+    }
+    Ok(())
 }
 
 /// Counts the records of one step of an iteration.

@@ -18,7 +18,7 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// The open maps of a pool.
 #[derive(Default)]
@@ -61,8 +61,8 @@ pub struct Store<S: MapSeam> {
     root_changes: AtomicU64,
     pub(super) reclaim: Mutex<Phase>,
     alive: Arc<Alive>,
-    /// The damage of the log of a batch that was under way when the pool was last used.
-    pub(super) damaged_batch: OnceLock<Damage>,
+    /// The damage of a batch that was under way when the pool was last used, and cannot be finished.
+    pub(super) damaged_batch: Mutex<Option<Damage>>,
     /// Whether huge pages may be used for DRAM. Set after the first operations.
     huge_pages: AtomicBool,
 }
@@ -97,7 +97,7 @@ impl<S: MapSeam> Store<S> {
             root_changes: AtomicU64::new(0),
             reclaim: Mutex::new(phase),
             alive,
-            damaged_batch: OnceLock::new(),
+            damaged_batch: Mutex::default(),
             huge_pages: AtomicBool::new(false),
         });
         let reclaimer: Arc<dyn Reclaimer> = Arc::clone(&store) as _;

@@ -77,7 +77,14 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
         // The kernel may have dropped pages that it could not write. After the rewrite, the disk
         // holds what the checks below read.
         let rewritten = !suspect || core.options().read_only || core.rewrite().is_ok();
-        let found = check(store)?;
+        let mut found = check(store)?;
+        if let Some(damage) = store.damaged_batch() {
+            // Reported once: whatever the batch has left, nothing else is wrong with it.
+            if found.is_sound() && !core.options().read_only {
+                store.give_up_batch()?;
+            }
+            found.damage.push(damage);
+        }
         if suspect && rewritten && found.is_sound() {
             core.note_sound()?;
         }
@@ -94,7 +101,6 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     let mut found = Verification::default();
     found.damage.extend(core.saved_damage().cloned());
-    found.damage.extend(store.damaged_batch.get().cloned());
     if let ReclaimState::Stopped(damage) = store.reclaim_state() {
         found.damage.push(damage);
     }

@@ -3,6 +3,7 @@
 use super::typed::Map;
 use super::types::{Key, Value};
 use crate::db::batch::Batch;
+use crate::db::raw::RawMap;
 use crate::error::Result;
 use crate::index::RecordForm;
 
@@ -19,15 +20,7 @@ impl Batch {
         key: &K,
         value: &V,
     ) -> Result<&mut Self> {
-        match map.info().form {
-            RecordForm::Inline => {
-                let (key, value) = (key.to_word().to_le_bytes(), value.to_word().to_le_bytes());
-                self.change_raw(map.raw(), &key, Some(&value))
-            }
-            RecordForm::Bytes => key.with_bytes(|key| {
-                value.with_bytes(|value| self.change_raw(map.raw(), key, Some(value)))
-            }),
-        }
+        self.with(map, key, Some(value), Self::change_raw)
     }
 
     /// Adds to a map that `key` is removed, if it is present.
@@ -39,9 +32,43 @@ impl Batch {
         map: &Map<K, V>,
         key: &K,
     ) -> Result<&mut Self> {
-        match map.info().form {
-            RecordForm::Inline => self.change_raw(map.raw(), &key.to_word().to_le_bytes(), None),
-            RecordForm::Bytes => key.with_bytes(|key| self.change_raw(map.raw(), key, None)),
+        self.with(map, key, None, Self::change_raw)
+    }
+
+    /// Requires that `key` has this value, or is absent if there is none, before the first change of the
+    /// batch. If a requirement does not hold, [`commit`](Batch::commit) changes nothing and returns
+    /// `false`.
+    ///
+    /// # Errors
+    /// As [`put`](Batch::put).
+    pub fn require<K: Key + ?Sized, V: Value + ?Sized>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &K,
+        value: Option<&V>,
+    ) -> Result<&mut Self> {
+        self.with(map, key, value, Self::require_raw)
+    }
+
+    /// Calls `add` with the bytes of a record.
+    fn with<K: Key + ?Sized, V: Value + ?Sized>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &K,
+        value: Option<&V>,
+        add: for<'b> fn(&'b mut Self, &RawMap, &[u8], Option<&[u8]>) -> Result<&'b mut Self>,
+    ) -> Result<&mut Self> {
+        let raw = map.raw();
+        match (map.info().form, value) {
+            (RecordForm::Inline, value) => {
+                let value = value.map(|value| value.to_word().to_le_bytes());
+                let value = value.as_ref().map(|value| value.as_slice());
+                add(self, raw, &key.to_word().to_le_bytes(), value)
+            }
+            (RecordForm::Bytes, Some(value)) => {
+                key.with_bytes(|key| value.with_bytes(|value| add(self, raw, key, Some(value))))
+            }
+            (RecordForm::Bytes, None) => key.with_bytes(|key| add(self, raw, key, None)),
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! log:   magic | bytes of the changes | CRC-32C of id, offset, bytes, changes | the changes
-//! word:  0, or the log's offset and in bits 48 to 63 a checksum
+//! word:  0, or the log's offset, in bit 0 whether the batch is to be taken back, and in bits 48 to
+//!        63 a checksum
 //! ```
 
 use super::core::Core;
@@ -48,6 +49,37 @@ fn set<S: Seam>(core: &Core<S>, value: u64, at: &'static Point) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether the batch word leads anywhere, or is damaged.
+pub fn is_under_way<S: Seam>(core: &Core<S>) -> Result<bool> {
+    let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
+    Ok(word != 0 && has_feature(core))
+}
+
+/// The damage of a pool that was closed and has a batch word.
+pub fn unexpected() -> Damage {
+    Damage::new(BATCH_OFFSET, "0, because the pool was closed", "a batch under way")
+}
+
+/// Lets the batch word lead nowhere, without a look at the log.
+pub fn forget<S: Seam>(core: &Core<S>) -> Result<()> {
+    set(core, 0, &points::BATCH_DONE)
+}
+
+/// Whether the batch word has a meaning. If not, it is one of the pool's unused bytes.
+fn has_feature<S: Seam>(core: &Core<S>) -> bool {
+    core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0
+}
+
+/// A log that an open has found.
+pub struct Found<'c, S: Seam> {
+    /// The log.
+    pub log: Log<'c, S>,
+    /// Its changes.
+    pub changes: Vec<u8>,
+    /// Whether they are to be taken back.
+    pub taking_back: bool,
+}
+
 impl<'c, S: Seam> Log<'c, S> {
     /// Writes a log. It is durable when this returns, and nothing leads to it yet.
     ///
@@ -59,8 +91,7 @@ impl<'c, S: Seam> Log<'c, S> {
             let why = format!("its log takes {bytes} bytes, at most {max} are possible");
             return Err(Error::Invalid { what: "batch", why });
         }
-        if core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH == 0 {
-            // Without the feature, the word is one of the pool's unused bytes.
+        if !has_feature(core) {
             set(core, 0, &points::BATCH_FIRST)?;
             core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
         }
@@ -76,25 +107,16 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(Log { core, block, under_way: false })
     }
 
-    /// Finds the log to which the batch word leads, if there is one. Returns it with its changes. The
-    /// pool was just opened.
+    /// Finds the log of a batch that is [under way](is_under_way). The pool was just opened.
     ///
     /// # Errors
     /// [`Damage`] if the word, or what it leads to, is no log of this pool, or if the pool cannot have a
     /// batch under way.
-    pub fn find(core: &'c Core<S>) -> Result<Option<(Self, Vec<u8>)>, Damage> {
-        let header = core.header();
-        let found = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
-        if found == 0 || header.get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH == 0 {
-            return Ok(None);
-        }
-        // A pool is made clean only while no batch is under way.
-        let offset = unpack_batch(found).filter(|_| header.is_dirty()).ok_or_else(|| {
-            let expected = match header.is_dirty() {
-                true => "the offset of a batch's log and its checksum",
-                false => "0, in a pool that was closed",
-            };
-            Damage::new(BATCH_OFFSET, expected, format!("{found:#x}"))
+    pub fn find(core: &'c Core<S>) -> Result<Found<'c, S>, Damage> {
+        let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
+        let (offset, taking_back) = unpack_batch(word).ok_or_else(|| {
+            let expected = "the offset of a batch's log and its checksum";
+            Damage::new(BATCH_OFFSET, expected, format!("{word:#x}"))
         })?;
         core.alloc().check_block(core, offset, HEAD as u64)?;
         let head = core.memory.words(offset, HEAD as u64)?;
@@ -113,7 +135,7 @@ impl<'c, S: Seam> Log<'c, S> {
         // The trace does not find it.
         core.alloc().mark(core, offset, None)?;
         let block = UnlinkedBlock::part(core, offset);
-        Ok(Some((Log { core, block, under_way: true }, changes)))
+        Ok(Found { log: Log { core, block, under_way: true }, changes, taking_back })
     }
 
     /// Returns the damage of a log that does not hold what is expected.
@@ -125,7 +147,17 @@ impl<'c, S: Seam> Log<'c, S> {
     pub fn commit(&mut self) -> Result<()> {
         self.block.set_linked();
         self.under_way = true;
-        set(self.core, pack_batch(self.block.offset()), &points::BATCH_COMMIT)
+        set(self.core, pack_batch(self.block.offset(), false), &points::BATCH_COMMIT)
+    }
+
+    /// Marks the batch as one that is to be taken back.
+    pub fn mark_taken_back(&mut self) -> Result<()> {
+        set(self.core, pack_batch(self.block.offset(), true), &points::BATCH_BACK)
+    }
+
+    /// Leaves the log where it is, for ever.
+    pub fn abandon(mut self) {
+        self.under_way = false;
     }
 
     /// Lets the batch word lead nowhere, and frees the log. All changes are durable.

@@ -30,7 +30,7 @@ crate::commit_points! { "pool":
     RELEASE = "released run's descriptor": store, flush, fence;
     /// The saved free state. Durable before the header names it.
     SAVED = "saved free state": store, flush, fence;
-    /// The frontier and the roots as an open after a crash finds them. Durable before anything is
+    /// The frontier, the batch word and the roots as an open after a crash finds them. Durable before anything is
     /// built on them.
     FOUND = "what an open found": flush, fence;
     /// Fixed words of a new root. Durable before its commit word.
@@ -46,6 +46,8 @@ crate::commit_points! { "pool":
     BATCH_LOG = "batch: log": store, flush, fence;
     /// The batch word. Once it is durable, the batch takes place. Durable before the first change.
     BATCH_COMMIT = "batch: word": store, flush, fence;
+    /// The batch word of a batch that is to be taken back. Durable before the first change is taken back.
+    BATCH_BACK = "batch: word of taking back": store, flush, fence;
     /// The batch word, which becomes 0 when all changes are durable. Durable before another thread
     /// changes a record, and before the log is free.
     BATCH_DONE = "batch: word cleared": store, flush, fence;

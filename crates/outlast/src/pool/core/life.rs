@@ -314,6 +314,11 @@ impl<S: Seam> Core<S> {
         self.gate.is_clean() && !self.header().is_dirty()
     }
 
+    /// Whether the pool was opened although it may be torn.
+    pub fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// Whether the disk may lack something that was written: see [`Error::Suspect`].
     pub fn is_suspect(&self) -> bool {
         self.suspect.load(Ordering::Relaxed)

@@ -15,7 +15,8 @@ use super::geometry::Geometry;
 use super::hash::Hasher;
 use super::header::Header;
 use super::layout::{
-    FRONTIER_OFFSET, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier, unpack_frontier,
+    BATCH_OFFSET, FRONTIER_OFFSET, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
+    unpack_frontier,
 };
 use super::{points, roots};
 use crate::error::{Damage, Error, Result};
@@ -77,6 +78,8 @@ pub struct Core<S: Seam> {
     stopped_visit: AtomicU64,
     /// The same, for waits where the pool could not grow.
     hopeless_visit: AtomicU64,
+    /// The pool was opened although it may be torn.
+    torn: bool,
     /// The disk may lack something that was written: see [`Error::Suspect`]. Changed under
     /// `header`, whose dirty mark has the same information.
     suspect: AtomicBool,
@@ -203,6 +206,7 @@ impl<S: Seam> Core<S> {
             saved_damage: None,
             stopped_visit: AtomicU64::new(0),
             hopeless_visit: AtomicU64::new(u64::MAX),
+            torn: false,
             suspect: AtomicBool::new(false),
         }
     }
@@ -235,6 +239,7 @@ impl<S: Seam> Core<S> {
         }
         // A close must not mark such a pool clean before it has been verified.
         let suspect = header.is_suspect() || torn.is_some() || options.mixed;
+        let is_torn = torn.is_some() || options.mixed;
         let unmarked = options.mixed || torn.is_some() && !header.is_dirty();
         let size = header.get(field::SIZE);
         if options.max_size == 0 {
@@ -263,6 +268,7 @@ impl<S: Seam> Core<S> {
         let saved = (header.get(field::SAVED), header.get(field::SAVED_BYTES));
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
+        core.torn = is_torn;
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
         }
@@ -282,7 +288,7 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Flushes the frontier and the commit words of the roots as found at an open.
+    /// Flushes the frontier, the batch word and the commit words of the roots as found at an open.
     ///
     /// A process that died may have left stores in the caches that it had not flushed. This process
     /// finds them there and builds on them, so a power loss must not undo them. The rest needs no
@@ -290,7 +296,9 @@ impl<S: Seam> Core<S> {
     /// finds at first touch.
     fn make_found_durable(&self) -> Result<()> {
         let memory = &self.memory;
-        memory.flush(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?, &points::FOUND);
+        for word in [FRONTIER_OFFSET, BATCH_OFFSET] {
+            memory.flush(memory.at(Offset::<Word>::new(word))?, &points::FOUND);
+        }
         for slot in 0..ROOT_SLOTS {
             // The fixed words have been durable since before the commit word. The scheme's words
             // share its cache line.

@@ -1,0 +1,325 @@
+//! How a batch is made.
+//!
+//! A batch is written to a *log*, a block of its own, before the first of its changes is made. The
+//! *batch word* of the pool leads to the log:
+//!
+//! 1. The thread holds the gate, so that nobody else makes a change until the batch is over.
+//! 2. It reads the values that the keys have, and writes them to the log together with the changes. The
+//!    log is durable before the batch word is stored.
+//! 3. The batch word is stored. Once it is durable, the batch takes place, whatever happens.
+//! 4. The changes are made as operations on their maps. Each is durable by itself, and readers may see it
+//!    at once, because a crash cannot undo it any more.
+//! 5. The batch word becomes 0. Once that is durable, the log's block is free.
+//!
+//! A pool that opens and finds a batch word makes all changes of the log again, before anything else
+//! is done with the pool. That does no harm to those that were made already, since nobody has changed
+//! the records since.
+//!
+//! A change can fail, because the pool is full for example. Then the batch word says that the batch is to
+//! be taken back, and all keys get back the values that they had. For each old record in a block, a block
+//! of its size is kept aside from the beginning, and freed just before the record is written again. An
+//! open that finds such a batch word only takes back.
+//!
+//! In three cases an open does neither. If the pool may be torn, pages of different moments are in it, and
+//! the batch word can be an old one: it is cleared. If the log is damaged, or names what is not there, the
+//! pool opens as it is, and a verification reports the damage. If the pool is opened for reading, the
+//! open fails with [`Error::Unfinished`], unless the user accepts what may be torn.
+
+use super::BatchRecord;
+use crate::db::bugs;
+use crate::db::open_map::{MapSeam, OpenMap};
+use crate::db::raw::{Form, bytes_of, check_types, word};
+use crate::db::roots::{self, MapInfo};
+use crate::db::store::Store;
+use crate::error::{Damage, Error, Result};
+use crate::index::{Bytes, Change, Index, Inline, Previous, Record, RecordForm};
+use crate::pmem::Seam;
+use crate::pool::batch::{self, Found, Log};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SLOTS;
+use crate::pool::unlinked::UnlinkedBlock;
+use std::sync::Arc;
+
+/// Fails if a map cannot have such a record, or a key to be removed if there is no value.
+pub(super) fn check(info: &MapInfo, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    match info.form {
+        RecordForm::Inline => {
+            let value = value.map(|value| word(value, "value")).transpose()?;
+            check_types::<Inline>(info, word(key, "key")?, value)
+        }
+        RecordForm::Bytes => {
+            Bytes::check_size(key, value)?;
+            check_types::<Bytes>(info, key, value)
+        }
+    }
+}
+
+/// A change in the log.
+struct Logged {
+    /// Slot of the map's root.
+    slot: usize,
+    key: Vec<u8>,
+    value: Option<Vec<u8>>,
+    /// The value before the batch.
+    before: Option<Vec<u8>>,
+}
+
+impl Logged {
+    /// Appends the change to a log.
+    ///
+    /// ```text
+    /// slot: 4 bytes | key: its length in 4 bytes, then it | value | value before
+    /// ```
+    ///
+    /// A value is its length and 1 in 4 bytes, then it; 0 stands for no value.
+    fn encode(&self, log: &mut Vec<u8>) {
+        log.extend((self.slot as u32).to_le_bytes());
+        log.extend((self.key.len() as u32).to_le_bytes());
+        log.extend(&self.key);
+        for value in [&self.value, &self.before] {
+            let len = value.as_ref().map_or(0, |value| value.len() as u32 + 1);
+            log.extend(len.to_le_bytes());
+            log.extend(value.iter().flatten());
+        }
+    }
+
+    /// Takes a change from the front of a log. Returns `None` if there is no whole one.
+    fn decode(log: &mut &[u8]) -> Option<Logged> {
+        let slot = number(log)? as usize;
+        let len = number(log)? as usize;
+        let key = log.split_off(..len)?.to_vec();
+        let mut value = || {
+            Some(match number(log)?.checked_sub(1) {
+                Some(len) => Some(log.split_off(..len as usize)?.to_vec()),
+                None => None,
+            })
+        };
+        Some(Logged { slot, key, value: value()?, before: value()? })
+    }
+}
+
+fn number(log: &mut &[u8]) -> Option<u32> {
+    log.split_off(..4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
+}
+
+/// Runs the same code for either record form. `$word` makes the form's keys and values from bytes.
+macro_rules! each_form {
+    ($map:expr, ($index:ident, $from:ident) => $body:expr) => {
+        match $map.form()? {
+            Form::Inline($index) => {
+                let $from = |bytes: &[u8]| word(bytes, "key or value");
+                $body
+            }
+            Form::Bytes($index) => {
+                let $from = |bytes| Ok::<&[u8], Error>(bytes);
+                $body
+            }
+        }
+    };
+}
+
+/// Puts a value, or removes the key.
+fn set(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    fn change<'a, R: Record>(
+        index: &dyn Index<R>,
+        key: R::Key<'a>,
+        value: Option<R::Value<'a>>,
+    ) -> Result<()> {
+        index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED).map(drop)
+    }
+    each_form!(map, (index, from) => change(index, from(key)?, value.map(from).transpose()?))
+}
+
+fn get(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    Ok(match map.form()? {
+        Form::Inline(index) => index.get(word(key, "key")?)?.map(bytes_of),
+        Form::Bytes(index) => index.get(key)?,
+    })
+}
+
+/// Returns the bytes of the block that a record takes, or 0 if none.
+fn block_bytes(map: &OpenMap, key: &[u8], value: &[u8]) -> Result<u64> {
+    Ok(each_form!(map, (index, from) => index.record_bytes(from(key)?, from(value)?)))
+}
+
+/// A change of a batch under way.
+struct Part<'c, S: Seam> {
+    map: Arc<OpenMap>,
+    change: Logged,
+    /// A block as large as that of the old record, if it has one.
+    kept: Option<UnlinkedBlock<'c, S>>,
+}
+
+impl<'c, S: Seam> Part<'c, S> {
+    fn new(core: &'c Core<S>, map: Arc<OpenMap>, change: Logged) -> Result<Self> {
+        let bytes = change.before.as_ref().map(|before| block_bytes(&map, &change.key, before));
+        let kept = match bytes.transpose()? {
+            None | Some(0) => None,
+            Some(bytes) => Some(UnlinkedBlock::allocate(core, bytes)?),
+        };
+        Ok(Part { map, change, kept })
+    }
+
+    fn make(&self) -> Result<()> {
+        set(&self.map, &self.change.key, self.change.value.as_deref())
+    }
+
+    /// Gives the key back the value that it had before the batch.
+    fn take_back(&mut self) -> Result<()> {
+        let Logged { key, before, .. } = &self.change;
+        self.kept = None;
+        // Most of what was never made needs no space this way.
+        if get(&self.map, key)? == *before {
+            Ok(())
+        } else {
+            set(&self.map, key, before.as_deref())
+        }
+    }
+}
+
+impl<S: MapSeam> Store<S> {
+    /// Makes all of the changes, or none; see [`Batch::commit`](crate::Batch::commit).
+    ///
+    /// # Errors
+    /// As `Batch::commit`.
+    pub fn make_batch(&self, required: &[BatchRecord], changes: &[BatchRecord]) -> Result<bool> {
+        self.check()?;
+        self.core.change_alone(|| {
+            if let Some(damage) = self.damaged_batch() {
+                return Err(damage.into());
+            }
+            for BatchRecord { map, key, value } in required {
+                if get(map, key)? != *value {
+                    return Ok(false);
+                }
+            }
+            if !changes.is_empty() {
+                self.log_and_make(changes)?;
+            }
+            Ok(true)
+        })
+    }
+
+    fn log_and_make(&self, changes: &[BatchRecord]) -> Result<()> {
+        let core = &*self.core;
+        let (mut bytes, mut parts) = (Vec::new(), Vec::new());
+        for BatchRecord { map, key, value } in changes {
+            let before = get(map, key)?;
+            let change = Logged { slot: map.slot, key: key.clone(), value: value.clone(), before };
+            change.encode(&mut bytes);
+            parts.push(Part::new(core, Arc::clone(map), change)?);
+        }
+        let mut log = Log::write(core, &bytes)?;
+        let seam = core.memory.seam();
+        if seam.seeded(&bugs::BATCH_MADE_EARLY) {
+            parts.iter().try_for_each(Part::make)?;
+        }
+        log.commit()?;
+        if seam.seeded(&bugs::BATCH_CLEARED_EARLY) {
+            log.clear()?;
+            return parts.iter().try_for_each(Part::make);
+        }
+        carry_out(parts, log).and_then(|taken_back| taken_back.map_or(Ok(()), Err))
+    }
+
+    /// Finishes the batch that a crash has cut short, if there is one. Nothing else has been done with
+    /// the pool yet.
+    pub(in crate::db) fn finish_batch(&self) -> Result<()> {
+        let (core, options) = (&self.core, self.core.options());
+        if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
+            return Ok(());
+        }
+        if options.read_only {
+            let accepts = options.accept_possibly_torn;
+            return if accepts { Ok(()) } else { Err(Error::Unfinished) };
+        }
+        if core.is_torn() {
+            tracing::warn!("a batch may have been under way when the pool was torn");
+            return core.change_alone(|| batch::forget(core));
+        }
+        let clean = !core.header().is_dirty();
+        let finished = core.change_alone(|| {
+            if clean {
+                return Err(batch::unexpected().into());
+            }
+            let Found { log, changes, taking_back } = Log::find(core)?;
+            let parts = match self.parts_of(&log, &changes) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    log.abandon();
+                    return Err(error);
+                }
+            };
+            if taking_back {
+                return take_back(parts, log);
+            }
+            if let Some(error) = carry_out(parts, log)? {
+                tracing::warn!(%error, "a batch that a crash has cut short was taken back");
+            }
+            Ok(())
+        });
+        match finished {
+            Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
+                tracing::warn!(%damage, "a batch was under way, and cannot be finished");
+                *core.memory.seam().lock(&self.damaged_batch) = Some(damage);
+                Ok(())
+            }
+            finished => finished,
+        }
+    }
+
+    /// Opens the maps that the log names, and keeps space aside.
+    fn parts_of(&self, log: &Log<'_, S>, mut changes: &[u8]) -> Result<Vec<Part<'_, S>>> {
+        let mut parts = Vec::new();
+        while !changes.is_empty() {
+            let change = Logged::decode(&mut changes).filter(|change| change.slot < ROOT_SLOTS);
+            let change = change.ok_or_else(|| log.damage("changes that can be decoded"))?;
+            let map = match roots::read(&self.core, change.slot)? {
+                Some(info) => self.open(change.slot, info, true)?,
+                None => None,
+            };
+            let map = map.ok_or_else(|| log.damage("changes of maps that exist"))?;
+            for value in [&change.value, &change.before] {
+                let checked = check(&map.info, &change.key, value.as_deref());
+                checked.map_err(|_| log.damage("records that their map can have"))?;
+            }
+            parts.push(Part::new(&self.core, map, change)?);
+        }
+        Ok(parts)
+    }
+
+    /// The damage of a batch that cannot be finished.
+    pub(in crate::db) fn damaged_batch(&self) -> Option<Damage> {
+        self.core.memory.seam().lock(&self.damaged_batch).clone()
+    }
+
+    /// Gives up a batch that cannot be finished. The caller holds the gate.
+    pub(in crate::db) fn give_up_batch(&self) -> Result<()> {
+        batch::forget(&self.core)?;
+        *self.core.memory.seam().lock(&self.damaged_batch) = None;
+        Ok(())
+    }
+}
+
+/// Makes the changes of a log. If one fails, takes all of them back and returns the error.
+fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, mut log: Log<'_, S>) -> Result<Option<Error>> {
+    match parts.iter().try_for_each(Part::make) {
+        Ok(()) => log.clear().map(|()| None),
+        Err(error) => {
+            log.mark_taken_back()?;
+            take_back(parts, log).map(|()| Some(error))
+        }
+    }
+}
+
+/// Gives all keys back the values that they had before the batch.
+fn take_back<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<()> {
+    for mut part in parts.into_iter().rev() {
+        match part.take_back() {
+            // The change itself has met the same damage, or a part of the map is lost anyway.
+            Err(Error::Damaged(damage)) => tracing::warn!(%damage, "a change cannot be taken back"),
+            taken => taken?,
+        }
+    }
+    log.clear()
+}
