@@ -3,16 +3,23 @@
 //! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
 //! damage. They do in pools that were closed and, where it can be seen, in pools that a kill left.
 
-use outlast::db::store::AnyIndex;
+use outlast::db::batch::BatchRecord;
+use outlast::db::store::{AnyIndex, OpenMap};
 use outlast::index::ea_pht::layout::{self as ea_pht, Kind, Link};
 use outlast::index::group::layout as group;
 use outlast::index::{Change, Previous};
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
-use outlast::pool::layout::{DIRTY, HEADER_OFFSETS, LACKS_ROOT, field};
+use outlast::pool::layout::{
+    BATCH_MAGIC, BATCH_OFFSET, DIRTY, FEATURE_BATCH, HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT,
+    field, pack_batch,
+};
+use outlast::pool::points;
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
-use outlast_check::fuzz::pool::{open, set_word, word_at};
+use outlast_check::fuzz::pool::{
+    Opening, Pool, bytes_of, create, map_info, open, open_by, open_map, set_word, word_at,
+};
 use outlast_check::fuzz::repair::repair;
 use outlast_check::fuzz::trial::Verdicts;
 use std::sync::{Arc, LazyLock};
@@ -329,4 +336,163 @@ fn a_table_of_too_many_buckets_is_noticed() {
         }
     }
     assert!(tables >= 3, "{tables}");
+}
+
+/// A pool that a kill has left with the log of a batch that was under way. Its maps `a` (inline) and `b`
+/// (byte strings) are in the slots 0 and 1, and have the key 1 with the value 10.
+fn with_log(scheme: Scheme, changes: &[u8], edit: impl FnOnce(&mut [u8], u64)) -> Vec<u8> {
+    let store = create(1, 12);
+    for (name, form) in [("a", RecordForm::Inline), ("b", RecordForm::Bytes)] {
+        let map = open_map(&store, map_info(scheme, name, form, 1, 2)).unwrap();
+        change(&map, Some(10));
+    }
+    let core = store.core();
+    core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE).unwrap();
+    let at = core.allocate(24 + changes.len() as u64).unwrap().offset;
+    let mut bytes = bytes_of(&store);
+    let crc = crc32c::crc32c(&core.header().id().to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &at.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, &(changes.len() as u64).to_le_bytes());
+    let crc = crc32c::crc32c_append(crc, changes);
+    let head = [BATCH_MAGIC, changes.len() as u64, u64::from(crc)];
+    head.iter().zip(0..).for_each(|(word, n)| set_word(&mut bytes, at + 8 * n, *word));
+    bytes[at as usize + 24..][..changes.len()].copy_from_slice(changes);
+    set_word(&mut bytes, BATCH_OFFSET, pack_batch(at, false));
+    edit(&mut bytes, at);
+    bytes
+}
+
+fn change(map: &OpenMap, value: Option<u64>) {
+    match map.index() {
+        AnyIndex::Inline(index) => {
+            let change = value.map_or(Change::Remove, Change::Put);
+            index.change(1, change, Previous::UNWANTED).unwrap();
+        }
+        AnyIndex::Bytes(index) => {
+            let value = value.map(u64::to_le_bytes);
+            let change = match &value {
+                Some(value) => Change::Put(&value[..]),
+                None => Change::Remove,
+            };
+            index.change(&[1], change, Previous::UNWANTED).unwrap();
+        }
+    }
+}
+
+fn value(store: &Pool, name: &str) -> Option<u64> {
+    match store.open_map(name).unwrap().index() {
+        AnyIndex::Inline(index) => index.get(1).unwrap(),
+        AnyIndex::Bytes(index) => {
+            let found = index.get(&[1]).unwrap();
+            found.map(|value| u64::from_le_bytes(value.try_into().unwrap()))
+        }
+    }
+}
+
+/// A change as it is in a log.
+fn logged(slot: u32, key: &[u8], values: [Option<u64>; 2]) -> Vec<u8> {
+    let mut bytes = [&slot.to_le_bytes()[..], &(key.len() as u32).to_le_bytes(), key].concat();
+    for value in values {
+        match value {
+            None => bytes.extend([0; 4]),
+            Some(value) => bytes.extend([&9u32.to_le_bytes()[..], &value.to_le_bytes()].concat()),
+        }
+    }
+    bytes
+}
+
+#[test]
+fn a_batch_that_a_kill_has_cut_short_is_made() {
+    for &scheme in Scheme::ALL {
+        let a = logged(0, &1u64.to_le_bytes(), [Some(20), Some(10)]);
+        let whole = [a, logged(1, &[1], [None, Some(10)])].concat();
+        let bytes = with_log(scheme, &whole, |_, _| ());
+        assert!(Verdicts::of(&bytes, &ALIVE).unwrap().all_sound(), "{scheme}");
+        let store = open(&bytes, &ALIVE).unwrap();
+        assert_eq!((value(&store, "a"), value(&store, "b")), (Some(20), None), "{scheme}");
+        // The next open does not make it again.
+        change(&store.open_map("a").unwrap(), Some(30));
+        let store = open(&bytes_of(&store), &ALIVE).unwrap();
+        assert_eq!(value(&store, "a"), Some(30), "{scheme}");
+        // One that was being taken back is taken back.
+        let back = with_log(scheme, &whole, |bytes, at| {
+            set_word(bytes, BATCH_OFFSET, pack_batch(at, true));
+        });
+        let store = open(&back, &ALIVE).unwrap();
+        assert_eq!((value(&store, "a"), value(&store, "b")), (Some(10), Some(10)), "{scheme}");
+        // Without the feature, the word is an unused one.
+        let unused = with_log(scheme, &whole, |bytes, _| {
+            for copy in HEADER_OFFSETS {
+                let at = copy + field::READ_ONLY_COMPATIBLE as u64 * 8;
+                let features = word_at(bytes, at) & !FEATURE_BATCH;
+                set_word(bytes, at, features);
+                let header = &bytes[copy as usize..][..(HEADER_WORDS - 1) * 8];
+                let sum = u64::from(crc32c::crc32c(header));
+                set_word(bytes, copy + (HEADER_WORDS as u64 - 1) * 8, sum);
+            }
+        });
+        let store = open(&unused, &ALIVE).unwrap();
+        assert_eq!((value(&store, "a"), value(&store, "b")), (Some(10), Some(10)), "{scheme}");
+        let read = Opening { read_only: true, ..Opening::default() };
+        assert!(open_by(&unused, &ALIVE, read).is_ok());
+    }
+}
+
+/// The pool opens and works, and a verification reports the batch once.
+#[test]
+fn a_batch_whose_log_is_damaged_is_reported() {
+    let key = 1u64.to_le_bytes();
+    let good = || logged(0, &key, [Some(20), Some(10)]);
+    let with = |other: Vec<u8>| [good(), other].concat();
+    let far = |n: u32| [&0u32.to_le_bytes()[..], &n.to_le_bytes(), &[7; 8]].concat();
+    for (what, changes) in [
+        ("a slot beyond all", with(logged(128, &key, [Some(20), None]))),
+        ("a slot without a map", with(logged(2, &key, [Some(20), None]))),
+        ("a key that is no word", with(logged(0, &[1], [Some(20), None]))),
+        ("half a change", with(good()[..20].to_vec())),
+        ("a key beyond the end", with(far(100))),
+        ("a key of 4 GiB", with(far(u32::MAX))),
+        ("a key that is too long", with(logged(1, &vec![1; 70_000], [Some(20), None]))),
+    ] {
+        for &scheme in Scheme::ALL {
+            given_up(scheme, what, &with_log(scheme, &changes, |_, _| ()));
+        }
+    }
+    type Edit = fn(&mut [u8], u64);
+    let edits: [(&str, Edit); 6] = [
+        ("another magic", |bytes, at| bytes[at as usize] ^= 1),
+        ("a length beyond all", |bytes, at| set_word(bytes, at + 8, 1 << 40)),
+        ("another checksum", |bytes, at| bytes[at as usize + 16] ^= 1),
+        ("a change that was changed", |bytes, at| bytes[at as usize + 30] ^= 1),
+        ("a word that leads between blocks", |bytes, at| {
+            set_word(bytes, BATCH_OFFSET, pack_batch(at + 8, false));
+        }),
+        ("a word with another checksum", |bytes, _| bytes[BATCH_OFFSET as usize + 6] ^= 1),
+    ];
+    for (what, edit) in edits {
+        for &scheme in Scheme::ALL {
+            given_up(scheme, what, &with_log(scheme, &good(), edit));
+        }
+    }
+}
+
+fn given_up(scheme: Scheme, what: &str, bytes: &[u8]) {
+    let store = open(bytes, &ALIVE).unwrap();
+    assert_eq!((value(&store, "a"), value(&store, "b")), (Some(10), Some(10)), "{scheme}: {what}");
+    let record = |value| BatchRecord {
+        map: store.open_map("b").unwrap(),
+        key: vec![1],
+        value: Some(vec![value; 8]),
+    };
+    let refused = store.make_batch(&[], &[record(1)]);
+    assert!(matches!(refused, Err(Error::Damaged(_))), "{scheme}: {what}: {refused:?}");
+    change(&store.open_map("a").unwrap(), Some(11));
+    let found = outlast::db::verify::verify(&store).unwrap();
+    assert_eq!(found.all_damage().count(), 1, "{scheme}: {what}: {found:?}");
+    let found = outlast::db::verify::verify(&store).unwrap();
+    assert!(found.is_sound(), "{scheme}: {what}: {found:?}");
+    assert!(store.make_batch(&[], &[record(2)]).unwrap(), "{scheme}: {what}");
+    let store = open(&bytes_of(&store), &ALIVE).unwrap();
+    assert_eq!(value(&store, "b"), Some(u64::from_le_bytes([2; 8])), "{scheme}: {what}");
+    assert_eq!(value(&store, "a"), Some(11), "{scheme}: {what}");
 }

@@ -297,6 +297,22 @@ struct Walk<'f, 'r> {
     watch: &'r mut dyn FnMut(u64),
 }
 
+/// Returns whether these bytes are whole changes of a batch.
+fn are_changes(mut bytes: &[u8]) -> bool {
+    fn field(bytes: &mut &[u8], less: u32) -> Option<()> {
+        let len = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);
+        bytes.split_off(..len.saturating_sub(less) as usize).map(drop)
+    }
+    while !bytes.is_empty() {
+        let slot = bytes.split_off(..4).is_some_and(|slot| slot[0] < 128 && slot[1..] == [0; 3]);
+        let fields = [0, 1, 1].into_iter().all(|less| field(&mut bytes, less).is_some());
+        if !slot || !fields {
+            return false;
+        }
+    }
+    true
+}
+
 impl Walk<'_, '_> {
     /// Checks the batch word, and the log that it leads to. The log counts as free: the next open makes
     /// the batch, and then it is.
@@ -318,7 +334,7 @@ impl Walk<'_, '_> {
             let whole = magic == BATCH_MAGIC && len <= self.largest_block();
             let changes = self.image.bytes(offset + 24, if whole { len } else { 0 })?;
             let parts = [&self.id[..], &offset.to_le_bytes(), &len.to_le_bytes(), &changes];
-            Ok(whole && u64::from(crc(&parts)) == sum)
+            Ok(whole && u64::from(crc(&parts)) == sum && are_changes(&changes))
         });
         if !matches!(log, Ok(true)) {
             self.problem(Damage::new(offset, "the log of a batch", "something else"));

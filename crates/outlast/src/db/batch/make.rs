@@ -229,34 +229,27 @@ impl<S: MapSeam> Store<S> {
         if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
             return Ok(());
         }
-        if options.read_only {
-            let accepts = options.accept_possibly_torn;
-            return if accepts { Ok(()) } else { Err(Error::Unfinished) };
+        if options.read_only && !options.accept_possibly_torn {
+            return Err(Error::Unfinished);
         }
         if core.is_torn() {
             tracing::warn!("a batch may have been under way when the pool was torn");
-            return core.change_alone(|| batch::forget(core));
+            let read_only = options.read_only;
+            return if read_only { Ok(()) } else { core.change_alone(|| batch::forget(core)) };
         }
-        let clean = !core.header().is_dirty();
-        let finished = core.change_alone(|| {
-            if clean {
-                return Err(batch::unexpected().into());
-            }
-            let Found { log, changes, taking_back } = Log::find(core)?;
-            let parts = match self.parts_of(&log, &changes) {
-                Ok(parts) => parts,
-                Err(error) => {
+        let found = match core.header().is_dirty() {
+            true => Log::find(core).map_err(Error::from),
+            false => Err(batch::unexpected().into()),
+        };
+        let finished = found.and_then(|Found { log, changes, taking_back }| {
+            let changes = match decode(&log, &changes) {
+                Ok(changes) if !options.read_only => changes,
+                looked_at => {
                     log.abandon();
-                    return Err(error);
+                    return looked_at.map(drop);
                 }
             };
-            if taking_back {
-                return take_back(parts, log);
-            }
-            if let Some(error) = carry_out(parts, log)? {
-                tracing::warn!(%error, "a batch that a crash has cut short was taken back");
-            }
-            Ok(())
+            core.change_alone(|| self.finish(log, changes, taking_back))
         });
         match finished {
             Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
@@ -268,24 +261,39 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    /// Opens the maps that the log names, and keeps space aside.
-    fn parts_of(&self, log: &Log<'_, S>, mut changes: &[u8]) -> Result<Vec<Part<'_, S>>> {
-        let mut parts = Vec::new();
-        while !changes.is_empty() {
-            let change = Logged::decode(&mut changes).filter(|change| change.slot < ROOT_SLOTS);
-            let change = change.ok_or_else(|| log.damage("changes that can be decoded"))?;
-            let map = match roots::read(&self.core, change.slot)? {
-                Some(info) => self.open(change.slot, info, true)?,
-                None => None,
-            };
-            let map = map.ok_or_else(|| log.damage("changes of maps that exist"))?;
-            for value in [&change.value, &change.before] {
-                let checked = check(&map.info, &change.key, value.as_deref());
-                checked.map_err(|_| log.damage("records that their map can have"))?;
+    fn finish(&self, log: Log<'_, S>, changes: Vec<Logged>, taking_back: bool) -> Result<()> {
+        let part = |change| self.part_of(&log, change);
+        let parts = match changes.into_iter().map(part).collect::<Result<Vec<_>>>() {
+            Ok(parts) => parts,
+            Err(error) => {
+                // Not if there is no space: the next open may have some.
+                if !error.is_full() {
+                    log.abandon();
+                }
+                return Err(error);
             }
-            parts.push(Part::new(&self.core, map, change)?);
+        };
+        if taking_back {
+            return take_back(parts, log);
         }
-        Ok(parts)
+        if let Some(error) = carry_out(parts, log)? {
+            tracing::warn!(%error, "a batch that a crash has cut short was taken back");
+        }
+        Ok(())
+    }
+
+    /// Opens the map that a change names, and keeps space aside.
+    fn part_of(&self, log: &Log<'_, S>, change: Logged) -> Result<Part<'_, S>> {
+        let map = match roots::read(&self.core, change.slot)? {
+            Some(info) => self.open(change.slot, info, true)?,
+            None => None,
+        };
+        let map = map.ok_or_else(|| log.damage("changes of maps that exist"))?;
+        for value in [&change.value, &change.before] {
+            let checked = check(&map.info, &change.key, value.as_deref());
+            checked.map_err(|_| log.damage("records that their map can have"))?;
+        }
+        Part::new(&self.core, map, change)
     }
 
     /// The damage of a batch that cannot be finished.
@@ -299,6 +307,16 @@ impl<S: MapSeam> Store<S> {
         *self.core.memory.seam().lock(&self.damaged_batch) = None;
         Ok(())
     }
+}
+
+/// Reads the changes of a log.
+fn decode<S: Seam>(log: &Log<'_, S>, mut bytes: &[u8]) -> Result<Vec<Logged>> {
+    let mut changes = Vec::new();
+    while !bytes.is_empty() {
+        let change = Logged::decode(&mut bytes).filter(|change| change.slot < ROOT_SLOTS);
+        changes.push(change.ok_or_else(|| log.damage("changes that can be decoded"))?);
+    }
+    Ok(changes)
 }
 
 /// Makes the changes of a log. If one fails, takes all of them back and returns the error.
