@@ -42,6 +42,23 @@ fn check(name: &str, lines: [&str; 3]) {
     assert!(pool.is_file(), "{name} keeps its pool");
 }
 
+/// The program in the README is an example, word for word.
+#[test]
+fn readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let source = std::fs::read_to_string(root.join("examples/readme.rs")).unwrap();
+    let programs: Vec<_> = text.split("```rust\n").skip(1).collect();
+    assert_eq!(programs.len(), 1);
+    assert_eq!(programs[0].split("```").next(), Some(&source[..]));
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let done = Command::new(program("readme")).current_dir(&dir).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+    assert!(dir.path().join("ages.pool").is_file());
+}
+
 #[test]
 fn url_shortener() {
     let first = "2000 links with 20000 visits";
