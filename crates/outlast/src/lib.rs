@@ -40,6 +40,132 @@
 //! 8. A full pool, a full disk, a second process, a read-only file, a file of another version: each
 //!    is a typed [`Error`], and no data is lost.
 //!
+//! # How to
+//!
+//! The folder `examples` of this crate has whole programs: `url_shortener`, `sessions`, `time_series`,
+//! `bulk_load` and `crash_and_reopen`. `cargo run --release --example sessions` runs one. Here is
+//! what they are made of.
+//!
+//! ## Count words
+//!
+//! [`Map::add`] is atomic, and an absent key counts as 0. So any number of threads can count.
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let pool = outlast::PoolOptions::new().anonymous()?;
+//! let counts = pool.map::<str, u64>("counts")?;
+//! for word in "the cat saw the dog".split_whitespace() {
+//!     counts.add(word, 1)?;
+//! }
+//! assert_eq!(counts.get("the")?, Some(2));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Expire sessions
+//!
+//! The value has the time at which the session ends. [`Map::alter`] prolongs a session unless it has
+//! expired. [`Map::retain`] removes what has expired, and never a session that another thread
+//! prolongs at the same moment. `examples/sessions.rs` does this with a struct as the value.
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let pool = outlast::PoolOptions::new().anonymous()?;
+//! let ends = pool.map::<[u8; 16], u64>("sessions")?;
+//! let (id, now) = ([7; 16], 1_000);
+//! ends.insert(&id, &(now + 900))?;
+//! let prolonged = ends.alter(&id, |end| end.filter(|end| **end > now).map(|_| now + 1_800))?;
+//! assert_eq!(prolonged, Some(2_800));
+//! let expired = ends.retain(|_, end| *end > 2_800)?;
+//! assert_eq!(expired, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Store a time series
+//!
+//! Tuples are ordered part by part. With the sensor first, the readings of one sensor are next to each
+//! other, in the order of time. `examples/time_series.rs` also condenses old readings.
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let pool = outlast::PoolOptions::new().anonymous()?;
+//! let readings = pool.ordered_map::<(u32, u64), f64>("readings")?;
+//! for time in 0..100 {
+//!     readings.put(&(7, time), &(20.0 + time as f64))?;
+//! }
+//! let hour = readings.range((7, 10)..(7, 70)).collect::<outlast::Result<Vec<_>>>()?;
+//! assert_eq!((hour.len(), hour[0]), (60, ((7, 10), 30.0)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Change records that belong together
+//!
+//! A crash leaves all changes of a [`Batch`] or none. `examples/url_shortener.rs` and
+//! `examples/crash_and_reopen.rs` use batches.
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let pool = outlast::PoolOptions::new().anonymous()?;
+//! let titles = pool.map::<u64, str>("titles")?;
+//! let by_title = pool.ordered_map::<str, u64>("by title")?;
+//! let mut batch = pool.batch();
+//! batch.put(&titles, &1, "Emma")?.put(&by_title, "Emma", &1)?;
+//! batch.commit()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Back up
+//!
+//! [`Pool::snapshot`] copies a pool from within the program that has it open.
+//! [`PoolOptions::backup`] copies a pool that another process has open, if it has a journal. Do not copy the
+//! file of an open pool by other means: such a copy is refused.
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let pool = outlast::PoolOptions::new().anonymous()?;
+//! # let path = dir.path().join("copy.pool");
+//! pool.snapshot(&path)?; // From here on, the copy survives a power loss.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ## Recover after a crash or a power loss
+//!
+//! After the death of the process, open the pool as always. There is nothing else to do. After a power loss,
+//! that is so on persistent memory and with a [journal](PoolOptions::journal). A pool on an ordinary
+//! disk without a journal can be torn. Then opening it fails with [`Error::PossiblyTorn`]. Go back
+//! to the last snapshot, or look whether the pool is sound all the same:
+//!
+//! ```
+//! # fn main() -> outlast::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("index.pool");
+//! # // SAFETY: no one else writes this file while the pool is open.
+//! # unsafe { outlast::PoolOptions::new().create(&path)? }.close()?;
+//! use outlast::{Error, PoolOptions};
+//!
+//! // SAFETY: no one else writes this file while the pool is open.
+//! let pool = match unsafe { PoolOptions::new().open(&path) } {
+//!     Err(Error::PossiblyTorn { .. }) => {
+//!         let options = PoolOptions::new().accept_possibly_torn(true);
+//!         // SAFETY: as above.
+//!         let pool = unsafe { options.open(&path)? };
+//!         pool.verify()?.ensure_sound()?; // If this fails, `Map::salvage` has what can be read.
+//!         pool
+//!     }
+//!     opened => opened?,
+//! };
+//! # pool.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Even if the pool is sound, any of the changes after the last [`Pool::sync`] may be missing.
+//!
 //! # Layers
 //!
 //! [`Pool`], [`Map`] and [`OrderedMap`] are the public interface. Below it lie [`index`] (the

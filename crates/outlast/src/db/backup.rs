@@ -51,6 +51,31 @@ impl PoolOptions {
     /// the other options, the journal's [directory](crate::JournalOptions::directory) and the directory of its
     /// [working file](crate::JournalOptions::working_directory) count.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new());
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.create(&path)? };
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// pool.wait_durable()?;
+    ///
+    /// // Any process can do this, while the pool is open.
+    /// let copy = dir.path().join("copy.pool");
+    /// // SAFETY: no one writes the pool's file except through the pool.
+    /// let done = unsafe { PoolOptions::new().backup(&path, &copy)? };
+    /// assert!(done.in_use);
+    ///
+    /// // SAFETY: no one else writes the copy while it is open.
+    /// let copy = unsafe { PoolOptions::new().open(&copy)? };
+    /// assert_eq!(copy.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoJournal`] if another process has the pool open for writing and it has no journal;
     /// [`Error::IncompleteJournal`]; [`Error::Io`], also if the files changed too much in each of

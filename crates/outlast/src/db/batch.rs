@@ -84,6 +84,20 @@ impl Batch {
     /// Adds a change of a map of unknown types: puts `value`, or removes `key` if there is none. See
     /// [`RawMap`] for the bytes. If a key is named more than once, the last change counts.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// let ages = pool.raw_map("ages")?;
+    /// let mut batch = pool.batch();
+    /// batch.change_raw(&ages, b"Ada", None)?;
+    /// batch.change_raw(&ages, b"Bob", Some(&40u64.to_le_bytes()))?;
+    /// batch.commit()?;
+    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Bob")?, Some(40));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Invalid`] if the map is one of another pool, or if its types do not allow these bytes;
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`].
@@ -125,11 +139,33 @@ impl Batch {
     }
 
     /// Counts the changes.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// let mut batch = pool.batch();
+    /// batch.put(&ages, "Ada", &36)?.remove(&ages, "Bob")?;
+    /// assert_eq!(batch.len(), 2);
+    /// batch.commit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
     /// Returns whether there are no changes.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let batch = pool.batch();
+    /// assert!(batch.is_empty());
+    /// batch.commit()?; // Does nothing.
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
@@ -138,6 +174,19 @@ impl Batch {
     /// whether they hold; if not, nothing is changed. When this returns, the changes are durable as
     /// those of any operation are ([`Pool::durability`](crate::Pool::durability)), and the batch is empty
     /// again.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// let mut batch = pool.batch();
+    /// batch.put(&ages, "Ada", &36)?;
+    /// assert_eq!(ages.get("Ada")?, None, "nothing has happened yet");
+    /// batch.commit()?;
+    /// assert_eq!(ages.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As any change of a map; [`Error::ReadOnly`]; [`Error::Invalid`] if the log of the batch would be larger

@@ -180,6 +180,19 @@ impl Pool {
     }
 
     /// Begins a batch: changes of several records, of which a crash leaves all or none.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let names = pool.map::<u64, str>("names")?;
+    /// let numbers = pool.map::<str, u64>("numbers")?;
+    /// let mut batch = pool.batch();
+    /// batch.put(&names, &1, "Ada")?.put(&numbers, "Ada", &1)?;
+    /// batch.commit()?;
+    /// assert_eq!(names.get(&1)?.as_deref(), Some("Ada"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn batch(&self) -> Batch {
         Batch::new(Arc::clone(&self.inner))
     }
@@ -214,6 +227,17 @@ impl Pool {
 
     /// Opens the map `name`, whatever its types.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// let ages = pool.raw_map("ages")?;
+    /// assert_eq!(ages.info().value_schema, "u64");
+    /// assert_eq!(ages.get(b"Ada")?, Some(36u64.to_le_bytes().to_vec()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
     pub fn raw_map(&self, name: &str) -> Result<RawMap> {
@@ -223,6 +247,16 @@ impl Pool {
     /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
     /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program is to open it with
     /// a tuple, an array or a struct of its own of up to 8 bytes, ask for the form that it uses.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.raw_map_with("ages", "str", "u64", &outlast::MapOptions::new())?;
+    /// ages.put(b"Ada", &36u64.to_le_bytes())?;
+    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`map_with`](Pool::map_with).
@@ -240,6 +274,24 @@ impl Pool {
     /// Opens the map of this description, or creates it: with the same name, types, record form, scheme
     /// and settings. So a map of one pool can be copied into another.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// let other = outlast::PoolOptions::new().anonymous()?;
+    /// for info in pool.maps() {
+    ///     let info = info?;
+    ///     let copy = other.raw_map_like(&info)?;
+    ///     for record in pool.raw_map(&info.name)?.iter() {
+    ///         let (key, value) = record?;
+    ///         copy.put(&key, &value)?;
+    ///     }
+    /// }
+    /// assert_eq!(other.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`map_with`](Pool::map_with).
     pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
@@ -249,6 +301,20 @@ impl Pool {
     }
 
     /// Lists every map. A damaged root appears as the error that opening it would return.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?;
+    /// pool.ordered_map::<u64, str>("log")?;
+    /// for info in pool.maps() {
+    ///     let info = info?;
+    ///     println!("{}: {} to {}, {}", info.name, info.key_schema, info.value_schema, info.scheme());
+    /// }
+    /// assert_eq!(pool.maps().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn maps(&self) -> Vec<Result<MapInfo>> {
         self.inner.store.maps().into_iter().map(|(_, info)| info).collect()
     }
@@ -257,6 +323,17 @@ impl Pool {
     /// or gone. Other handles to it fail with [`Error::MapDropped`], and its space is freed once
     /// they are gone.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// pool.drop_map("ages")?;
+    /// assert!(pool.maps().is_empty());
+    /// assert!(matches!(ages.get("Ada"), Err(outlast::Error::MapDropped)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoSuchMap`], [`Error::ReadOnly`].
     pub fn drop_map(&self, name: &str) -> Result<()> {
@@ -264,6 +341,22 @@ impl Pool {
     }
 
     /// Returns which failures the pool's memory survives.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new());
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.create(&path)? };
+    /// let durability = pool.durability();
+    /// assert!(durability.survives_process_death);
+    /// println!("a power loss loses {:?} at most", durability.interval);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn durability(&self) -> Durability {
         let core = self.inner.store.core();
         let medium = core.options().medium;
@@ -282,6 +375,19 @@ impl Pool {
     /// Makes everything that has returned durable against a power loss, on media where returning does
     /// not imply that. Writers wait meanwhile; readers do not.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// # // SAFETY: no one else writes this file while the pool is open.
+    /// # let pool = unsafe { outlast::PoolOptions::new().create(&path)? };
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// pool.sync()?; // A power loss between here and the next change loses nothing.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`] if the system could not write everything back. Without a journal, the pool is
     /// suspect from then on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`]
@@ -297,6 +403,23 @@ impl Pool {
     ///
     /// On persistent memory this returns at once. With a journal it takes a cut and one write to the
     /// disk. Without one, it is [`sync`](Pool::sync), which holds writers back meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new());
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.create(&path)? };
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// ages.insert("Bob", &40)?;
+    /// pool.wait_durable()?; // From here on, both survive a power loss.
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, so a
@@ -314,6 +437,25 @@ impl Pool {
     /// Copies the pool to `path` as a cleanly closed pool, and replaces any file there. Once this
     /// returns, the copy is durable. Writers wait meanwhile; that wait is short where the file
     /// system can share blocks between files.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::PoolOptions;
+    ///
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// pool.snapshot(&path)?;
+    /// ages.insert("Bob", &40)?;
+    ///
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let copy = unsafe { PoolOptions::new().open(&path)? };
+    /// assert_eq!(copy.map::<str, u64>("ages")?.len()?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Locked`] if the pool at `path` is open; [`Error::Invalid`] if `path` is this pool
@@ -352,6 +494,17 @@ impl Pool {
     /// Closes the pool: makes it durable and marks it as closed cleanly. From then on, calls
     /// through other handles fail with [`Error::NotOpen`].
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// pool.close()?;
+    /// assert!(matches!(ages.get("Ada"), Err(outlast::Error::NotOpen(_))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if that had
     /// failed before. The pool is closed all the same, and opens as after a crash.
@@ -365,6 +518,14 @@ impl Pool {
     /// Does one step of background work, for pools opened without a background thread. Returns
     /// whether there may be more to do.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().background(false).anonymous()?;
+    /// while pool.step()? {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As any operation. The next call continues the work.
     pub fn step(&self) -> Result<bool> {
@@ -374,16 +535,43 @@ impl Pool {
     /// Length in bytes of the longest value that every map of this pool accepts, whatever its key.
     /// This is [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less where pages are small
     /// ([`PoolOptions::page_bits`](crate::PoolOptions::page_bits)).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// assert_eq!(pool.max_value_bytes(), outlast::MAX_VALUE_BYTES);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn max_value_bytes(&self) -> usize {
         value_max(self.inner.store.core().geometry)
     }
 
     /// The pool's id: a random number, chosen at creation.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let other = outlast::PoolOptions::new().anonymous()?;
+    /// assert_ne!(pool.id(), other.id());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn id(&self) -> u128 {
         self.inner.store.core().header().id()
     }
 
     /// Returns the pool's statistics.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let stats = pool.stats();
+    /// println!("{} of at most {} bytes", stats.size, stats.limit);
+    /// assert!(stats.free_page_bytes < stats.size);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> PoolStats {
         let store = &self.inner.store;
         let core = store.core();

@@ -26,6 +26,18 @@ impl Pool {
     /// Opens the map `name`, or creates it if there is none. Creation is atomic, also across a
     /// crash.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36), "the same map");
+    /// // A map opens as the types that it was created with, and as no others.
+    /// assert!(matches!(pool.map::<u64, u64>("ages"), Err(outlast::Error::MapMismatch { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::MapMismatch`] if the map exists with other types; [`Error::TooManyMaps`],
     /// [`Error::PoolFull`] or [`Error::ReadOnly`] if it cannot be created.
@@ -34,6 +46,18 @@ impl Pool {
     }
 
     /// As [`map`](Pool::map), with options.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// use outlast::{MapOptions, Scheme};
+    ///
+    /// let options = MapOptions::new().scheme(Scheme::Clevel);
+    /// let ages = pool.map_with::<str, u64>("ages", &options)?;
+    /// assert_eq!(ages.info().scheme(), Scheme::Clevel);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`map`](Pool::map), and [`Error::Invalid`] for options that are out of range or do not
@@ -64,6 +88,17 @@ impl Pool {
     ///
     /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let log = pool.ordered_map::<u64, str>("log")?;
+    /// log.insert(&1700, "closed")?;
+    /// log.insert(&900, "opened")?;
+    /// assert_eq!(log.first()?, Some((900, "opened".into())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`map`](Pool::map). Also [`Error::MapMismatch`] if the map exists and its scheme keeps no
     /// key order.
@@ -75,6 +110,19 @@ impl Pool {
     }
 
     /// As [`ordered_map`](Pool::ordered_map), with options.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// use outlast::MapOptions;
+    ///
+    /// // Smaller leaves: more memory, and less work for each insert.
+    /// let options = MapOptions::new().leaf_slots(28);
+    /// let log = pool.ordered_map_with::<u64, str>("log", &options)?;
+    /// log.insert(&900, "opened")?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that are out of

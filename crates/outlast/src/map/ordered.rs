@@ -133,6 +133,17 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// holds for [`last`](Self::last), [`floor`](Self::floor) and [`ceiling`](Self::ceiling). These
     /// calls read a whole leaf of up to 56 records, where [`get`](Map::get) reads one record.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let heights = pool.ordered_map::<i32, str>("heights")?;
+    /// heights.insert(&-430, "Dead Sea")?;
+    /// heights.insert(&8848, "Everest")?;
+    /// assert_eq!(heights.first()?, Some((-430, "Dead Sea".into())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As any call; see [`Map`].
     pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
@@ -140,6 +151,17 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     }
 
     /// Returns the record with the greatest key.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let heights = pool.ordered_map::<i32, str>("heights")?;
+    /// heights.insert(&-430, "Dead Sea")?;
+    /// heights.insert(&8848, "Everest")?;
+    /// assert_eq!(heights.last()?, Some((8848, "Everest".into())));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As any call; see [`Map`].
@@ -149,6 +171,18 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
 
     /// Returns the record with the greatest key that is not above `key`.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let heights = pool.ordered_map::<i32, str>("heights")?;
+    /// heights.insert(&-430, "Dead Sea")?;
+    /// heights.insert(&8848, "Everest")?;
+    /// assert_eq!(heights.floor(&0)?, Some((-430, "Dead Sea".into())));
+    /// assert_eq!(heights.floor(&-431)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As any call; see [`Map`].
     pub fn floor(&self, key: &K) -> Result<Option<(K::Owned, V::Owned)>> {
@@ -156,6 +190,18 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     }
 
     /// Returns the record with the least key that is not below `key`.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let heights = pool.ordered_map::<i32, str>("heights")?;
+    /// heights.insert(&-430, "Dead Sea")?;
+    /// heights.insert(&8848, "Everest")?;
+    /// assert_eq!(heights.ceiling(&0)?, Some((8848, "Everest".into())));
+    /// assert_eq!(heights.ceiling(&-430)?, Some((-430, "Dead Sea".into())));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As any call; see [`Map`].
@@ -214,6 +260,19 @@ macro_rules! prefixed {
         impl<V: Value + ?Sized> OrderedMap<$type, V> {
             /// Iterates over the records whose keys begin with `prefix`, in key order, from either
             /// end. See [`range`](OrderedMap::range).
+            ///
+            /// ```
+            /// # fn main() -> outlast::Result<()> {
+            /// let pool = outlast::PoolOptions::new().anonymous()?;
+            /// let sizes = pool.ordered_map::<str, u64>("sizes")?;
+            /// for (file, size) in [("doc/a", 3), ("src/a", 10), ("src/b", 20), ("srcs", 1)] {
+            ///     sizes.insert(file, &size)?;
+            /// }
+            /// let in_src: Vec<_> = sizes.prefix("src/").collect::<outlast::Result<_>>()?;
+            /// assert_eq!(in_src, [("src/a".to_owned(), 10), ("src/b".to_owned(), 20)]);
+            /// # Ok(())
+            /// # }
+            /// ```
             pub fn prefix(&self, prefix: &$type) -> Range<$type, V> {
                 let (low, high) = prefix.with_bytes(|bytes| (bytes.to_vec(), above_all_with(bytes)));
                 let low = Bound::Included(&low[..]);
@@ -242,6 +301,20 @@ pub struct Range<K: ?Sized, V: ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
     /// Sets how many records are read at once and buffered. Default: 64.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let squares = pool.ordered_map::<u64, u64>("squares")?;
+    /// for n in 0..1_000 {
+    ///     squares.insert(&n, &(n * n))?;
+    /// }
+    /// // Only three are wanted, so there is no need to read 64.
+    /// let three: Vec<_> = squares.range(10..).with_batch(3).take(3).collect::<outlast::Result<_>>()?;
+    /// assert_eq!(three, [(10, 100), (11, 121), (12, 144)]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.raw = self.raw.with_batch(records);

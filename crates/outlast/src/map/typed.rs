@@ -106,6 +106,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// The map's description in its root.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert_eq!((&ages.info().name[..], &ages.info().key_schema[..]), ("ages", "str"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn info(&self) -> &MapInfo {
         self.raw.info()
     }
@@ -164,6 +173,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// lookup meets a change by another thread that is not durable yet, it waits for that change or
     /// persists it, depending on the scheme. After a crash, the first lookup in a part of the map
     /// also repairs that part.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.get("Ada")?, Some(36));
+    /// assert_eq!(ages.get("Bob")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline(always)]
     pub fn get(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
@@ -183,6 +203,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// reused either ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does
     /// not keep the pool open. Once the last handle is gone, reading through it fails with
     /// [`Error::NotOpen`].
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let pages = pool.map::<str, [u8]>("pages")?;
+    /// pages.insert("/", &[7; 100_000])?;
+    /// let mut head = [0; 16];
+    /// if let Some(page) = pages.get_ref("/")? {
+    ///     page.bytes().read_at(0, &mut head)?; // Copies 16 bytes, not 100,000.
+    /// }
+    /// assert_eq!(head, [7; 16]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn get_ref(&self, key: &K) -> Result<Option<Ref<V>>> {
         let record = match self.raw.map.form()? {
             Form::Inline(index) => index.get_ref(key.to_word())?,
@@ -194,12 +228,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Returns whether the map has a value for `key`.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert!(ages.contains_key("Ada")? && !ages.contains_key("Bob")?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn contains_key(&self, key: &K) -> Result<bool> {
         Ok(self.get_ref(key)?.is_some())
     }
 
     /// Inserts `value` if `key` is absent. Returns whether it inserted. If several threads insert
     /// the same key at once, exactly one of them succeeds.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert!(ages.insert("Ada", &36)?);
+    /// assert!(!ages.insert("Ada", &37)?);
+    /// assert_eq!(ages.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::PoolFull`] or [`Error::DiskFull`] if there is no space; [`Error::KeyTooLarge`],
@@ -211,6 +266,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Inserts `value`, or replaces the value of `key`. Returns the previous value.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert_eq!(ages.put("Ada", &36)?, None);
+    /// assert_eq!(ages.put("Ada", &37)?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`insert`](Map::insert).
     #[inline]
@@ -219,6 +284,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Replaces the value of `key` if it is present. Returns whether it did.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert!(!ages.update("Ada", &36)?);
+    /// ages.insert("Ada", &36)?;
+    /// assert!(ages.update("Ada", &37)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`insert`](Map::insert).
@@ -261,6 +337,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Replaces the value of `key` if it is `expected`, compared byte by byte. Returns whether it
     /// did.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let owners = pool.map::<str, u64>("owners")?;
+    /// owners.insert("printer", &17)?;
+    /// // Of several threads that try this, one succeeds.
+    /// assert!(owners.compare_swap("printer", &17, &18)?);
+    /// assert!(!owners.compare_swap("printer", &17, &19)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`insert`](Map::insert).
     pub fn compare_swap(&self, key: &K, expected: &V, new: &V) -> Result<bool> {
@@ -286,6 +374,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// `change` runs under no lock, and runs again if another thread changed the value meanwhile.
     /// If it panics, the map is unchanged.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let prices = pool.map::<str, u64>("prices")?;
+    /// prices.insert("bolts", &100)?;
+    /// let raise = |price: &u64| Some(price * 105 / 100);
+    /// assert_eq!(prices.fetch_update("bolts", raise)?, Some(100));
+    /// assert_eq!(prices.get("bolts")?, Some(105));
+    /// assert_eq!(prices.fetch_update("nuts", raise)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`insert`](Map::insert).
     pub fn fetch_update<F>(&self, key: &K, mut change: F) -> Result<Option<V::Owned>>
@@ -303,6 +404,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Removes `key` if it is present. Returns the previous value. A removal needs no space, so it
     /// works in a full pool.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.remove("Ada")?, Some(36));
+    /// assert_eq!(ages.remove("Ada")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remove(&self, key: &K) -> Result<Option<V::Owned>> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
@@ -359,16 +471,53 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Estimates the number of records from a sample of the structure, without reading all of it.
     /// Exact for small maps at rest.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u64, u64>("squares")?;
+    /// for n in 0..1_000 {
+    ///     squares.insert(&n, &(n * n))?;
+    /// }
+    /// let estimate = squares.len_estimate()?;
+    /// assert!((900..=1_100).contains(&estimate));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn len_estimate(&self) -> Result<u64> {
         self.raw.len_estimate()
     }
 
     /// Returns the index's statistics.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u64, u64>("squares")?;
+    /// for n in 0..1_000 {
+    ///     squares.insert(&n, &(n * n))?;
+    /// }
+    /// let stats = squares.stats()?;
+    /// println!("{} of {} slots are in use", stats.records_estimate, stats.slots);
+    /// assert!(stats.slots >= 1_000);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Result<IndexStats> {
         self.raw.stats()
     }
 
     /// Returns the untyped view of this map.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.raw().get(b"Ada")?, Some(36u64.to_le_bytes().to_vec()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn raw(&self) -> &RawMap {
         &self.raw
     }

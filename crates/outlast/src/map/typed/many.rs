@@ -51,6 +51,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// keys overlap. Where the map is larger than the caches, this is several times faster than one
     /// `get` after another.
     ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// assert_eq!(ages.get_many(&["Ada", "Bob"])?, [Some(36), None]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`get`](Map::get).
     pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {

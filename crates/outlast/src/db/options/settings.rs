@@ -1,0 +1,311 @@
+//! The settings of [`PoolOptions`].
+
+use super::PoolOptions;
+use crate::db::journal::JournalOptions;
+use crate::pmem::{Disk, Latency, MediumKind};
+use crate::pool::core::{ProgressListener, RecoveryProgress};
+
+impl PoolOptions {
+    /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
+    /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
+    /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
+    /// (192 KiB; with pages below 64 KiB less, with larger ones two pages) is refused with
+    /// [`Error::Invalid`](crate::Error::Invalid), which names the least one.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().initial_size(64 << 20).anonymous()?;
+    /// assert_eq!(pool.stats().size, 64 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn initial_size(mut self, bytes: u64) -> Self {
+        self.core.initial_size = bytes;
+        self
+    }
+
+    /// Sets the size that the pool may not exceed, in bytes; 0 means no limit and is the default.
+    /// The limit is stored in the pool. When an existing pool is opened, a limit given here
+    /// replaces the stored one. A pool that is larger than its limit opens, and does not grow: what
+    /// finds no free space fails with [`Error::PoolFull`](crate::Error::PoolFull).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().max_size(4 << 20).anonymous()?;
+    /// let blobs = pool.map::<u64, [u8]>("blobs")?;
+    /// let full = (0..).find_map(|n| blobs.insert(&n, &[7; 60_000]).err()).unwrap();
+    /// assert!(full.is_full());
+    /// assert!(blobs.delete(&0)?, "removing needs no space");
+    /// assert!(blobs.insert(&0, &[7; 60_000])?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.core.max_size = bytes;
+        self
+    }
+
+    /// Sets the log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space, so
+    /// small pages make small pools. Default: 16.
+    ///
+    /// A value has to fit into one region of the pool, which has `2^(2 * page_bits - 3)` bytes less
+    /// its descriptors. Pools with pages below 2^16 bytes therefore accept shorter values than
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES): 1.8 MB with 2^12, 31 MB with 2^14, 126 MB with
+    /// 2^15 ([`Pool::max_value_bytes`](crate::Pool::max_value_bytes)).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let options = outlast::PoolOptions::new().page_bits(12).initial_size(256 << 10);
+    /// let pool = options.anonymous()?;
+    /// assert_eq!(pool.stats().page_bits, 12);
+    /// assert!(pool.max_value_bytes() < 2_000_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn page_bits(mut self, page_bits: u32) -> Self {
+        self.core.page_bits = page_bits;
+        self
+    }
+
+    /// Treats the file as persistent memory: every operation flushes and fences as it would there,
+    /// and `latency` is added. This is for measurements. It changes nothing about which failures
+    /// the file survives.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// use outlast::pmem::{Latency, MediumKind};
+    /// use std::time::Duration;
+    ///
+    /// let slow = Latency { per_line: Duration::from_nanos(300), ..Latency::default() };
+    /// let pool = outlast::PoolOptions::new().emulate_pm(slow).anonymous()?;
+    /// assert_eq!(pool.durability().medium, MediumKind::EmulatedPm);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn emulate_pm(mut self, latency: Latency) -> Self {
+        self.emulate_pm = Some(latency);
+        self
+    }
+
+    /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
+    /// ([`MediumKind::Journal`]). Operations then work on a file in memory, and the file at the pool's
+    /// path is brought up to date in the background.
+    ///
+    /// A power loss takes back at most the changes of the last [interval](JournalOptions::interval)
+    /// and of the commit under way, and none that was [waited for](crate::Pool::wait_durable). It leaves the
+    /// pool as it was between two operations. Process death loses nothing, as without a journal.
+    ///
+    /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
+    /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
+    /// is recovered and closed first.) A pool that has a journal keeps it, with or without this option.
+    /// [`Pool::snapshot`](crate::Pool::snapshot) makes a pool without a journal.
+    ///
+    /// The pool must fit into memory. Opening it after a reboot reads all of it.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new());
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open_or_create(&path)? };
+    /// let orders = pool.map::<u64, str>("orders")?;
+    /// orders.insert(&1, "12 bolts")?;
+    /// pool.wait_durable()?; // Before anybody is told that the order was accepted.
+    /// pool.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = Some(options);
+        self
+    }
+
+    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
+    /// pre-faults new pages and syncs an idle pool ([`idle_sync`](Self::idle_sync)). Without it,
+    /// [`Pool::step`](crate::Pool::step) reclaims and grows. Default: yes.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().background(false).anonymous()?;
+    /// // When the program has nothing better to do:
+    /// while pool.step()? {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Sets whether the background thread [syncs](crate::Pool::sync) a pool that no call has changed for one
+    /// to two seconds, so that a reboot or a power loss then finds it clean. Only on a file system
+    /// with a page cache ([`MediumKind::PageCache`]): no other medium needs it. Default: yes.
+    ///
+    /// The price: a change that comes during such a sync waits for its end, and the first change after it
+    /// waits until the dirty mark is on the disk, as with any `sync`. If a pool is changed again soon
+    /// after each of them, the time without changes is doubled up to about a minute. Where changes are
+    /// seconds apart and must never wait for the disk, turn this off.
+    ///
+    /// While the pool is open, a copy of its file is refused as before
+    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
+    /// `sync`, `snapshot` or `wait_durable`, and no change has been made since.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::PoolOptions;
+    ///
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { PoolOptions::new().idle_sync(false).create(&path)? };
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// pool.sync()?; // The program says when.
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn idle_sync(mut self, sync: bool) -> Self {
+        self.idle_sync = sync;
+        self
+    }
+
+    /// Sets how many threads open a map whose scheme reads the whole map when it is opened
+    /// ([`linear_recovery`]). Default: the number of processors.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::PoolOptions;
+    ///
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { PoolOptions::new().recovery_threads(2).open_or_create(&path)? };
+    /// let log = pool.ordered_map::<u64, str>("log")?; // Two threads read it.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`linear_recovery`]: crate::index::SchemeRow::linear_recovery
+    #[must_use]
+    pub fn recovery_threads(mut self, threads: usize) -> Self {
+        self.core.recovery.threads = threads;
+        self
+    }
+
+    /// Sets a function that receives the progress of such an opening, and of the rebuild of a journaled
+    /// pool (where [`parts`](RecoveryProgress::parts) are the epochs of the journal). Any of the opening
+    /// threads may call it, at any time during the opening. It must not use the pool: the opening
+    /// thread holds the lock under which other maps are opened.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::PoolOptions;
+    ///
+    /// # // SAFETY: no one else writes this file while the pool is open.
+    /// # let pool = unsafe { PoolOptions::new().create(&path)? };
+    /// # pool.ordered_map::<u64, str>("log")?.insert(&1, "opened")?;
+    /// # pool.close()?;
+    /// let options = PoolOptions::new().recovery_progress(|progress| {
+    ///     eprintln!("{} of {} parts", progress.parts_done, progress.parts);
+    /// });
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open(&path)? };
+    /// let log = pool.ordered_map::<u64, str>("log")?; // Calls the function.
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn recovery_progress(
+        mut self,
+        tell: impl Fn(RecoveryProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.core.recovery.progress = Some(ProgressListener::new(tell));
+        self
+    }
+
+    /// Opens the pool even if a power loss may have torn it
+    /// ([`Error::PossiblyTorn`](crate::Error::PossiblyTorn)), so that it can be verified and its readable
+    /// records salvaged.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{Error, PoolOptions};
+    ///
+    /// # let live = dir.path().join("live.pool");
+    /// # // SAFETY: no one else writes this file while the pool is open.
+    /// # let pool = unsafe { PoolOptions::new().create(&live)? };
+    /// # pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// # std::fs::copy(&live, &path).unwrap();
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let opened = unsafe { PoolOptions::new().open(&path) };
+    /// assert!(matches!(opened, Err(Error::PossiblyTorn { .. })));
+    ///
+    /// let options = PoolOptions::new().accept_possibly_torn(true);
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open(&path)? };
+    /// pool.verify()?.ensure_sound()?;
+    /// pool.close()?; // From here on, it opens like any other.
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn accept_possibly_torn(mut self, accept: bool) -> Self {
+        self.core.accept_possibly_torn = accept;
+        self
+    }
+
+    /// For tests: sets the number of the hash function of a new pool.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hash_function(mut self, number: u32) -> Self {
+        self.core.hash_function = number;
+        self
+    }
+
+    /// For tests and benchmarks: sets the hash seed and the id of a new pool, instead of random
+    /// ones.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn identity(mut self, seed: u64, id: u128) -> Self {
+        self.core.identity = Some((seed, id));
+        self
+    }
+
+    /// For tests: sets the file system that the pool's calls go to.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// For tests: sets the medium to record and to judge by, instead of the detected one. Does not
+    /// affect flushing.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn medium(mut self, kind: MediumKind) -> Self {
+        self.taken_for = Some(kind);
+        self
+    }
+
+    /// For tests: sets the boot id, instead of the system's.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn boot_id(mut self, boot: u128) -> Self {
+        self.core.boot = boot;
+        self
+    }
+}
