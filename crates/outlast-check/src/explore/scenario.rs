@@ -108,7 +108,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("reopen", "close and reopen", usual, common::reopen, &[&pool::SAVED]);
     let batches = [&pool::BATCH_LOG, &pool::BATCH_COMMIT, &pool::BATCH_DONE];
     add("batch", "changes of several maps", usual, common::batch, &batches);
-    let full = PoolShape { pages: 34, max_pages: 160, ..usual };
+    let full = PoolShape { pages: 34, max_pages: 64, ..usual };
     add("batch-full", "a batch that the pool has no space for", full, common::batch_full, &batches);
     add("collide", "keys of one hash", colliding, common::collide, &[]);
     add("blocks", "blocks of all sizes, reused", usual, common::blocks, freed);

@@ -155,6 +155,12 @@ impl Alloc {
                 // frontier. Once the frontier has passed that end, its descriptor would look valid.
                 self.release(core, page, 1)?;
             } else if free {
+                if left.is_some() {
+                    // A process that died may not have flushed the release. If a part of the run were
+                    // claimed and a power loss then undid it, two runs would overlap.
+                    let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
+                    core.memory.persist(core.memory.at(offset)?, &points::FOUND);
+                }
                 seam.lock(&self.space).give(page, 1);
             }
             return Ok(page + 1);
