@@ -69,11 +69,11 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
 /// caches. If it is still not durable when the operation returns, a power loss can undo it.
 ///
 /// The same holds for what the second run stores: a repair must not outlive the state that made it
-/// necessary.
+/// necessary. Once a word is durable, a later store to it is like any other.
 ///
 /// `events` must include the loads.
 pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<Undurable> {
-    let first: BTreeMap<u64, &'static Point> =
+    let mut first: BTreeMap<u64, &'static Point> =
         pending.iter().map(|(&offset, word)| (offset, word.point)).collect();
     // The flushes of the dead process may or may not have completed, and no fence waits for them.
     pending.values_mut().for_each(|word| word.flushed_by.clear());
@@ -110,6 +110,10 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
                     rests(&read, repaired, &pending, &operation, &mut found);
                 }
                 track(&mut pending, event);
+                if event.access == Access::Fence {
+                    first.retain(|offset, _| pending.contains_key(offset));
+                    read.retain(|offset, _| pending.contains_key(offset));
+                }
             }
         }
     }
@@ -255,8 +259,13 @@ mod tests {
         assert_eq!(rests(&[begin.clone(), load.clone(), end()]), 1);
         assert_eq!(rests(&[begin.clone(), load.clone(), fence(0), end()]), 1, "not flushed again");
         assert_eq!(rests(&[begin.clone(), load.clone(), flush(64, 8), fence(0), end()]), 0);
-        assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load, end()]), 0);
-        assert_eq!(rests(&[begin, end()]), 0);
+        assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load.clone(), end()]), 0);
+        assert_eq!(rests(&[begin.clone(), end()]), 0);
+        // Stored again, beside another store that is durable sooner.
+        let again = [begin, load, store(72, &INSERT), flush(72, 8), store(192, &INSERT)];
+        let ends = [flush(192, 8), fence(0), end()];
+        assert_eq!(rests(&[&again[..], &ends].concat()), 1);
+        assert_eq!(rests(&[&[flush(64, 8), fence(0)], &again[..], &ends].concat()), 0);
         let fenced = [store(72, &INSERT), flush(72, 8), fence(0)];
         assert!(pending_after(&fenced).is_empty());
     }
