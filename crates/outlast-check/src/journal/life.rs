@@ -1,25 +1,27 @@
 //! A life: a recorded run on a journaled pool.
 
+mod pool;
+
+use pool::{Now, Pool, Working};
+
 use super::mutants::Wrong;
 use super::rebuild::{Fork, Rebuild};
 use super::{Counts, Ledger, Trial};
 use crate::explore::image::second_run;
 use crate::explore::{Case, Recording, Setting};
-use crate::model::{GARBAGE, Image, lengths, stored};
+use crate::model::{GARBAGE, Image, lengths};
 use crate::random::Random;
 use crate::state::{Checked, Fault, Judge, State, ensure};
 use outlast::Error;
 use outlast::journal::base::{Base, PAGE, Pages};
-use outlast::journal::epoch::{Change, LINE};
+use outlast::journal::epoch::LINE;
 use outlast::journal::files::{Directory, JournalFile};
 use outlast::journal::log::Writer;
 use outlast::journal::meta::{META_OFFSETS, Meta};
 use outlast::journal::running::{Journal, Settings, Source};
 use outlast::journal::segment::{Owner, remove_others};
 use outlast::journal::sim::{BASE, SimDisk};
-use outlast::pmem::{Access, Disk, Event, Mark, Notes};
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -49,184 +51,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn io_fault(what: &str) -> impl Fn(io::Error) -> Fault {
     move |error| Fault(format!("{what}: {error}"))
-}
-
-/// The working file and its notes.
-struct Working {
-    notes: Arc<Notes>,
-    file: File,
-}
-
-impl Working {
-    fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Arc<Working>> {
-        // In memory, where a hole of terabytes costs nothing.
-        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
-        let file = file.map_err(io_fault("a file for the notes"))?;
-        let disk = Disk::default();
-        let made = Notes::create(&disk, &file, capacity).and_then(|notes| {
-            notes.cover(&disk, &file, len)?;
-            Ok(notes)
-        });
-        let notes = made.map_err(|e| Fault(format!("notes: {e:?}")))?;
-        notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
-        Ok(Arc::new(Working { notes: Arc::new(notes), file }))
-    }
-
-    fn durable(&self) -> u64 {
-        self.notes.control()[DURABLE].load(Ordering::Relaxed)
-    }
-}
-
-/// What a life changes.
-struct Now {
-    memory: Vec<u8>,
-    moment: usize,
-    /// The file's lengths that are still to come.
-    growths: Vec<(usize, u64)>,
-    len: u64,
-    random: Random,
-    journal: Option<Arc<Journal>>,
-    /// The file could not grow, so nothing more happens.
-    stuck: bool,
-}
-
-/// The pool of a life, as the journal sees it.
-struct Pool {
-    at: usize,
-    run: Arc<Recording>,
-    working: Arc<Working>,
-    ledger: Arc<Mutex<Ledger>>,
-    wrong: Option<Wrong>,
-    now: RefCell<Now>,
-}
-
-impl Pool {
-    fn at(&self) -> At {
-        At { stage: self.at, moment: self.now.borrow().moment }
-    }
-
-    fn is_over(&self) -> bool {
-        let now = self.now.borrow();
-        now.stuck || now.moment >= self.run.events.len()
-    }
-
-    /// Lets so many events happen.
-    fn advance(&self, events: usize) {
-        for _ in 0..events {
-            let (moment, journal) = {
-                let now = self.now.borrow();
-                (now.moment, now.journal.clone())
-            };
-            let Some(event) = self.run.events.get(moment) else { return };
-            let due = self.now.borrow().growths.first().copied().filter(|g| g.0 <= moment);
-            if let Some((_, len)) = due {
-                if !self.grow(journal.as_deref(), len) {
-                    self.now.borrow_mut().stuck = true;
-                    return;
-                }
-                let mut now = self.now.borrow_mut();
-                now.growths.remove(0);
-                now.len = len;
-            }
-            let mut now = self.now.borrow_mut();
-            apply(&mut now.memory, &self.working.notes, event, self.wrong);
-            now.moment += 1;
-        }
-    }
-
-    /// Grows base and notes. A disk that refuses is asked again: the run goes on as if it had not.
-    fn grow(&self, journal: Option<&Journal>, len: u64) -> bool {
-        let extended = self.wrong == Some(Wrong::GrownLate)
-            || journal.is_none_or(|j| (0..30).any(|_| j.extend_base(len).is_ok()));
-        let Working { notes, file } = &*self.working;
-        extended && notes.cover(&Disk::default(), file, len).is_ok()
-    }
-
-    /// Goes on until no operation is in flight.
-    fn come_to_rest(&self) {
-        loop {
-            let At { moment, .. } = self.at();
-            let is_at_rest = self.run.in_flight(moment).is_none();
-            if is_at_rest || self.is_over() {
-                return;
-            }
-            self.advance(1);
-        }
-    }
-
-    fn some_events(&self, most: u64) {
-        let events = self.now.borrow_mut().random.below(most.max(1));
-        self.advance(events as usize);
-    }
-
-    fn image(&self) -> Image {
-        let now = self.now.borrow();
-        Image { bytes: now.memory[..now.len as usize].to_vec(), hash: now.moment as u64 }
-    }
-}
-
-/// Lets an event happen.
-fn apply(memory: &mut [u8], notes: &Notes, event: &Event, wrong: Option<Wrong>) {
-    if let Some((offset, value)) = stored(event)
-        && let Some(word) = memory.get_mut(offset as usize..offset as usize + 8)
-    {
-        word.copy_from_slice(&value.to_le_bytes());
-    }
-    match event.access {
-        Access::Flush { offset, bytes } => {
-            let all = if wrong == Some(Wrong::OneLineNoted) { bytes.min(1) } else { bytes };
-            notes.note(offset as usize, all as usize);
-        }
-        Access::Store { offset, nontemporal: true, .. } => notes.note(offset as usize, 8),
-        _ => {}
-    }
-}
-
-impl Source for Pool {
-    fn cut(&self, _: bool, begin: &mut dyn FnMut(), change: &mut Change) -> outlast::Result<bool> {
-        begin();
-        if self.wrong != Some(Wrong::GateNotHeld) {
-            self.come_to_rest();
-        }
-        let stuck = Error::NotOpen("the run cannot go on");
-        if self.now.borrow().stuck {
-            return Err(stuck);
-        }
-        change.clear();
-        let notes = &self.working.notes;
-        notes.take(|lines| change.announce(lines));
-        let now = self.now.borrow();
-        change.fill(|line, image, _| {
-            image.copy_from_slice(&now.memory[line as usize * LINE..][..LINE]);
-        });
-        drop(now);
-        let durable = self.working.durable();
-        let mut ledger = lock(&self.ledger);
-        ledger.settle(durable);
-        // An empty cut needs no epoch: the last one has all of it.
-        let epoch = durable + u64::from(!change.is_empty());
-        ledger.ends.entry(epoch).or_default().push(self.at());
-        ledger.settle(durable);
-        Ok(true)
-    }
-
-    fn pause(&self, _: Duration) {}
-
-    fn read(&self, page: u64, out: &mut [u8]) {
-        // Operations go on while a page is copied.
-        let half = out.len() / 2;
-        for part in [0..half, half..out.len()] {
-            self.some_events(3);
-            let now = self.now.borrow();
-            let from = page as usize * PAGE + part.start;
-            let bytes = now.memory.get(from..from + part.len()).unwrap_or_default();
-            out[part.start..part.start + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.now.borrow().len
-    }
 }
 
 impl Ledger {
@@ -597,18 +421,6 @@ impl Story<'_> {
         .map_err(&failed)?;
         remove_others(&self.disk, owner).map_err(&failed)?;
         self.live(pool, base, writer, Pages::none(epoch))
-    }
-}
-
-impl Pool {
-    /// Lets so many events happen, or fewer if the recorded process dies. Returns whether it did.
-    fn advance_to_death(&self, events: usize) -> bool {
-        let from = self.at().moment;
-        let until = (from + events).min(self.run.events.len());
-        let is_death = |e: &Event| matches!(e.access, Access::Mark(Mark::Death));
-        let death = self.run.events[from..until].iter().position(is_death);
-        self.advance(death.map_or(until - from, |at| at + 1));
-        death.is_some()
     }
 }
 
