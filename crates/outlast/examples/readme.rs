@@ -1,3 +1,5 @@
+//! The program of the README.
+
 use outlast::PoolOptions;
 
 fn main() -> outlast::Result<()> {

@@ -19,9 +19,6 @@ use outlast::pool::points as pool;
 /// `HEADER_SIZE`, the header that announces a growth: the thread that grows the pool fences again
 /// before it moves the frontier. Another thread that moves the frontier first depends on this fence
 /// alone.
-///
-/// `BATCH_BACK`: a crash while a batch is taken back may leave the word that says to make it. The open
-/// then makes it or takes it back, and either is right, because the call has not returned.
 const POOL: &[Equivalent] = &[
     Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
     Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },
@@ -31,24 +28,6 @@ const POOL: &[Equivalent] = &[
         ways: DROPPED,
         reason: Reason::OtherThreads,
     },
-    Equivalent { point: &pool::BATCH_BACK, act: Act::Flush, ways: FLUSH, reason: Reason::Progress },
-    Equivalent {
-        point: &pool::BATCH_BACK,
-        act: Act::Fence,
-        ways: DROPPED,
-        reason: Reason::Progress,
-    },
-];
-
-/// A flush that is missing, or made before what it is for.
-const FLUSH: &[Wrong] = &[
-    Wrong::Dropped,
-    Wrong::DroppedOnce(Which::First),
-    Wrong::DroppedOnce(Which::Second),
-    Wrong::DroppedOnce(Which::Last),
-    Wrong::DroppedOnce(Which::Seeded(1)),
-    Wrong::DroppedOnce(Which::Seeded(2)),
-    Wrong::BeforeStores,
 ];
 
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];

@@ -195,8 +195,8 @@ impl Batch {
     ///
     /// The pool may have no space left while the batch is under way. Then what was changed is taken
     /// back, and readers can have seen it. Space for that is kept aside. If it does not suffice all the
-    /// same, every later call fails with [`Error::NotOpen`] until the pool is opened again, which takes
-    /// back the rest.
+    /// same, every later call fails with [`Error::NotOpen`] until the pool is opened again, which makes
+    /// all of the batch or takes back the rest.
     pub fn commit(&mut self) -> Result<bool> {
         let held = self.pool.store.make_batch(&self.required, &self.changes)?;
         self.required.clear();

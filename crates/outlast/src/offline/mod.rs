@@ -321,9 +321,8 @@ impl Walk<'_, '_> {
         if self.features & FEATURE_BATCH == 0 || word == 0 {
             return Ok(());
         }
-        let low = word & LOW48;
-        let offset = low & !1;
-        if word >> 48 != fold16(u64::from(crc(&[&low.to_le_bytes()]))) || !self.dirty {
+        let offset = word & LOW48;
+        if word >> 48 != fold16(u64::from(crc(&[&offset.to_le_bytes()]))) || !self.dirty {
             let expected = "0, or in a pool that was not closed the offset of a batch's log";
             self.problem(Damage::new(BATCH_OFFSET, expected, format!("{word:#x}")));
             return Ok(());

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! log:   magic | bytes of the changes | CRC-32C of id, offset, bytes, changes | the changes
-//! word:  0, or the log's offset, in bit 0 whether the batch is to be taken back, and in bits 48 to
-//!        63 a checksum
+//! word:  0, or the log's offset and in bits 48 to 63 a checksum
 //! ```
 
 use super::core::Core;
@@ -70,16 +69,6 @@ fn has_feature<S: Seam>(core: &Core<S>) -> bool {
     core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0
 }
 
-/// A log that an open has found.
-pub struct Found<'c, S: Seam> {
-    /// The log.
-    pub log: Log<'c, S>,
-    /// Its changes.
-    pub changes: Vec<u8>,
-    /// Whether they are to be taken back.
-    pub taking_back: bool,
-}
-
 impl<'c, S: Seam> Log<'c, S> {
     /// Writes a log. It is durable when this returns, and nothing leads to it yet.
     ///
@@ -107,14 +96,15 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(Log { core, block, under_way: false })
     }
 
-    /// Finds the log of a batch that is [under way](is_under_way). The pool was just opened.
+    /// Finds the log of a batch that is [under way](is_under_way), and its changes. The pool was just
+    /// opened.
     ///
     /// # Errors
     /// [`Damage`] if the word, or what it leads to, is no log of this pool, or if the pool cannot have a
     /// batch under way.
-    pub fn find(core: &'c Core<S>) -> Result<Found<'c, S>, Damage> {
+    pub fn find(core: &'c Core<S>) -> Result<(Self, Vec<u8>), Damage> {
         let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
-        let (offset, taking_back) = unpack_batch(word).ok_or_else(|| {
+        let offset = unpack_batch(word).ok_or_else(|| {
             let expected = "the offset of a batch's log and its checksum";
             Damage::new(BATCH_OFFSET, expected, format!("{word:#x}"))
         })?;
@@ -135,7 +125,7 @@ impl<'c, S: Seam> Log<'c, S> {
         // The trace does not find it.
         core.alloc().mark(core, offset, None)?;
         let block = UnlinkedBlock::part(core, offset);
-        Ok(Found { log: Log { core, block, under_way: true }, changes, taking_back })
+        Ok((Log { core, block, under_way: true }, changes))
     }
 
     /// Returns the damage of a log that does not hold what is expected.
@@ -147,12 +137,7 @@ impl<'c, S: Seam> Log<'c, S> {
     pub fn commit(&mut self) -> Result<()> {
         self.block.set_linked();
         self.under_way = true;
-        set(self.core, pack_batch(self.block.offset(), false), &points::BATCH_COMMIT)
-    }
-
-    /// Marks the batch as one that is to be taken back.
-    pub fn mark_taken_back(&mut self) -> Result<()> {
-        set(self.core, pack_batch(self.block.offset(), true), &points::BATCH_BACK)
+        set(self.core, pack_batch(self.block.offset()), &points::BATCH_COMMIT)
     }
 
     /// Leaves the log where it is, for ever.

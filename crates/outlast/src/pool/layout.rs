@@ -241,18 +241,16 @@ pub fn pack_roots(commits: u32, sequence: u64) -> u64 {
     1 << 63 | (sequence & 0x7fff_ffff) << 32 | u64::from(commits)
 }
 
-/// Encodes the batch word: the offset of the log, in bit 0 whether the batch is to be taken back, and a
-/// checksum in the high 16 bits.
-pub fn pack_batch(offset: u64, taking_back: bool) -> u64 {
-    let low = offset | u64::from(taking_back);
-    let crc = crc32c::crc32c(&low.to_le_bytes());
-    low | u64::from(crc ^ crc >> 16) << 48
+/// Encodes the batch word: the offset of the log, and a checksum in the high 16 bits.
+pub fn pack_batch(offset: u64) -> u64 {
+    let crc = crc32c::crc32c(&offset.to_le_bytes());
+    offset | u64::from(crc ^ crc >> 16) << 48
 }
 
 /// Decodes a batch word that is not 0. Returns `None` if it is damaged.
-pub fn unpack_batch(word: u64) -> Option<(u64, bool)> {
-    let (offset, taking_back) = (word & 0xffff_ffff_fffe, word & 1 == 1);
-    (pack_batch(offset, taking_back) == word).then_some((offset, taking_back))
+pub fn unpack_batch(word: u64) -> Option<u64> {
+    let offset = word & 0xffff_ffff_ffff;
+    (pack_batch(offset) == word).then_some(offset)
 }
 
 /// First word of the log of a batch: its magic.

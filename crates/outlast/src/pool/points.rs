@@ -46,8 +46,6 @@ crate::commit_points! { "pool":
     BATCH_LOG = "batch: log": store, flush, fence;
     /// The batch word. Once it is durable, the batch takes place. Durable before the first change.
     BATCH_COMMIT = "batch: word": store, flush, fence;
-    /// The batch word of a batch that is to be taken back. Durable before the first change is taken back.
-    BATCH_BACK = "batch: word of taking back": store, flush, fence;
     /// The batch word, which becomes 0 when all changes are durable. Durable before another thread
     /// changes a record, and before the log is free.
     BATCH_DONE = "batch: word cleared": store, flush, fence;

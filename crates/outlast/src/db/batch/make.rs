@@ -15,10 +15,10 @@
 //! is done with the pool. That does no harm to those that were made already, since nobody has changed
 //! the records since.
 //!
-//! A change can fail, because the pool is full for example. Then the batch word says that the batch is to
-//! be taken back, and all keys get back the values that they had. For each old record in a block, a block
-//! of its size is kept aside from the beginning, and freed just before the record is written again. An
-//! open that finds such a batch word only takes back.
+//! A change can fail, because the pool is full for example. Then all keys get back the values that they
+//! had. For each old record in a block, a block of its size is kept aside from the beginning, and freed
+//! just before the record is written again. If even that fails, the pool is not used any more. The next
+//! open, like one after a crash meanwhile, tries the changes again, and takes them back if one fails.
 //!
 //! In three cases an open does neither. If the pool may be torn, pages of different moments are in it, and
 //! the batch word can be an old one: it is cleared. If the log is damaged, or names what is not there, the
@@ -34,7 +34,7 @@ use crate::db::store::Store;
 use crate::error::{Damage, Error, Result};
 use crate::index::{Bytes, Change, Index, Inline, Previous, Record, RecordForm};
 use crate::pmem::Seam;
-use crate::pool::batch::{self, Found, Log};
+use crate::pool::batch::{self, Log};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::unlinked::UnlinkedBlock;
@@ -241,7 +241,7 @@ impl<S: MapSeam> Store<S> {
             true => Log::find(core).map_err(Error::from),
             false => Err(batch::unexpected().into()),
         };
-        let finished = found.and_then(|Found { log, changes, taking_back }| {
+        let finished = found.and_then(|(log, changes)| {
             let changes = match decode(&log, &changes) {
                 Ok(changes) if !options.read_only => changes,
                 looked_at => {
@@ -249,7 +249,7 @@ impl<S: MapSeam> Store<S> {
                     return looked_at.map(drop);
                 }
             };
-            core.change_alone(|| self.finish(log, changes, taking_back))
+            core.change_alone(|| self.finish(log, changes))
         });
         match finished {
             Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
@@ -261,7 +261,7 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    fn finish(&self, log: Log<'_, S>, changes: Vec<Logged>, taking_back: bool) -> Result<()> {
+    fn finish(&self, log: Log<'_, S>, changes: Vec<Logged>) -> Result<()> {
         let part = |change| self.part_of(&log, change);
         let parts = match changes.into_iter().map(part).collect::<Result<Vec<_>>>() {
             Ok(parts) => parts,
@@ -273,9 +273,6 @@ impl<S: MapSeam> Store<S> {
                 return Err(error);
             }
         };
-        if taking_back {
-            return take_back(parts, log);
-        }
         if let Some(error) = carry_out(parts, log)? {
             tracing::warn!(%error, "a batch that a crash has cut short was taken back");
         }
@@ -320,13 +317,10 @@ fn decode<S: Seam>(log: &Log<'_, S>, mut bytes: &[u8]) -> Result<Vec<Logged>> {
 }
 
 /// Makes the changes of a log. If one fails, takes all of them back and returns the error.
-fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, mut log: Log<'_, S>) -> Result<Option<Error>> {
+fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option<Error>> {
     match parts.iter().try_for_each(Part::make) {
         Ok(()) => log.clear().map(|()| None),
-        Err(error) => {
-            log.mark_taken_back()?;
-            take_back(parts, log).map(|()| Some(error))
-        }
+        Err(error) => take_back(parts, log).map(|()| Some(error)),
     }
 }
 
