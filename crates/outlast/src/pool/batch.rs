@@ -80,11 +80,11 @@ impl<'c, S: Seam> Log<'c, S> {
             let why = format!("its log takes {bytes} bytes, at most {max} are possible");
             return Err(Error::Invalid { what: "batch", why });
         }
+        let block = UnlinkedBlock::allocate(core, bytes)?;
         if !has_feature(core) {
             set(core, 0, &points::BATCH_FIRST)?;
             core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
         }
-        let block = UnlinkedBlock::allocate(core, bytes)?;
         let words = core.memory.words(block.offset(), bytes.next_multiple_of(8))?;
         let head = [BATCH_MAGIC, changes.len() as u64, checksum(core, block.offset(), changes)];
         for (word, value) in words.iter().zip(head) {
