@@ -344,6 +344,7 @@ fn a_pool_in_use_is_locked() {
     let maps: Vec<_> = stat[1..].iter().map(|map| map["name"].as_str().unwrap()).collect();
     assert_eq!(maps, ["main", "counts"]);
     assert!(place.run(["stat"]).expect(0).text().contains("in use"));
+    pool.drop_map("counts").unwrap();
     drop(pool);
     place.run(["get", "k"]).expect(0);
 }

@@ -3,7 +3,6 @@
 use super::typed::Map;
 use super::types::{Key, Value};
 use crate::db::batch::Batch;
-use crate::db::raw::RawMap;
 use crate::error::Result;
 use crate::index::RecordForm;
 
@@ -32,7 +31,9 @@ impl Batch {
         key: &K,
         value: &V,
     ) -> Result<&mut Self> {
-        self.with(map, key, Some(value), Self::change_raw)
+        self.with(map, key, Some(value), |batch, key, value| {
+            batch.change_raw(map.raw(), key, value).map(drop)
+        })
     }
 
     /// Adds to a map that `key` is removed, if it is present.
@@ -58,7 +59,9 @@ impl Batch {
         map: &Map<K, V>,
         key: &K,
     ) -> Result<&mut Self> {
-        self.with(map, key, None, Self::change_raw)
+        self.with(map, key, None, |batch, key, value| {
+            batch.change_raw(map.raw(), key, value).map(drop)
+        })
     }
 
     /// Requires that `key` has this value, or is absent if there is none, before the first change of the
@@ -73,7 +76,9 @@ impl Batch {
         key: &K,
         value: Option<&V>,
     ) -> Result<&mut Self> {
-        self.with(map, key, value, Self::require_raw)
+        self.with(map, key, value, |batch, key, value| {
+            batch.require_raw(map.raw(), key, value).map(drop)
+        })
     }
 
     /// Calls `add` with the bytes of a record.
@@ -82,19 +87,19 @@ impl Batch {
         map: &Map<K, V>,
         key: &K,
         value: Option<&V>,
-        add: for<'b> fn(&'b mut Self, &RawMap, &[u8], Option<&[u8]>) -> Result<&'b mut Self>,
+        add: impl FnOnce(&mut Self, &[u8], Option<&[u8]>) -> Result<()>,
     ) -> Result<&mut Self> {
-        let raw = map.raw();
         match (map.info().form, value) {
             (RecordForm::Inline, value) => {
                 let value = value.map(|value| value.to_word().to_le_bytes());
                 let value = value.as_ref().map(|value| value.as_slice());
-                add(self, raw, &key.to_word().to_le_bytes(), value)
+                add(self, &key.to_word().to_le_bytes(), value)
             }
             (RecordForm::Bytes, Some(value)) => {
-                key.with_bytes(|key| value.with_bytes(|value| add(self, raw, key, Some(value))))
+                key.with_bytes(|key| value.with_bytes(|value| add(self, key, Some(value))))
             }
-            (RecordForm::Bytes, None) => key.with_bytes(|key| add(self, raw, key, None)),
-        }
+            (RecordForm::Bytes, None) => key.with_bytes(|key| add(self, key, None)),
+        }?;
+        Ok(self)
     }
 }

@@ -140,9 +140,18 @@ impl<'c, S: Seam> Log<'c, S> {
         set(self.core, pack_batch(self.block.offset()), &points::BATCH_COMMIT)
     }
 
-    /// Leaves the log where it is, for ever.
-    pub fn abandon(mut self) {
+    /// Gives up a log that cannot be used. The batch word goes on leading there, so that the next open
+    /// reports it too. But no open uses the log, not even if that could be done later: the pool's records
+    /// are changed from now on.
+    pub fn abandon(mut self) -> Result<()> {
+        if !self.core.options().read_only {
+            let magic = self.core.memory.at(Offset::<Word>::new(self.block.offset()))?;
+            self.core.memory.store_release(magic, 0, &points::BATCH_LOG);
+            self.core.memory.persist(magic, &points::BATCH_LOG);
+            self.core.free_unlinked(self.block.offset());
+        }
         self.under_way = false;
+        Ok(())
     }
 
     /// Lets the batch word lead nowhere, and frees the log. All changes are durable.

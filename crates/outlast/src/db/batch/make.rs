@@ -242,13 +242,11 @@ impl<S: MapSeam> Store<S> {
             false => Err(batch::unexpected().into()),
         };
         let finished = found.and_then(|(log, changes)| {
-            let changes = match decode(&log, &changes) {
-                Ok(changes) if !options.read_only => changes,
-                looked_at => {
-                    log.abandon();
-                    return looked_at.map(drop);
-                }
-            };
+            let changes = decode(&log, &changes);
+            if options.read_only {
+                log.abandon()?;
+                return changes.map(drop);
+            }
             core.change_alone(|| self.finish(log, changes))
         });
         match finished {
@@ -261,15 +259,15 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    fn finish(&self, log: Log<'_, S>, changes: Vec<Logged>) -> Result<()> {
+    fn finish(&self, log: Log<'_, S>, changes: Result<Vec<Logged>>) -> Result<()> {
         let part = |change| self.part_of(&log, change);
-        let parts = match changes.into_iter().map(part).collect::<Result<Vec<_>>>() {
+        let parts = changes.and_then(|changes| changes.into_iter().map(part).collect());
+        let parts: Vec<_> = match parts {
             Ok(parts) => parts,
+            // The next open may have space.
+            Err(error) if error.is_full() => return Err(error),
             Err(error) => {
-                // Not if there is no space: the next open may have some.
-                if !error.is_full() {
-                    log.abandon();
-                }
+                log.abandon()?;
                 return Err(error);
             }
         };
