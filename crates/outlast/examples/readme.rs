@@ -1,3 +1,5 @@
+//! The program in the README, word for word. It leaves a pool in the current directory.
+
 use outlast::PoolOptions;
 
 fn main() -> outlast::Result<()> {
