@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub struct BatchChange {
     /// The map.
     pub map: Arc<OpenMap>,
-    /// The key, as bytes; see [`RawMap`](crate::RawMap).
+    /// The key, as bytes; see [`RawMap`].
     pub key: Vec<u8>,
     /// The value to put, or `None` to remove the key.
     pub value: Option<Vec<u8>>,
