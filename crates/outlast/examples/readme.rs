@@ -1,4 +1,4 @@
-//! The program of the README.
+//! The program in the README, word for word. It leaves a pool in the current directory.
 
 use outlast::PoolOptions;
 

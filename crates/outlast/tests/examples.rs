@@ -50,7 +50,7 @@ fn readme() {
     let source = std::fs::read_to_string(root.join("examples/readme.rs")).unwrap();
     let programs: Vec<_> = text.split("```rust\n").skip(1).collect();
     assert_eq!(programs.len(), 1);
-    let (_, source) = source.split_once("\n\n").expect("a comment about the file");
+    let (_, source) = source.split_once("\n\n").unwrap();
     assert_eq!(programs[0].split("```").next(), Some(source));
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..2 {
