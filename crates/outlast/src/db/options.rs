@@ -3,6 +3,7 @@
 use super::handle::{Guarded, Pool};
 use super::journal::{self, JournalOptions};
 use super::store::Store;
+use super::trim::TRIM_AFTER;
 use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
@@ -17,6 +18,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Address space reserved for a pool to grow into, in bytes, if that much is available.
 const RESERVE: u64 = 1 << 40;
@@ -40,6 +42,7 @@ pub struct PoolOptions {
     emulate_pm: Option<Latency>,
     background: bool,
     idle_sync: bool,
+    trim: Option<Duration>,
     pub(super) disk: Disk,
     taken_for: Option<MediumKind>,
     pub(super) journal: Option<JournalOptions>,
@@ -63,6 +66,7 @@ impl PoolOptions {
             emulate_pm: None,
             background: true,
             idle_sync: true,
+            trim: Some(TRIM_AFTER),
             disk: Disk::default(),
             taken_for: None,
             journal: None,
@@ -156,6 +160,29 @@ impl PoolOptions {
     #[must_use]
     pub fn idle_sync(mut self, sync: bool) -> Self {
         self.idle_sync = sync;
+        self
+    }
+
+    /// Sets whether the background thread gives free space back to the file system, so that a pool that
+    /// shrank takes less of the disk. It punches holes into the file, whose length stays. It does so only on a
+    /// file system with a page cache, and not in a pool with a journal; `outlast compact` works for all.
+    /// Default: yes.
+    ///
+    /// Space is given back once it was free for a second or two, if it lies in pieces of 256 KiB or more and
+    /// is worth the work: a sixteenth of the pool, but at least 1 MiB. If the pool needs the space again, it
+    /// takes it from the file system again. If the disk has become full meanwhile, that fails with
+    /// [`Error::DiskFull`]. Turn this off for a pool that has to keep the disk space that it once had.
+    #[must_use]
+    pub fn trim(mut self, trim: bool) -> Self {
+        self.trim = trim.then_some(TRIM_AFTER);
+        self
+    }
+
+    /// For tests: sets how long space must have been free before it is given back.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn trim_after(mut self, time: Duration) -> Self {
+        self.trim = Some(time);
         self
     }
 
@@ -522,7 +549,7 @@ impl PoolOptions {
     ) -> Result<Arc<Store<Real>>> {
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
-        let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
+        let access = if read_only { MapAccess::Private } else { MapAccess::Sparse };
         let disk = self.disk.clone();
         let mapping = Mapping::file_on(disk, file, access, size, reserve).map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
@@ -577,7 +604,8 @@ impl PoolOptions {
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let worker = worker.then(|| Worker::start(&store, self.idle_sync)).transpose()?;
+        let worker =
+            worker.then(|| Worker::start(&store, self.idle_sync, self.trim)).transpose()?;
         Ok(Pool::new(Guarded::new(store, worker, locked)?))
     }
 }
