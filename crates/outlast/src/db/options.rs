@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -456,6 +456,12 @@ impl PoolOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         lock(&file, how)?;
+        if path.metadata().is_ok_and(|now| (now.dev(), now.ino()) != (meta.dev(), meta.ino())) {
+            // Another process has replaced the file since, by a snapshot or a compacted pool. Changes to
+            // this one would be lost.
+            let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+            return self.open_file(path, read_only);
+        }
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let opened = self.open_whichever(path, file, meta.len(), read_only);
         if opened.is_err() {

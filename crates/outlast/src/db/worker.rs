@@ -362,7 +362,12 @@ impl Pages {
 
 /// Returns up to where a pool of `len` bytes may soon be in use. Free pages are used first: `free` bytes.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
-    (frontier + AHEAD.saturating_sub(free)).max(expected).next_multiple_of(HUGE).min(len)
+    (frontier + AHEAD)
+        .max(expected)
+        .saturating_sub(free)
+        .max(frontier)
+        .next_multiple_of(HUGE)
+        .min(len)
 }
 
 /// Removes `range` from the front of a queue of ranges, if it begins there. Returns whether it did.
@@ -447,6 +452,7 @@ mod tests {
     fn what_is_expected_is_made_ahead_as_far_as_the_pool_goes() {
         assert_eq!(soon_used(10 * MIB, 0, 0, 500 * MIB), 74 * MIB);
         assert_eq!(soon_used(10 * MIB, 20 * MIB, 0, 500 * MIB), 54 * MIB, "free pages come first");
+        assert_eq!(soon_used(10 * MIB, 90 * MIB, 301 * MIB, 500 * MIB), 212 * MIB);
         assert_eq!(soon_used(10 * MIB, 90 * MIB, 0, 500 * MIB), 10 * MIB);
         assert_eq!(soon_used(10 * MIB, 0, 60 * MIB, 500 * MIB), 74 * MIB);
         assert_eq!(soon_used(10 * MIB, 0, 301 * MIB, 500 * MIB), 302 * MIB);

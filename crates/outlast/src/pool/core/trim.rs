@@ -2,7 +2,7 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::pmem::{Mapping, Seam};
+use crate::pmem::{Mapping, MediumKind, Seam};
 use crate::pool::alloc::Trimming;
 use crate::pool::backing::{Backing, mapping_error};
 use std::ops::Range;
@@ -55,14 +55,17 @@ impl<S: Seam> Core<S> {
 
     /// Whether free pages may be given back to the file system.
     fn trimmable(&self) -> Option<&Mapping> {
-        let may = !self.options.read_only && self.journal().is_none() && !self.is_suspect();
+        let may = !self.options.read_only
+            && self.options.medium == MediumKind::PageCache
+            && !self.is_suspect();
         self.backing.mapping().filter(|mapping| may && mapping.can_be_punched())
     }
 
     /// The page from which on the space beyond the frontier is not expected to be used soon, and the number of
     /// pages.
     fn ahead(&self) -> (u32, u32) {
-        let expected = self.geometry.pages_for(self.expected());
+        // Free pages are used first.
+        let expected = self.geometry.pages_for(self.expected().saturating_sub(self.free_bytes()));
         (expected.min(u32::MAX.into()) as u32, self.geometry.pages_in(self.size()))
     }
 
