@@ -63,6 +63,11 @@ pub(crate) enum Command {
     ///
     /// Exit code 3: the new pool lacks something.
     Salvage(SalvageArgs),
+    /// Rewrite the pool, or copy it to a new file, so that it takes no more space than its records need
+    ///
+    /// The pool is checked first, and replaced only by a copy that was checked. It must not be open.
+    /// It keeps its maps, page size, limit and journal; a copy has no journal.
+    Compact(CompactArgs),
     /// Print a script that completes commands and options in a shell
     Completions(CompletionsArgs),
 }
@@ -340,6 +345,15 @@ pub(crate) struct SalvageArgs {
     /// Only this map; can be repeated [default: all maps]
     #[arg(long, value_name = "NAME")]
     pub(crate) map: Vec<String>,
+}
+
+/// Arguments of [`Command::Compact`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompactArgs {
+    /// The pool
+    pub(crate) pool: PathBuf,
+    /// The path of the new pool; the old one is left as it is [default: the old one is replaced]
+    pub(crate) new: Option<PathBuf>,
 }
 
 /// Arguments of [`Command::Completions`].

@@ -176,17 +176,13 @@ impl Target {
     }
 }
 
-/// Creates a pool with pages of this size.
-pub(crate) fn create_with_pages(path: &Path, page_bits: u32) -> Result<Pool, Failure> {
-    create_as(path, &PoolOptions::new().page_bits(page_bits))
-}
-
 /// Creates a pool.
 fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
     create_as(path, &options(journal))
 }
 
-fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
+/// Creates a pool with these options.
+pub(crate) fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
     let directory = place::parent(path);
     if !directory.is_dir() {
         return Err(Failure::Failed(format!(

@@ -1,6 +1,7 @@
 //! The commands, one per file.
 
 pub(crate) mod backup;
+pub(crate) mod compact;
 pub(crate) mod completions;
 pub(crate) mod count;
 pub(crate) mod del;

@@ -10,7 +10,7 @@ use crate::place;
 use crate::progress;
 use crate::text::counted;
 use indicatif::ProgressBar;
-use outlast::{Damage, Error, MapInfo, Pool, RawMap};
+use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -64,7 +64,8 @@ pub(crate) fn run(
         }
     }
     let start = Instant::now();
-    let new = Unfinished::create(to, broken.stats().page_bits)?;
+    let options = PoolOptions::new().page_bits(broken.stats().page_bits);
+    let new = Unfinished::create(to, &options)?;
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
@@ -192,19 +193,23 @@ fn damage_of(error: Error) -> Result<Damage, Failure> {
 }
 
 /// A new pool. It is removed unless it is finished.
-struct Unfinished {
+pub(super) struct Unfinished {
     pool: Pool,
     path: Option<PathBuf>,
 }
 
 impl Unfinished {
-    fn create(path: &Path, page_bits: u32) -> Result<Unfinished, Failure> {
-        let pool = open::create_with_pages(path, page_bits)?;
+    pub(super) fn create(path: &Path, options: &PoolOptions) -> Result<Unfinished, Failure> {
+        let pool = open::create_as(path, options)?;
         Ok(Unfinished { pool, path: Some(path.into()) })
     }
 
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Closes the pool, and keeps it if that succeeds.
-    fn finish(mut self) -> Result<(), Failure> {
+    pub(super) fn finish(mut self) -> Result<(), Failure> {
         self.pool.clone().close()?;
         self.path = None;
         Ok(())

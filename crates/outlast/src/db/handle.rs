@@ -139,6 +139,8 @@ pub struct PoolStats {
     pub size: u64,
     /// Largest size the pool may grow to, in bytes.
     pub limit: u64,
+    /// The size that the pool may not exceed by [`max_size`](crate::PoolOptions::max_size), in bytes; 0: none.
+    pub max_size: u64,
     /// Bytes in pages known to be free.
     pub free_page_bytes: u64,
     /// Bytes unlinked but kept from reuse by guards ([`Map::get_ref`](crate::Map::get_ref)).
@@ -582,6 +584,7 @@ impl Pool {
         let shadow = core.backing().shadow_resident();
         PoolStats {
             size: core.memory.len(),
+            max_size: max,
             limit: if max == 0 { reserved } else { max.min(reserved) },
             free_page_bytes: core.geometry.offset_of(alloc.free_pages)
                 + core.memory.len().saturating_sub(core.geometry.offset_of(alloc.frontier_pages)),

@@ -26,5 +26,6 @@ mod reclaim;
 pub mod roots;
 mod snapshot;
 pub mod store;
+mod trim;
 pub mod verify;
 mod worker;

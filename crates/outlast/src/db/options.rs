@@ -5,6 +5,7 @@ mod settings;
 use super::handle::{Guarded, Pool};
 use super::journal::{self, JournalOptions};
 use super::store::Store;
+use super::trim::TRIM_AFTER;
 use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
@@ -16,9 +17,10 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Address space reserved for a pool to grow into, in bytes, if that much is available.
 const RESERVE: u64 = 1 << 40;
@@ -42,6 +44,7 @@ pub struct PoolOptions {
     emulate_pm: Option<Latency>,
     background: bool,
     idle_sync: bool,
+    trim: Option<Duration>,
     pub(super) disk: Disk,
     taken_for: Option<MediumKind>,
     pub(super) journal: Option<JournalOptions>,
@@ -73,6 +76,7 @@ impl PoolOptions {
             emulate_pm: None,
             background: true,
             idle_sync: true,
+            trim: Some(TRIM_AFTER),
             disk: Disk::default(),
             taken_for: None,
             journal: None,
@@ -349,6 +353,12 @@ impl PoolOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         lock(&file, how)?;
+        if path.metadata().is_ok_and(|now| (now.dev(), now.ino()) != (meta.dev(), meta.ino())) {
+            // Another process has replaced the file since, by a snapshot or a compacted pool. Changes to
+            // this one would be lost.
+            let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+            return self.open_file(path, read_only);
+        }
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let opened = self.open_whichever(path, file, meta.len(), read_only);
         if opened.is_err() {
@@ -442,7 +452,7 @@ impl PoolOptions {
     ) -> Result<Arc<Store<Real>>> {
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
-        let access = if read_only { MapAccess::Private } else { MapAccess::ReadWrite };
+        let access = if read_only { MapAccess::Private } else { MapAccess::Sparse };
         let disk = self.disk.clone();
         let mapping = Mapping::file_on(disk, file, access, size, reserve).map_err(mapping_error)?;
         let (real, mut options) = self.judge(Some(mapping.medium()));
@@ -497,7 +507,8 @@ impl PoolOptions {
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
-        let worker = worker.then(|| Worker::start(&store, self.idle_sync)).transpose()?;
+        let worker =
+            worker.then(|| Worker::start(&store, self.idle_sync, self.trim)).transpose()?;
         Ok(Pool::new(Guarded::new(store, worker, locked)?))
     }
 }

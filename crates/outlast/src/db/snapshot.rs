@@ -9,9 +9,9 @@ use crate::pool::core::{Core, random};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
 use std::fs::File;
-use std::io::{Error as IoError, ErrorKind, Write};
+use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot).
@@ -196,8 +196,9 @@ pub(super) fn check_limit(len: u64) -> std::io::Result<()> {
     }
 }
 
-/// Copies the pool. Shares the file's blocks where the file system can, otherwise copies the bytes.
-fn copy<S: Seam>(core: &Core<S>, mut target: &File) -> std::io::Result<()> {
+/// Copies the pool. Shares the file's blocks where the file system can, otherwise copies the bytes, and leaves
+/// holes in place of free pages.
+fn copy<S: Seam>(core: &Core<S>, target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
     check_limit(len)?;
     // In a read-only pool, the mapping holds repairs that the file lacks.
@@ -211,12 +212,17 @@ fn copy<S: Seam>(core: &Core<S>, mut target: &File) -> std::io::Result<()> {
     // date.
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
-    while at < len {
-        let n = (len - at).min(buffer.len() as u64);
-        let words = core.memory.words(at, n).map_err(IoError::other)?;
-        core.memory.read_bytes(words, 0, &mut buffer[..n as usize]);
-        target.write_all(&buffer[..n as usize])?;
-        at += n;
+    // What free pages hold means nothing, zeros included.
+    let free = core.free_parts();
+    for hole in free.into_iter().chain([len..len]) {
+        while at < hole.start {
+            let n = (hole.start - at).min(buffer.len() as u64);
+            let words = core.memory.words(at, n).map_err(IoError::other)?;
+            core.memory.read_bytes(words, 0, &mut buffer[..n as usize]);
+            target.write_all_at(&buffer[..n as usize], at)?;
+            at += n;
+        }
+        at = hole.end;
     }
-    Ok(())
+    target.set_len(len)
 }

@@ -1,7 +1,9 @@
 //! The background thread of a pool. It reclaims space after a crash, grows the pool ahead of use,
-//! pre-faults new pages, builds huge pages, and syncs a pool that nobody changes.
+//! pre-faults new pages, builds huge pages, syncs a pool that nobody changes, and gives free space back to
+//! the file system.
 
 use super::store::Store;
+use super::trim::Trimmer;
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MediumKind, Real};
 use crate::pool::core::Quiet;
@@ -47,14 +49,19 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes.
-    pub(super) fn start(store: &Arc<Store<Real>>, idle_sync: bool) -> Result<Worker> {
+    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes, and `trim` how long
+    /// space must have been free before it is given back, if any is.
+    pub(super) fn start(
+        store: &Arc<Store<Real>>,
+        idle_sync: bool,
+        trim: Option<Duration>,
+    ) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
         let weak = Arc::downgrade(store);
         let thread = std::thread::Builder::new()
             .name("outlast".into())
-            .spawn(move || run(&weak, &told, idle_sync))
+            .spawn(move || run(&weak, &told, idle_sync, trim))
             .map_err(|e| Error::io("starting the background thread", e))?;
         store.core().set_worker(thread.thread().clone());
         Ok(Worker { stop, thread: Some(thread) })
@@ -86,11 +93,12 @@ impl Drop for Worker {
     }
 }
 
-fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
+fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool, trim: Option<Duration>) {
     let mut pages = Pages::default();
     let mut rest = Rest::default();
     let opened = Instant::now();
     let mut idle = idle_sync.then(|| Idle::new(opened));
+    let mut trimmer = trim.map(|after| Trimmer::new(opened, after));
     let mut settled = false;
     while !stop.load(Ordering::Relaxed) {
         let Some(store) = store.upgrade() else { return };
@@ -98,7 +106,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
             store.use_huge_pages();
             settled = true;
         }
-        let more = match store.step() {
+        let mut more = match store.step() {
             Ok(more) => more,
             Err(Error::NotOpen(_)) => return,
             Err(error) => {
@@ -120,6 +128,12 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool) {
                 tracing::warn!(%error, "syncing a pool that nobody changes");
             }
             idle.note(found.ok(), Instant::now());
+        }
+        if let Some(trimmer) = &mut trimmer
+            && !more
+            && done.is_none()
+        {
+            more = trimmer.step(&store, Instant::now());
         }
         drop(store);
         if let Some(pause) = pause_after(done.as_ref(), more, !pages.behind.is_empty()) {
@@ -255,7 +269,9 @@ impl Pages {
             self.begun = true;
             self.reached = if mapping.is_in_memory() { 0 } else { frontier };
         }
-        let end = soon_used(frontier, core.expected(), core.memory.len());
+        let end = soon_used(frontier, core.free_bytes(), core.expected(), core.memory.len());
+        // What was given back gets blocks when it is needed.
+        let end = end.min(core.given_back_ahead());
         let work = self.next(frontier, end, resting)?;
         let large = match &work {
             Work::Touch(range) => {
@@ -271,6 +287,8 @@ impl Pages {
                 }
                 large
             }
+            // The kernel would take memory for what was given back.
+            Work::Behind(range) if core.is_given_back(range.clone()) => false,
             Work::Behind(range) => mapping.collapse(range.clone()),
         };
         self.done(&work, large);
@@ -342,9 +360,14 @@ impl Pages {
     }
 }
 
-/// Returns up to where a pool of `len` bytes may soon be in use.
-fn soon_used(frontier: u64, expected: u64, len: u64) -> u64 {
-    (frontier + AHEAD).max(expected).next_multiple_of(HUGE).min(len)
+/// Returns up to where a pool of `len` bytes may soon be in use. Free pages are used first: `free` bytes.
+fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
+    (frontier + AHEAD)
+        .max(expected)
+        .saturating_sub(free)
+        .max(frontier)
+        .next_multiple_of(HUGE)
+        .min(len)
 }
 
 /// Removes `range` from the front of a queue of ranges, if it begins there. Returns whether it did.
@@ -376,7 +399,7 @@ mod tests {
     /// Does all work there is, and returns it.
     fn all(pages: &mut Pages, frontier: u64, len: u64, resting: bool, large: bool) -> Vec<Work> {
         let mut done = Vec::new();
-        let end = soon_used(frontier, 0, len);
+        let end = soon_used(frontier, 0, 0, len);
         while let Some(work) = pages.next(frontier, end, resting) {
             pages.done(&work, large);
             done.push(work);
@@ -427,10 +450,13 @@ mod tests {
 
     #[test]
     fn what_is_expected_is_made_ahead_as_far_as_the_pool_goes() {
-        assert_eq!(soon_used(10 * MIB, 0, 500 * MIB), 74 * MIB);
-        assert_eq!(soon_used(10 * MIB, 60 * MIB, 500 * MIB), 74 * MIB);
-        assert_eq!(soon_used(10 * MIB, 301 * MIB, 500 * MIB), 302 * MIB);
-        assert_eq!(soon_used(10 * MIB, 301 * MIB, 299 * MIB), 299 * MIB);
+        assert_eq!(soon_used(10 * MIB, 0, 0, 500 * MIB), 74 * MIB);
+        assert_eq!(soon_used(10 * MIB, 20 * MIB, 0, 500 * MIB), 54 * MIB, "free pages come first");
+        assert_eq!(soon_used(10 * MIB, 90 * MIB, 301 * MIB, 500 * MIB), 212 * MIB);
+        assert_eq!(soon_used(10 * MIB, 90 * MIB, 0, 500 * MIB), 10 * MIB);
+        assert_eq!(soon_used(10 * MIB, 0, 60 * MIB, 500 * MIB), 74 * MIB);
+        assert_eq!(soon_used(10 * MIB, 0, 301 * MIB, 500 * MIB), 302 * MIB);
+        assert_eq!(soon_used(10 * MIB, 0, 301 * MIB, 299 * MIB), 299 * MIB);
     }
 
     #[test]

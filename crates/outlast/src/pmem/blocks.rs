@@ -8,6 +8,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::process::Resource;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// `f_type` of tmpfs.
@@ -84,6 +85,49 @@ fn has_no_holes(file: &File) -> io::Result<bool> {
 /// Returns whether the file is on tmpfs, so that its pages exist only in memory.
 pub(super) fn is_on_tmpfs(file: &File) -> io::Result<bool> {
     Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC)
+}
+
+/// Gives the blocks of a range of the file back.
+pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let len = range.end - range.start;
+    Ok(retry_on_intr(|| fallocate(file, flags, range.start, len))?)
+}
+
+/// Holes after which [`holes`] gives up.
+const HOLES_MAX: usize = 1 << 16;
+
+/// Returns the parts of the first `len` bytes that may lack blocks. Blocks that were allocated and never
+/// written count as holes on most file systems. Returns `None` if the file system cannot tell, or if there
+/// are too many.
+pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>> {
+    let mut holes = Vec::new();
+    if has_no_holes(file)? {
+        return Ok(Some(holes));
+    }
+    let mut at = 0;
+    while at < len {
+        let hole = match seek(file, SeekFrom::Hole(at)) {
+            Ok(hole) if hole < len => hole,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let data = match seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => data.min(len),
+            Err(Errno::NXIO) => len,
+            Err(e) => return Err(e.into()),
+        };
+        if holes.len() == HOLES_MAX || data <= hole {
+            // Data at the start of a hole: another process changes the file, or the file system errs.
+            return Ok(None);
+        }
+        holes.push(hole..data);
+        at = data;
+    }
+    // A file system without such an answer says that there are none.
+    let untold = holes.is_empty() && file.metadata()?.blocks() * 512 < len;
+    Ok((!untold).then_some(holes))
 }
 
 /// Does what fallocate does, for file systems that cannot.

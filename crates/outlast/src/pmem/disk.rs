@@ -10,6 +10,7 @@ use super::mapping::{MappingError, no_blocks};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub enum Call {
     Write,
     /// `fallocate`: allocates blocks for a part of a file.
     Fallocate,
+    /// `fallocate` that punches a hole: gives the blocks of a part of a file back.
+    PunchHole,
     /// `ftruncate`.
     Ftruncate,
     /// `linkat`: gives a new file its name.
@@ -89,6 +92,12 @@ impl Disk {
     /// Makes a file at least `len` bytes long, durably, with a block for each byte from `from` on.
     pub fn allocate(&self, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
         blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
+    }
+
+    /// Gives the blocks of a part of a file back. Its length stays, and the part reads as zeros. After
+    /// an error, any of the blocks may be gone.
+    pub fn punch_hole(&self, file: &File, range: Range<u64>) -> io::Result<()> {
+        self.call(Call::PunchHole, file, || blocks::punch_hole(file, range))
     }
 
     /// Makes the names in a directory durable against a power loss.

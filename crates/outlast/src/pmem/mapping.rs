@@ -55,6 +55,10 @@ pub enum Access {
     ReadWrite,
     /// The same, for a file that already has blocks for everything that is mapped.
     Allocated,
+    /// Stores change the file. What the file has is mapped as it is: the caller [fills](Mapping::fill) the
+    /// [holes](Mapping::holes) before anything is stored there. On persistent memory, the same as
+    /// [`Access::ReadWrite`].
+    Sparse,
     /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
     /// the pool for this reader alone.
     Private,
@@ -95,6 +99,8 @@ pub struct Mapping {
     len: AtomicU64,
     growing: Mutex<()>,
     disk: Disk,
+    /// Whether it was mapped with its holes.
+    sparse: bool,
 }
 
 // SAFETY: the mapping owns its range of addresses, which is the same for every thread. It hands out
@@ -128,14 +134,15 @@ impl Mapping {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
         match access {
-            Access::ReadWrite | Access::Allocated => {
+            Access::ReadWrite | Access::Allocated | Access::Sparse => {
                 let (flags, medium) = if accepts_map_sync(&file)? {
                     (MapFlags::SHARED_VALIDATE | MapFlags::SYNC, medium::dax_kind())
                 } else {
                     (MapFlags::SHARED, MediumKind::PageCache)
                 };
                 let mut mapping = Self::empty(range, Backing::File { file, flags }, medium, disk);
-                if access == Access::Allocated {
+                mapping.sparse = access == Access::Sparse && medium == MediumKind::PageCache;
+                if access == Access::Allocated || mapping.sparse {
                     mapping.take(len)?;
                 } else {
                     mapping.grow(len)?;
@@ -169,7 +176,7 @@ impl Mapping {
 
     fn empty(range: Reservation, backing: Backing, medium: MediumKind, disk: Disk) -> Self {
         let (len, growing) = (AtomicU64::new(0), Mutex::new(()));
-        Mapping { range, backing, medium, len, growing, disk }
+        Mapping { range, backing, medium, len, growing, disk, sparse: false }
     }
 
     /// Maps the first `len` bytes of the file as they are.
@@ -268,6 +275,42 @@ impl Mapping {
         // Release: pairs with the Acquire in `len`, which must not be ahead of the pages.
         self.len.store(new_len, Ordering::Release);
         Ok(())
+    }
+
+    /// Returns whether the file was mapped with [`Access::Sparse`], so that its holes are not filled.
+    pub fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+
+    /// Returns whether parts of the file can be punched out: it is on a file system with a page cache.
+    pub fn can_be_punched(&self) -> bool {
+        matches!(self.backing, Backing::File { .. }) && self.medium == MediumKind::PageCache
+    }
+
+    /// Returns the parts of the file that may lack blocks, as far as it is mapped. Returns `None` if the
+    /// file system cannot tell, or if there are too many.
+    pub fn holes(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        match &self.backing {
+            Backing::File { file, .. } => blocks::holes(file, self.len()),
+            Backing::PrivateFile { .. } | Backing::Anonymous => Ok(Some(Vec::new())),
+        }
+    }
+
+    /// Gets blocks for a part of the file that is mapped. Its content stays; holes read as zeros before
+    /// and after.
+    pub fn fill(&self, range: Range<u64>) -> Result<(), MappingError> {
+        let Backing::File { file, .. } = &self.backing else { return Ok(()) };
+        self.check_here()?;
+        self.disk.allocate(file, range.start, range.end)
+    }
+
+    /// Gives the blocks of a part of the file back. From then on, the part reads as zeros. Nobody may
+    /// store there before [`fill`](Mapping::fill), since a full disk would raise SIGBUS. After an error,
+    /// any of the blocks may be gone.
+    pub fn punch(&self, range: Range<u64>) -> io::Result<()> {
+        let Backing::File { file, .. } = &self.backing else { return Ok(()) };
+        self.check_here()?;
+        self.disk.punch_hole(file, range)
     }
 
     /// Maps the pages of `from..to` over the reservation.

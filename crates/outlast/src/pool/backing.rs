@@ -246,6 +246,14 @@ impl Backing {
         }
     }
 
+    /// Gets blocks for a part of the file, which may have been punched out.
+    pub fn fill(&self, range: std::ops::Range<u64>) -> Result<()> {
+        match self {
+            Backing::Mapped(m) => m.fill(range).map_err(mapping_error),
+            Backing::Heap(_) | Backing::Journaled(_) => Ok(()),
+        }
+    }
+
     /// Makes everything durable that the medium leaves to the kernel. Does nothing for a journaled
     /// pool, whose changes become durable once writers are held back; see `Core::commit_held`.
     pub fn sync(&self) -> Result<()> {

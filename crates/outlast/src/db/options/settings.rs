@@ -2,8 +2,10 @@
 
 use super::PoolOptions;
 use crate::db::journal::JournalOptions;
+use crate::db::trim::TRIM_AFTER;
 use crate::pmem::{Disk, Latency, MediumKind};
 use crate::pool::core::{ProgressListener, RecoveryProgress};
+use std::time::Duration;
 
 impl PoolOptions {
     /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
@@ -175,6 +177,36 @@ impl PoolOptions {
     #[must_use]
     pub fn idle_sync(mut self, sync: bool) -> Self {
         self.idle_sync = sync;
+        self
+    }
+
+    /// Sets whether the background thread gives free space back to the file system, so that a pool that
+    /// shrank takes less of the disk. It punches holes into the file, whose length stays. It does so only on a
+    /// file system with a page cache, and not in a pool with a journal; `outlast compact` works for all.
+    /// Default: yes.
+    ///
+    /// Space is given back once it was free for a second or two, if it lies in pieces of 256 KiB or more and
+    /// is worth the work: a sixteenth of the pool, but at least 1 MiB. If the pool needs the space again, it
+    /// takes it from the file system again. If the disk has become full meanwhile, that fails with
+    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that has to keep the disk space that it once had.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().trim(false).anonymous()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn trim(mut self, trim: bool) -> Self {
+        self.trim = trim.then_some(TRIM_AFTER);
+        self
+    }
+
+    /// For tests: sets how long space must have been free before it is given back.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn trim_after(mut self, time: Duration) -> Self {
+        self.trim = Some(time);
         self
     }
 

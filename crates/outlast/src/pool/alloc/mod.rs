@@ -25,10 +25,12 @@
 //! push or a pop. Nothing here runs under a lock of an index: indexes allocate before they lock.
 
 mod account;
+mod ranges;
 mod recovery;
 mod run;
 mod saved;
 mod space;
+mod trim;
 
 use super::core::Core;
 use super::geometry::{CLASSES, Geometry, LARGE};
@@ -40,9 +42,9 @@ use crate::pool::bugs;
 use crate::reclaim::threads::thread_number;
 use run::{Run, RunGuard, Slot, bit, freed_twice, no_block};
 use space::Space;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+pub use trim::{TRIM_PART, Trimming};
 
 /// An allocated block of the pool's space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +72,11 @@ pub struct Alloc {
     freed: Mutex<Vec<(u8, u64)>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
+    /// Increases when free pages become impossible to claim for a while, and when that ends: odd
+    /// meanwhile. See [`trim`].
+    outs: AtomicU64,
+    /// Whether a claim waits for such pages.
+    wanted: AtomicBool,
 }
 
 type Region = Box<[Mutex<Slot>]>;
@@ -107,18 +114,15 @@ impl Alloc {
         Alloc {
             geometry,
             regions: (0..regions).map(|_| OnceLock::new()).collect(),
-            space: Mutex::new(Space {
-                runs: BTreeMap::new(),
-                frontier,
-                free_pages: 0,
-                saved: None,
-            }),
+            space: Mutex::new(Space { frontier, ..Space::default() }),
             partial: CLASSES.iter().map(|_| Mutex::default()).collect(),
             shards: (0..SHARDS)
                 .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASSES.len()] }))
                 .collect(),
             freed: Mutex::default(),
             old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
+            outs: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
         }
     }
 
@@ -280,6 +284,9 @@ impl Alloc {
 
     /// Claims a run of pages durably. Returns its first page, or `None` if no such run fits into
     /// `total` pages.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`] if the only pages that it could take have no blocks, and get none.
     pub fn claim<S: Seam>(
         &self,
         core: &Core<S>,
@@ -290,13 +297,8 @@ impl Alloc {
     ) -> Result<Option<u32>> {
         let seam = core.memory.seam();
         let mut space = seam.lock(&self.space);
-        let (head, frontier) = match space.fit(pages) {
-            Some(head) => (head, space.frontier),
-            None => match self.fit_at_frontier(&space, pages, total) {
-                Some(head) => (head, head + pages),
-                None => return Ok(None),
-            },
-        };
+        let Some(head) = self.place(core, &mut space, pages, total)? else { return Ok(None) };
+        let frontier = space.frontier.max(head + pages);
         // Later pages are written first, so that within a cache line they are durable no later than
         // the head.
         for distance in (0..pages).rev() {
@@ -363,7 +365,10 @@ impl Alloc {
             }
             let left = self.geometry.left_in_region(head);
             if left >= pages {
-                return head.checked_add(pages).is_some_and(|end| end <= total).then_some(head);
+                // Pages beyond the frontier that are being given back end the space there for now.
+                let out = space.out.as_ref().map_or(u32::MAX, |out| out.start);
+                let end = if out >= space.frontier { total.min(out) } else { total };
+                return head.checked_add(pages).is_some_and(|last| last <= end).then_some(head);
             }
             head = head.checked_add(left)?;
             if head >= total {

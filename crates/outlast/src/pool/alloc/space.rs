@@ -1,7 +1,10 @@
 //! Free pages.
 
+use super::ranges::Ranges;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
+#[derive(Default)]
 pub(super) struct Space {
     /// Free pages below the frontier: first page and length.
     pub(super) runs: BTreeMap<u32, u32>,
@@ -9,30 +12,76 @@ pub(super) struct Space {
     pub(super) free_pages: u32,
     /// Page and length of the saved free state, while the header names it.
     pub(super) saved: Option<(u32, u32)>,
+    /// Free pages, below and beyond the frontier, that may lack blocks in the file. They need blocks
+    /// before anything is stored there.
+    pub(super) bare: Ranges,
+    /// Those of them that the pool has given back since it was opened.
+    pub(super) given: Ranges,
+    /// Pages below the frontier that became free since the last [`age`](Space::age).
+    pub(super) fresh: Ranges,
+    /// Free pages that no claim can take just now, because they are being given back. They are in
+    /// neither [`runs`](Space::runs) nor the space beyond the frontier.
+    pub(super) out: Option<Range<u32>>,
+    /// Bytes that were given back and then got blocks again.
+    pub(super) refilled: u64,
 }
 
 impl Space {
-    /// Finds the lowest run of free pages that is long enough. The claim takes its lowest pages. So
-    /// the first page of a free run gets a new descriptor before its later pages do, and a
-    /// descriptor whose release is not durable never covers a later claim.
+    /// Finds the lowest free pages that are enough for a run and have blocks.
+    ///
+    /// Where all pages have blocks, these are the lowest pages of a free run. So the first page of that run
+    /// gets a new descriptor before its later pages do, and a descriptor whose release is not durable never
+    /// covers a later claim. Pages without blocks exist only where every store survives a crash (see
+    /// [`trim`](super::trim)), so there each release is durable.
     pub(super) fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;
         }
+        let long_enough = self.runs.iter().filter(|(_, len)| **len >= pages);
+        long_enough.map(|(&head, &len)| head..head + len).find_map(|run| {
+            self.bare.gaps(run).find(|gap| gap.len() as u32 >= pages).map(|gap| gap.start)
+        })
+    }
+
+    /// As [`fit`](Space::fit), whether they have blocks or not.
+    pub(super) fn fit_bare(&self, pages: u32) -> Option<u32> {
         self.runs.iter().find(|(_, len)| **len >= pages).map(|(head, _)| *head)
     }
 
+    /// Takes pages that were found.
     pub(super) fn take(&mut self, head: u32, pages: u32) {
-        let len = self.runs.remove(&head).expect("a run that was found");
-        if len > pages {
-            self.runs.insert(head + pages, len - pages);
-        }
+        self.remove(head..head + pages);
         self.free_pages -= pages;
+        self.fresh.remove(head..head + pages);
     }
 
-    pub(super) fn give(&mut self, mut head: u32, pages: u32) {
+    pub(super) fn give(&mut self, head: u32, pages: u32) {
+        self.insert(head..head + pages);
         self.free_pages += pages;
-        let mut len = pages;
+        self.fresh.insert(head..head + pages);
+    }
+
+    /// Returns the run of free pages that contains all of `range`.
+    pub(super) fn run_around(&self, range: &Range<u32>) -> Option<Range<u32>> {
+        let (&head, &len) = self.runs.range(..=range.start).next_back()?;
+        (range.end <= head + len).then_some(head..head + len)
+    }
+
+    /// Removes pages from the free runs.
+    pub(super) fn remove(&mut self, range: Range<u32>) {
+        let run = self.run_around(&range).expect("pages of a run that was found");
+        self.runs.remove(&run.start);
+        if run.start < range.start {
+            self.runs.insert(run.start, range.start - run.start);
+        }
+        if range.end < run.end {
+            self.runs.insert(range.end, run.end - range.end);
+        }
+    }
+
+    /// Adds pages to the free runs.
+    pub(super) fn insert(&mut self, range: Range<u32>) {
+        let (mut head, mut len) = (range.start, range.end - range.start);
         if let Some(next) = self.runs.remove(&(head + len)) {
             len += next;
         }
@@ -43,5 +92,10 @@ impl Space {
             len += before_len;
         }
         self.runs.insert(head, len);
+    }
+
+    /// From now on, only pages that become free from here on are fresh.
+    pub(super) fn age(&mut self) {
+        self.fresh = Ranges::default();
     }
 }

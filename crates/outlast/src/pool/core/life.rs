@@ -328,6 +328,10 @@ impl<S: Seam> Core<S> {
     /// written. The caller holds all writers back.
     pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
+            // A free page without blocks holds nothing, and a store could find the disk full.
+            if self.alloc.is_bare(self, self.geometry.page_of(offset)) {
+                continue;
+            }
             let word = self.memory.at(Offset::<Word>::new(offset))?;
             self.memory.store(word, self.memory.load(word), &points::FOUND);
         }

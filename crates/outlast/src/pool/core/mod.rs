@@ -4,9 +4,11 @@ mod journal;
 mod life;
 mod options;
 mod space;
+mod trim;
 
 pub use life::Quiet;
 pub use options::{CoreOptions, ProgressListener, Recovery, RecoveryProgress};
+pub use trim::Trimmed;
 
 use super::alloc::Alloc;
 use super::backing::Backing;
@@ -269,6 +271,8 @@ impl<S: Seam> Core<S> {
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
         core.torn = is_torn;
+        // Before anything is stored.
+        core.fill_own_pages()?;
         if !clean && !core.options.read_only {
             core.make_found_durable()?;
         }
@@ -285,6 +289,7 @@ impl<S: Seam> Core<S> {
                 tracing::warn!("saved free state is damaged; space is traced instead");
             }
         }
+        core.find_holes()?;
         Ok(core)
     }
 

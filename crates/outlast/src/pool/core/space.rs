@@ -170,9 +170,19 @@ impl<S: Seam> Core<S> {
     ) -> Result<Option<u32>> {
         loop {
             let total = self.geometry.pages_in(self.size());
-            if let Some(head) = self.alloc.claim(self, kind, class, pages, total)? {
-                self.wake_worker();
-                return Ok(Some(head));
+            let trims = self.alloc.trims();
+            let refused = match self.alloc.claim(self, kind, class, pages, total) {
+                Ok(Some(head)) => {
+                    self.wake_worker();
+                    return Ok(Some(head));
+                }
+                Ok(None) => None,
+                // Free pages have no blocks, and get none. Space can come from elsewhere all the same.
+                Err(error) if error.is_full() => Some(error),
+                Err(error) => return Err(error),
+            };
+            if self.alloc.wait_for_trim(self, trims)? {
+                continue;
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {
                 // Another thread has finished the reclaim since. So there is space, and growing now
@@ -192,7 +202,11 @@ impl<S: Seam> Core<S> {
             // If at least half as many pages are free, though scattered, then a run that finds no
             // place does not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
-            if let Err(error) = self.grow(total, bytes, unreclaimed, scattered) {
+            let grown = match refused {
+                Some(error) => Err(error),
+                None => self.grow(total, bytes, unreclaimed, scattered),
+            };
+            if let Err(error) = grown {
                 if error.is_full()
                     && (self.alloc.give_back(self)?
                         || unreclaimed && self.help()?

@@ -1,0 +1,234 @@
+//! `compact`: copies a pool into one that takes no more space than its records need.
+//!
+//! A pool's file never becomes shorter, and a page that holds one record of many is not free. So the maps are
+//! copied, record by record, into a new pool beside the old one. The new pool is verified and durable before
+//! it takes the name of the old one. A crash before that leaves the old pool, and perhaps a file that the next
+//! compaction removes; a crash after it leaves the new pool.
+
+use super::salvage::Unfinished;
+use crate::args::CompactArgs;
+use crate::failure::Failure;
+use crate::interrupt;
+use crate::open;
+use crate::output::Output;
+use crate::place;
+use crate::progress;
+use crate::text::counted;
+use indicatif::{BinaryBytes, ProgressBar};
+use outlast::{Error, JournalOptions, Pool, PoolOptions};
+use rustix::fs::FlockOperation;
+use serde_json::json;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What the name of the new pool ends in until it replaces the old one.
+const UNFINISHED: &str = ".compacting";
+
+pub(crate) fn run(
+    pool: Option<&Path>,
+    args: &CompactArgs,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    if pool.is_some() {
+        let why = "compact takes its pools as arguments: outlast compact POOL [NEW]";
+        return Err(Failure::Usage(why.into()));
+    }
+    let given = args.pool.display();
+    // The file itself, and not a link to it, is replaced.
+    let from = match args.pool.canonicalize() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Error::NoSuchPool { path: args.pool.clone() }.into());
+        }
+        path => path.map_err(|e| Failure::io(format!("opening {given}"), &e))?,
+    };
+    if let Some(to) = &args.new {
+        place::check_copy(&from, to, false)?;
+    }
+    let start = Instant::now();
+    let has_journal = end_journal(&from)?;
+    // A reader's lock: until the file is replaced, no one changes it.
+    let old = open::to_read(&from, false)?;
+    let stats = old.stats();
+    let used = check(&old, &args.pool)?;
+    let to = match &args.new {
+        Some(to) => to.clone(),
+        None => unfinished(&from)?,
+    };
+    place::check_space(place::parent(&to), used + used / 4, "; name a file elsewhere as NEW")?;
+    let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
+    // Nothing grows ahead of use.
+    let new = Unfinished::create(&to, &options.background(false))?;
+    interrupt::listen();
+    let (maps, records) = copy(&old, new.pool())?;
+    new.finish()?;
+    if args.new.is_none() {
+        let made = Removed(Some(&to));
+        if has_journal {
+            give_journal(&to)?;
+        }
+        replace(&from, &to)?;
+        made.keep();
+    }
+    drop(old);
+    let result = if args.new.is_some() { &to } else { &from };
+    let bytes = result.metadata().map_or(0, |meta| meta.len());
+    out.object(&json!({
+        "event": "compact",
+        "from": from.to_string_lossy(),
+        "to": result.to_string_lossy(),
+        "maps": maps,
+        "records": records,
+        "bytes_before": stats.size,
+        "bytes": bytes,
+        "seconds": start.elapsed().as_secs_f64(),
+    }))?;
+    let (before, after) = (BinaryBytes(stats.size), BinaryBytes(bytes));
+    let what = format!("{} in {}", counted(records, "record"), counted(maps, "map"));
+    out.line(match &args.new {
+        Some(to) => {
+            format!("{} is a copy of {given}: {what}, {before} became {after}", to.display())
+        }
+        None => format!("{given}: {what}, {before} became {after}"),
+    })
+}
+
+/// If the pool has a journal, ends the journal's life, so that the file alone is the pool. Returns whether it
+/// has one.
+fn end_journal(path: &Path) -> Result<bool, Failure> {
+    let facts = PoolOptions::new().journal_facts(path).map_err(|e| open::about(path, e))?;
+    if facts.as_ref().is_some_and(|facts| !facts.closed) {
+        open::to_write(path)?.close()?;
+    }
+    Ok(facts.is_some())
+}
+
+/// Fails if the pool is not sound. Returns the bytes that its maps use.
+fn check(pool: &Pool, path: &Path) -> Result<u64, Failure> {
+    let bar = progress::spinner("checking");
+    let found = pool.verify()?;
+    bar.finish_and_clear();
+    let used = found.used_bytes;
+    found.ensure_sound().map_err(|error| {
+        let why = Failure::from(error);
+        Failure::Damaged(format!(
+            "{}: {}; nothing was done. `outlast verify` lists all damage, `outlast salvage` copies what \
+             can be read into a new pool",
+            path.display(),
+            why.message()
+        ))
+    })?;
+    Ok(used)
+}
+
+/// Copies all maps, and checks the copy. Returns how many maps and records it has.
+fn copy(old: &Pool, new: &Pool) -> Result<(u64, u64), Failure> {
+    let mut counts = Vec::new();
+    let infos: Vec<_> = old.maps().into_iter().collect::<Result<_, _>>()?;
+    for info in &infos {
+        let from = old.raw_map(&info.name)?;
+        let to = new.raw_map_like(info)?;
+        let bar = progress::bar(from.len_estimate()?, &format!("copying {}", info.name));
+        let count = copy_map(from.iter().checked(), &to, &bar)?;
+        bar.finish_and_clear();
+        counts.push(count);
+    }
+    let bar = progress::spinner("checking the copy");
+    let found = new.verify()?;
+    bar.finish_and_clear();
+    // The new pool lists its maps in the order in which they were created.
+    let found_counts: Vec<_> = found.maps.iter().map(|(_, map)| map.records).collect();
+    found.ensure_sound()?;
+    if found_counts != counts {
+        let why = format!("the copy has {found_counts:?} records and should have {counts:?}");
+        return Err(Failure::Failed(format!("{why}; nothing was replaced")));
+    }
+    Ok((counts.len() as u64, counts.iter().sum()))
+}
+
+fn copy_map(
+    records: impl Iterator<Item = outlast::Result<(Vec<u8>, Vec<u8>)>>,
+    to: &outlast::RawMap,
+    bar: &ProgressBar,
+) -> Result<u64, Failure> {
+    let mut count = 0;
+    for record in records {
+        interrupt::check()?;
+        let (key, value) = record?;
+        if !to.insert(&key, &value)? {
+            return Err(Failure::Damaged(
+                "the pool has a key twice; `outlast salvage` copies it".into(),
+            ));
+        }
+        count += 1;
+        // A bar takes a lock.
+        if count % 1024 == 0 {
+            bar.inc(1024);
+        }
+    }
+    Ok(count)
+}
+
+/// Returns the path of the new pool until it replaces the old one. Removes what a compaction has left there
+/// that did not come to its end.
+fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
+    let mut name = from.as_os_str().to_owned();
+    name.push(UNFINISHED);
+    let path = PathBuf::from(name);
+    let action = || format!("removing {}", path.display());
+    match File::open(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Failure::io(action(), &e)),
+        Ok(file) => {
+            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                let (from, path) = (from.display(), path.display());
+                return Err(Failure::Failed(format!(
+                    "{from} is being compacted by another process, which has {path} open"
+                )));
+            }
+            std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
+        }
+    }
+    Ok(path)
+}
+
+/// Gives a closed pool a journal, and closes it again.
+fn give_journal(path: &Path) -> Result<(), Failure> {
+    let options = PoolOptions::new().journal(JournalOptions::new()).background(false);
+    // SAFETY: as in `open::to_read`.
+    let pool = unsafe { options.open(path) }.map_err(|e| open::about(path, e))?;
+    Ok(pool.close()?)
+}
+
+/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
+/// owner, if this process may set that.
+fn replace(from: &Path, new: &Path) -> Result<(), Failure> {
+    let replaced = || -> std::io::Result<()> {
+        let meta = from.metadata()?;
+        let file = File::open(new)?;
+        let _ = std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()));
+        file.set_permissions(meta.permissions())?;
+        file.sync_all()?;
+        std::fs::rename(new, from)?;
+        File::open(place::parent(from))?.sync_all()
+    };
+    replaced().map_err(|e| Failure::io(format!("replacing {}", from.display()), &e))
+}
+
+/// Removes a file, unless it is kept.
+struct Removed<'p>(Option<&'p Path>);
+
+impl Removed<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        if let Some(path) = self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

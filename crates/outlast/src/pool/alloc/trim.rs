@@ -1,0 +1,340 @@
+//! Free pages without blocks, and how the blocks of free pages are given back to the file system.
+//!
+//! The worker punches free pages out of the file, so that a pool that shrank takes less of the disk. Punched
+//! pages read as zeros, and have no blocks. A store to such a page takes a block, and raises SIGBUS if the
+//! disk is full. So a claim first gets blocks for what it takes ([`Alloc::claim`]); if that fails, the
+//! operation fails with [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
+//!
+//! # What may be punched
+//!
+//! Free pages, below the frontier and beyond it, in a file on a file system with a page cache. On such
+//! media every store that was executed survives a crash of the process. On persistent memory nothing is
+//! punched, because there the kernel would have to make each punch durable before the next claim. Nor is
+//! anything punched in a pool with a journal, whose notes and base would have to follow, in a read-only pool,
+//! or in a suspect one.
+//!
+//! 1. *The content of a free page means nothing* (docs/format.md, section 4). The page is in no claimed run,
+//!    so nothing links to it. Its descriptor lies in a system page, and system pages are never punched.
+//!    A page is in `Space::runs` only once the descriptor of its release is stored; one beyond the frontier
+//!    was never claimed.
+//! 2. *No claim takes a page while it is punched.* [`Alloc::take_out`] removes it from the free pages, or
+//!    ends the space beyond the frontier before it. It also notes that the page may lack blocks, before
+//!    the first one is gone. [`Alloc::put_back`] comes after the system call.
+//! 3. *No allocation fails or grows the pool for that.* A claim that finds no place while pages are out
+//!    waits until they are back ([`Alloc::wait_for_trim`]), and the trim ends early.
+//! 4. *Readers.* A lookup without a guard may still look at a page that has been released. It finds what it
+//!    would find in a page that was claimed again: arbitrary words, read atomically. It then sees that the
+//!    version changed before the block was unlinked, and reads again. Zeros are no worse than other content.
+//!    Reading a hole takes no block, except on tmpfs, where it takes a page of memory. There, a lookup
+//!    that has not run since before the block was unlinked, at least a second ago, raises SIGBUS if
+//!    the file system has become full meanwhile.
+//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The next open
+//!    asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack blocks, and get them
+//!    when they are claimed. Other pages have holes only if the file was copied so; they get blocks at once.
+//! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and the saved
+//!    free state itself lies in pages that are not free while the header names it. `Core::trim` holds
+//!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
+//!    all pages back. In particular, no other process opens the file meanwhile.
+//! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A salvage of
+//!    it reads links that may be older than the pages that they lead to. So that punching costs it
+//!    nothing, a page is punched only after a write-back of the whole file that began after the page
+//!    became free. Then no link on the disk leads there.
+
+use super::ranges::Ranges;
+use super::run::Slot;
+use super::{Alloc, Space};
+use crate::error::Result;
+use crate::pmem::Seam;
+use crate::pool::core::Core;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// The least number of adjacent bytes that are worth a system call and a hole in the file's map of blocks.
+const PIECE: u64 = 256 << 10;
+/// Bytes that are punched at once. Meanwhile no claim can take them.
+pub const TRIM_PART: u64 = 16 << 20;
+/// Free bytes that keep their blocks, at least.
+const KEPT: u64 = 1 << 20;
+/// The least and the most free bytes with blocks that are worth a round.
+const WORTH: [u64; 2] = [1 << 20, 64 << 20];
+/// Bytes that get blocks with one call, if a claim needs less.
+const REFILL: u64 = 1 << 20;
+
+/// What is known about the free pages that could be given back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trimming {
+    /// Whether they are worth a round.
+    pub is_worth_it: bool,
+    /// Bytes that were given back and then got blocks again, since the pool was opened.
+    pub refilled: u64,
+}
+
+impl Alloc {
+    /// Finds pages for a run, and makes sure that they have blocks. Pages that have blocks come first.
+    pub(super) fn place<S: Seam>(
+        &self,
+        core: &Core<S>,
+        space: &mut Space,
+        pages: u32,
+        total: u32,
+    ) -> Result<Option<u32>> {
+        if let Some(head) = space.fit(pages) {
+            return Ok(Some(head));
+        }
+        let mut refused = None;
+        let places = [space.fit_bare(pages), self.fit_at_frontier(space, pages, total)];
+        for head in places.into_iter().flatten() {
+            match self.get_blocks(core, space, head..head + pages) {
+                Ok(()) => return Ok(Some(head)),
+                Err(error) if error.is_full() => refused = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        refused.map_or(Ok(None), Err)
+    }
+
+    /// Gets blocks for pages that may lack them, and for more if they are free and adjacent.
+    fn get_blocks<S: Seam>(
+        &self,
+        core: &Core<S>,
+        space: &mut Space,
+        pages: Range<u32>,
+    ) -> Result<()> {
+        if !space.bare.overlaps(&pages) {
+            return Ok(());
+        }
+        let ahead = pages.start + self.geometry.pages_for(REFILL) as u32;
+        let end = space.bare.end_around(pages.end - 1).unwrap_or(pages.end);
+        let mut wide = pages.start..end.min(ahead).max(pages.end);
+        if let Some(out) = &space.out
+            && out.start < wide.end
+            && wide.start < out.end
+        {
+            wide = pages.clone();
+        }
+        let bytes = |pages: &Range<u32>| {
+            self.geometry.offset_of(pages.start)..self.geometry.offset_of(pages.end)
+        };
+        match core.backing().fill(bytes(&wide)) {
+            Err(error) if error.is_full() && wide != pages => {
+                core.backing().fill(bytes(&pages))?;
+                wide = pages;
+            }
+            answer => answer?,
+        }
+        let others: u64 = space.given.gaps(wide.clone()).map(|gap| gap.len() as u64).sum();
+        space.refilled += (wide.len() as u64 - others) * self.geometry.page_bytes();
+        space.bare.remove(wide.clone());
+        space.given.remove(wide);
+        Ok(())
+    }
+
+    /// Notes the free pages that have holes, when the pool is opened. Returns the other pages with holes:
+    /// they need blocks before anything is stored. `holes` are pages with holes, and `total` is the number
+    /// of the pool's pages.
+    pub(in crate::pool) fn note_holes<S: Seam>(
+        &self,
+        core: &Core<S>,
+        holes: impl Iterator<Item = Range<u32>>,
+        total: u32,
+    ) -> Vec<Range<u32>> {
+        let seam = core.memory.seam();
+        let frontier = seam.lock(&self.space).frontier;
+        let (mut bare, mut needed) = (Ranges::default(), Ranges::default());
+        for hole in holes {
+            for page in hole.start..hole.end.min(frontier) {
+                let set = if self.is_free(core, page) { &mut bare } else { &mut needed };
+                set.insert(page..page + 1);
+            }
+            let beyond = hole.start.max(frontier)..hole.end.min(total);
+            for part in self.unsystematic(beyond.clone()) {
+                bare.insert(part);
+            }
+            for page in beyond.filter(|&page| self.geometry.is_system(page)) {
+                needed.insert(page..page + 1);
+            }
+        }
+        // One call for all pages between two that stay without blocks.
+        let within = |gap: Range<u32>| {
+            let first = needed.first_from(gap.start).filter(|&page| page < gap.end)?;
+            let end = needed.iter().take_while(|range| range.start < gap.end).last()?.end;
+            Some(first..end)
+        };
+        let needed = bare.gaps(0..total).filter_map(within).collect();
+        seam.lock(&self.space).bare = bare;
+        needed
+    }
+
+    /// Whether a page below the frontier is in no run.
+    fn is_free<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
+        if self.geometry.is_system(page) {
+            return false;
+        }
+        match &*core.memory.seam().lock(self.slot(page)) {
+            Slot::Unknown => matches!(self.load(core, page), Ok(Slot::Free)),
+            slot => matches!(slot, Slot::Free),
+        }
+    }
+
+    /// Whether a page may lack blocks. What it holds means nothing.
+    pub(in crate::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
+        core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
+    }
+
+    /// Whether blocks of pages in `range` were given back.
+    pub(in crate::pool) fn is_given<S: Seam>(&self, core: &Core<S>, range: Range<u32>) -> bool {
+        core.memory.seam().lock(&self.space).given.overlaps(&range)
+    }
+
+    /// Returns the first page beyond the frontier whose blocks were given back.
+    pub(in crate::pool) fn first_given_ahead<S: Seam>(&self, core: &Core<S>) -> Option<u32> {
+        let space = core.memory.seam().lock(&self.space);
+        space.given.first_from(space.frontier)
+    }
+
+    /// Returns the free pages, as far as they are known: those below the frontier, and those beyond it up to
+    /// `total`.
+    pub(in crate::pool) fn free_ranges<S: Seam>(
+        &self,
+        core: &Core<S>,
+        total: u32,
+    ) -> Vec<Range<u32>> {
+        let space = core.memory.seam().lock(&self.space);
+        let below = space.runs.iter().map(|(&head, &len)| head..head + len);
+        below.chain(self.unsystematic(space.frontier..total)).collect()
+    }
+
+    /// Returns the parts of `pages` without the pool's own pages.
+    fn unsystematic(&self, pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+        let geometry = self.geometry;
+        let mut at = pages.start;
+        std::iter::from_fn(move || {
+            while at < pages.end && geometry.is_system(at) {
+                at += 1;
+            }
+            let start = at;
+            at = pages.end.min(at.saturating_add(geometry.left_in_region(at)));
+            (start < at).then_some(start..at)
+        })
+    }
+
+    /// Begins a round: of the pages that are free now, those that stay free can be given back later.
+    /// `ahead` is the page from which on space beyond the frontier is not expected to be used soon.
+    pub(in crate::pool) fn begin_trim<S: Seam>(
+        &self,
+        core: &Core<S>,
+        ahead: u32,
+        total: u32,
+    ) -> Trimming {
+        let mut space = core.memory.seam().lock(&self.space);
+        space.age();
+        let pages: u64 = self.candidates(&space, ahead, total).iter().map(|r| r.len() as u64).sum();
+        let worth = (self.geometry.offset_of(total) / 16).clamp(WORTH[0], WORTH[1]);
+        Trimming {
+            is_worth_it: pages * self.geometry.page_bytes() >= worth,
+            refilled: space.refilled,
+        }
+    }
+
+    /// Returns pages that have been free since the round began and that can be given back, in parts.
+    pub(in crate::pool) fn to_trim<S: Seam>(
+        &self,
+        core: &Core<S>,
+        ahead: u32,
+        total: u32,
+    ) -> Vec<Range<u32>> {
+        let space = core.memory.seam().lock(&self.space);
+        let part = self.geometry.pages_for(TRIM_PART) as usize;
+        let parts = |range: Range<u32>| {
+            let end = range.end;
+            range.step_by(part).map(move |start| start..end.min(start + part as u32))
+        };
+        self.candidates(&space, ahead, total).into_iter().flat_map(parts).collect()
+    }
+
+    fn candidates(&self, space: &Space, ahead: u32, total: u32) -> Vec<Range<u32>> {
+        let pages = |bytes| self.geometry.pages_for(bytes) as u32;
+        let in_use = space.frontier.saturating_sub(space.free_pages);
+        // The lowest free pages keep their blocks, for the next allocations.
+        let mut kept = pages(KEPT).max(in_use / 12);
+        // Beyond the frontier lies what the worker has prepared for a pool that grows. A quarter of a pool is
+        // free only if it has shrunk, and then the free pages are used first.
+        let has_shrunk = space.free_pages >= total / 4;
+        let beyond = if has_shrunk { ahead.max(space.frontier).min(total)..total } else { 0..0 };
+        let mut found = Vec::new();
+        let below = space.runs.iter().map(|(&head, &len)| head..head + len);
+        for free in below.chain(self.unsystematic(beyond)) {
+            for mut part in space.given.gaps(free) {
+                let keeps = kept.min(part.len() as u32);
+                kept -= keeps;
+                part.start += keeps;
+                found.extend(space.fresh.gaps(part).filter(|p| p.len() as u32 >= pages(PIECE)));
+            }
+        }
+        found
+    }
+
+    /// Makes free pages impossible to claim, and notes that they may lack blocks. Returns whether they are
+    /// still free, and were all the time since the round began. The caller puts them back.
+    pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
+        let mut space = core.memory.seam().lock(&self.space);
+        if space.fresh.overlaps(pages) || space.out.is_some() {
+            return false;
+        }
+        if pages.start < space.frontier {
+            if space.run_around(pages).is_none() {
+                return false;
+            }
+            space.remove(pages.clone());
+        }
+        space.bare.insert(pages.clone());
+        space.out = Some(pages.clone());
+        // SeqCst, here and wherever this is used: a claim that did not find the pages sees that they
+        // were out.
+        self.outs.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the pages have no blocks any more.
+    pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
+        let mut space = core.memory.seam().lock(&self.space);
+        let Some(pages) = space.out.take() else { return };
+        if pages.start < space.frontier {
+            space.insert(pages.clone());
+        }
+        if given {
+            space.given.insert(pages);
+        }
+        self.outs.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether a claim has waited for pages that were out, since the last call.
+    pub(in crate::pool) fn was_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::SeqCst)
+    }
+
+    /// Returns a number that a claim passes to [`wait_for_trim`](Alloc::wait_for_trim) if it finds no place.
+    pub(in crate::pool) fn trims(&self) -> u64 {
+        self.outs.load(Ordering::SeqCst)
+    }
+
+    /// Waits until no pages are out. Returns whether any were since [`trims`](Alloc::trims) returned
+    /// `before`, so that a claim may have missed them.
+    pub(in crate::pool) fn wait_for_trim<S: Seam>(
+        &self,
+        core: &Core<S>,
+        before: u64,
+    ) -> Result<bool> {
+        let mut now = self.trims();
+        if now == before && now.is_multiple_of(2) {
+            return Ok(false);
+        }
+        self.wanted.store(true, Ordering::SeqCst);
+        let mut turn = 0;
+        while !now.is_multiple_of(2) {
+            core.wait(&mut turn)?;
+            now = self.trims();
+        }
+        Ok(true)
+    }
+}

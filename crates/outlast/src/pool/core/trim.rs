@@ -1,0 +1,138 @@
+//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) has the argument.
+
+use super::Core;
+use crate::error::{Error, Result};
+use crate::pmem::{Mapping, MediumKind, Seam};
+use crate::pool::alloc::Trimming;
+use crate::pool::backing::{Backing, mapping_error};
+use std::ops::Range;
+
+/// What a step of a trim has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trimmed {
+    /// It has given this many bytes back, and there may be more.
+    More(u64),
+    /// All pages of the round were given back, as far as they are still free. This step gave back this many
+    /// bytes.
+    All(u64),
+}
+
+impl<S: Seam> Core<S> {
+    /// The file, if it was opened with its holes.
+    fn sparse(&self) -> Option<&Mapping> {
+        self.backing.mapping().filter(|mapping| mapping.is_sparse())
+    }
+
+    fn bytes_of(&self, pages: &Range<u32>) -> Range<u64> {
+        self.geometry.offset_of(pages.start)..self.geometry.offset_of(pages.end)
+    }
+
+    /// Gets blocks for the header and the roots.
+    pub(super) fn fill_own_pages(&self) -> Result<()> {
+        let Some(mapping) = self.sparse() else { return Ok(()) };
+        let own = self.geometry.offset_of(self.geometry.first_page());
+        mapping.fill(0..own).map_err(mapping_error)
+    }
+
+    /// Notes which free pages have holes in the file, and gets blocks for all other pages with holes.
+    pub(super) fn find_holes(&self) -> Result<()> {
+        let Some(mapping) = self.sparse() else { return Ok(()) };
+        let total = self.geometry.pages_in(self.size());
+        let failed = |e| Error::io("looking for holes in the pool", e);
+        let Some(holes) = mapping.holes().map_err(failed)? else {
+            return mapping.fill(0..self.size()).map_err(mapping_error);
+        };
+        let page = self.geometry.page_bytes();
+        let pages = holes.iter().map(|hole| {
+            let end = self.geometry.pages_in(hole.end.next_multiple_of(page));
+            self.geometry.page_of(hole.start)..end.min(total)
+        });
+        let needed = self.alloc.note_holes(self, pages, total);
+        needed
+            .iter()
+            .try_for_each(|pages| mapping.fill(self.bytes_of(pages)).map_err(mapping_error))
+    }
+
+    /// Whether free pages may be given back to the file system.
+    fn trimmable(&self) -> Option<&Mapping> {
+        let may = !self.options.read_only
+            && self.options.medium == MediumKind::PageCache
+            && !self.is_suspect();
+        self.backing.mapping().filter(|mapping| may && mapping.can_be_punched())
+    }
+
+    /// The page from which on the space beyond the frontier is not expected to be used soon, and the number of
+    /// pages.
+    fn ahead(&self) -> (u32, u32) {
+        // Free pages are used first.
+        let expected = self.geometry.pages_for(self.expected().saturating_sub(self.free_bytes()));
+        (expected.min(u32::MAX.into()) as u32, self.geometry.pages_in(self.size()))
+    }
+
+    /// Begins a round of giving free pages back. Returns `None` if none may be given back.
+    pub fn begin_trim(&self) -> Option<Trimming> {
+        self.trimmable()?;
+        let (ahead, total) = self.ahead();
+        Some(self.alloc.begin_trim(self, ahead, total))
+    }
+
+    /// Writes the pool back, beside changes. Once this has succeeded, no link on the disk leads to a page that
+    /// was free when it began.
+    pub fn write_back_for_trim(&self) -> Result<()> {
+        let _write_back = self.memory.seam().lock(&self.write_back);
+        self.gate.check()?;
+        self.fsync(Backing::sync)
+    }
+
+    /// Gives up to `most` bytes of free pages back to the file system, or a part more. The caller has begun
+    /// a round, and has written the pool back since.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file system refuses it. The pool is as good as before.
+    pub fn trim(&self, most: u64) -> Result<Trimmed> {
+        // A close, a sync, a snapshot and a verification wait for this lock, and find all pages back.
+        let _write_back = self.memory.seam().lock(&self.write_back);
+        self.gate.check()?;
+        let Some(mapping) = self.trimmable() else { return Ok(Trimmed::All(0)) };
+        let (ahead, total) = self.ahead();
+        let mut done = 0;
+        for pages in self.alloc.to_trim(self, ahead, total) {
+            if done >= most || self.alloc.was_wanted() {
+                return Ok(Trimmed::More(done));
+            }
+            if self.alloc.take_out(self, &pages) {
+                let bytes = self.bytes_of(&pages);
+                done += bytes.end - bytes.start;
+                let punched = mapping.punch(bytes);
+                self.alloc.put_back(self, punched.is_ok());
+                punched.map_err(|e| Error::io("giving free space back to the file system", e))?;
+            }
+        }
+        Ok(Trimmed::All(done))
+    }
+
+    /// Returns the free parts of the pool, in bytes, as far as they are known. What they hold means nothing.
+    /// The caller holds all writers back.
+    pub fn free_parts(&self) -> Vec<Range<u64>> {
+        let total = self.geometry.pages_in(self.size());
+        let free = self.alloc.free_ranges(self, total);
+        free.iter().map(|pages| self.bytes_of(pages)).collect()
+    }
+
+    /// Whether blocks of the file in `range` were given back, and not needed since.
+    pub fn is_given_back(&self, range: Range<u64>) -> bool {
+        let end = self.geometry.pages_for(range.end).min(u32::MAX.into()) as u32;
+        self.alloc.is_given(self, self.geometry.page_of(range.start)..end)
+    }
+
+    /// Returns the offset beyond the frontier from which on blocks were given back.
+    pub fn given_back_ahead(&self) -> u64 {
+        let page = self.alloc.first_given_ahead(self);
+        page.map_or(u64::MAX, |page| self.geometry.offset_of(page))
+    }
+
+    /// Bytes of free pages below the frontier.
+    pub fn free_bytes(&self) -> u64 {
+        self.geometry.offset_of(self.alloc.stats(self).free_pages)
+    }
+}
