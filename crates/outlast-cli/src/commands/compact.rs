@@ -97,11 +97,11 @@ pub(crate) fn run(
 /// If the pool has a journal, ends the journal's life, so that the file alone is the pool. Returns whether it
 /// has one.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
-    let facts = PoolOptions::new().journal_facts(path).map_err(|e| open::about(path, e))?;
-    if facts.as_ref().is_some_and(|facts| !facts.closed) {
+    let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
+    if facts.journal.as_ref().is_some_and(|journal| !journal.closed) {
         open::to_write(path)?.close()?;
     }
-    Ok(facts.is_some())
+    Ok(facts.journal.is_some())
 }
 
 /// Fails if the pool is not sound. Returns the bytes that its maps use.
