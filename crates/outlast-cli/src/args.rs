@@ -351,7 +351,9 @@ pub(crate) struct SalvageArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CompactArgs {
     /// The pool
-    pub(crate) pool: PathBuf,
+    // `pool` is the id of the global option.
+    #[arg(value_name = "POOL")]
+    pub(crate) old: PathBuf,
     /// The path of the new pool; the old one is left as it is [default: the old one is replaced]
     pub(crate) new: Option<PathBuf>,
 }

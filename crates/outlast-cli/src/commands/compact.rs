@@ -35,11 +35,11 @@ pub(crate) fn run(
         let why = "compact takes its pools as arguments: outlast compact POOL [NEW]";
         return Err(Failure::Usage(why.into()));
     }
-    let given = args.pool.display();
+    let given = args.old.display();
     // The file itself, and not a link to it, is replaced.
-    let from = match args.pool.canonicalize() {
+    let from = match args.old.canonicalize() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::NoSuchPool { path: args.pool.clone() }.into());
+            return Err(Error::NoSuchPool { path: args.old.clone() }.into());
         }
         path => path.map_err(|e| Failure::io(format!("opening {given}"), &e))?,
     };
@@ -51,7 +51,7 @@ pub(crate) fn run(
     // A reader's lock: until the file is replaced, no one changes it.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
-    let used = check(&old, &args.pool)?;
+    let used = check(&old, &args.old)?;
     let to = match &args.new {
         Some(to) => to.clone(),
         None => unfinished(&from)?,
