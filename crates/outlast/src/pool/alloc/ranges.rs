@@ -43,6 +43,9 @@ impl Ranges {
     }
 
     pub(in crate::pool) fn remove(&mut self, range: Range<u32>) {
+        if range.is_empty() {
+            return;
+        }
         while let Some((&start, &end)) = self.0.range(..range.end).next_back()
             && end > range.start
         {
