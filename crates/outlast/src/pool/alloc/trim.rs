@@ -50,7 +50,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// The least number of adjacent bytes that are worth a system call and a hole in the file's map of blocks.
-const PIECE: u64 = 256 << 10;
+const PIECE: u64 = 64 << 10;
 /// Bytes that are punched at once. Meanwhile no claim can take them.
 pub const TRIM_PART: u64 = 16 << 20;
 /// Free bytes that keep their blocks, at least.
