@@ -214,7 +214,7 @@ fn copy<S: Seam>(core: &Core<S>, target: &File) -> std::io::Result<()> {
     let mut at = 0;
     // What free pages hold means nothing, zeros included.
     let free = core.free_parts();
-    for hole in free.into_iter().chain([len..len]) {
+    for hole in free.into_iter().chain(std::iter::once(len..len)) {
         while at < hole.start {
             let n = (hole.start - at).min(buffer.len() as u64);
             let words = core.memory.words(at, n).map_err(IoError::other)?;
