@@ -1,4 +1,5 @@
-//! Batches: changes of several records, of which a crash leaves all or none. [`make`] has the protocol.
+//! Batches: changes of several records, of which a crash leaves all or none. The module `make` has the
+//! protocol.
 
 mod make;
 
