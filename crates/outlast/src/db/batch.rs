@@ -161,7 +161,7 @@ impl Batch {
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let batch = pool.batch();
+    /// let mut batch = pool.batch();
     /// assert!(batch.is_empty());
     /// batch.commit()?; // Does nothing.
     /// # Ok(())
