@@ -198,7 +198,13 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     let options = PoolOptions::new().journal(JournalOptions::new()).background(false);
     // SAFETY: as in `open::to_read`.
     let pool = unsafe { options.open(path) }.map_err(|e| open::about(path, e))?;
-    Ok(pool.close()?)
+    pool.close()?;
+    let facts = options.facts(path).map_err(|e| open::about(path, e))?;
+    if let Some(journal) = facts.journal {
+        // It is empty, and has the name of a pool that will not be there any more.
+        let _ = std::fs::remove_dir(journal.directory);
+    }
+    Ok(())
 }
 
 /// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
