@@ -7,7 +7,7 @@ mod opening;
 use crate::codec::{Form, raw_key, raw_value};
 use crate::model::GARBAGE;
 use crate::random::Random;
-use crate::state::{Checked, Fault, Judge, MapState, State, ensure};
+use crate::state::{Checked, Fault, Judge, MapState, Records, State, ensure};
 use crate::structures::{Shape, structure};
 use crate::with_form;
 pub use checks::check_verification;
@@ -22,7 +22,7 @@ use outlast::index::Index;
 use outlast::pmem::{Alive, Event, Mark, Seam, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A pool in memory under a recorder; see the module's documentation.
@@ -175,7 +175,7 @@ impl Session {
         after
             .maps
             .entry(name.into())
-            .or_insert_with(|| MapState { form: shape.form, records: BTreeMap::new() });
+            .or_insert_with(|| MapState { form: shape.form, records: Records::new() });
         let request = MapRequest { info: shape.info(name), scheme_matters: true };
         self.step(
             Kind::CreateMap,
@@ -471,7 +471,7 @@ impl Session {
             let map = self.map(name)?;
             let found = with_form!(map.index(), R, index => walk::<R>(&**index))?;
             ensure(found == expected.records, || {
-                let wrong = |k: &&u64| found.get(k) != expected.records.get(k);
+                let wrong = |k: &&u64| found.get(*k) != expected.records.get(*k);
                 let keys: Vec<_> =
                     found.keys().chain(expected.records.keys()).filter(wrong).collect();
                 format!("iteration of {name:?} differs at keys {keys:?}")

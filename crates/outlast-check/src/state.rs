@@ -31,13 +31,16 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Fault(what())) }
 }
 
-/// The contents of one map: values by key.
+/// Values by key. A copy shares all that it does not change, so each step of a run can keep one.
+pub type Records = imbl::OrdMap<u64, u64>;
+
+/// The contents of one map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapState {
     /// The record form.
     pub form: RecordForm,
     /// The records.
-    pub records: BTreeMap<u64, u64>,
+    pub records: Records,
 }
 
 /// The contents of a pool: its maps by name.
@@ -129,7 +132,7 @@ fn differ(name: &str, expected: &MapState, found: &MapState, lines: &mut Vec<Str
             None => lines.push(format!("{name:?}: key {key} (value {value}) is missing")),
         }
     }
-    for (key, value) in found.records.iter().filter(|(k, _)| !expected.records.contains_key(k)) {
+    for (key, value) in found.records.iter().filter(|(k, _)| !expected.records.contains_key(*k)) {
         lines.push(format!("{name:?}: key {key} (value {value}) should be absent"));
     }
 }

@@ -5,7 +5,7 @@
 //! that the format covers with a checksum is reported.
 //!
 //! Method: images of small pools (see `outlast_check::fuzz::images`) with one byte changed at a
-//! time. The test changes a seeded fifth of the bytes of the header copies, the frontier, the roots,
+//! time. The test changes a seeded eighth of the bytes of the header copies, the frontier, the roots,
 //! the descriptors, the directories and the headers of segments and nodes, and a smaller sample of
 //! the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and takes a
 //! sample of the rest twenty times as large, which takes about ten minutes.
@@ -151,8 +151,8 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
             (true, _) => (every / 4).max(1),
-            (false, true) => every * 24,
-            (false, false) => every * 5,
+            (false, true) => every * 40,
+            (false, false) => every * 8,
         };
         // Take one in eight of the commit words of free root slots.
         if region.what == What::RootCommit

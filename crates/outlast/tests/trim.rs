@@ -77,7 +77,7 @@ fn value(key: u64, len: usize) -> Vec<u8> {
 
 /// The size of the pools that shrink. The tests were also run with 61 MiB.
 fn large() -> u64 {
-    std::env::var("OUTLAST_TEST_MIB").map_or(20, |mib| mib.parse().unwrap()) * MIB
+    std::env::var("OUTLAST_TEST_MIB").map_or(12, |mib| mib.parse().unwrap()) * MIB
 }
 
 /// The blocks that may be left of a pool of that size in which little is in use.
@@ -294,13 +294,13 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
         (0..50).for_each(|key| assert!(map.insert(&key, &value(key, 100_000)).unwrap()));
         drop(map);
         pool.close().unwrap();
-        for round in 0..4 {
+        for round in 0..2 {
             let mut child = in_child("a_kill_while_space_is_given_back_loses_nothing", &path)
                 .env("OUTLAST_TEST_FROM", (16 + 2 * round).to_string())
                 .stdout(std::process::Stdio::null())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(250 + 130 * round));
+            std::thread::sleep(Duration::from_millis(250 + 260 * round));
             child.kill().unwrap();
             child.wait().unwrap();
             let pool = open(&path).unwrap();

@@ -47,13 +47,15 @@ pub struct Budget {
     pub images_second: usize,
     /// For each commit point, how many runs of two lives whose first life dies after it.
     pub deaths: usize,
+    /// Whether to make the mutants of the pool's own points, too. They are the same for each scheme.
+    pub pool: bool,
     /// Number of threads.
     pub threads: usize,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { images: 120, images_second: 40, deaths: 2, threads: 2 }
+        Budget { images: 120, images_second: 40, deaths: 2, pool: true, threads: 2 }
     }
 }
 
@@ -419,7 +421,8 @@ pub fn run(
         }
     };
     let mut canaries = Vec::new();
-    for &point in &points {
+    let pool = outlast::pool::points::ALL;
+    for &point in points.iter().filter(|point| budget.pool || !pool.contains(point)) {
         for (act, done) in [(Act::Flush, point.flush), (Act::Fence, point.fence)] {
             if done {
                 canaries.extend(Wrong::all(act).into_iter().map(|wrong| Canary {

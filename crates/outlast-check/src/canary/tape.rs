@@ -5,13 +5,14 @@ use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session, Step, recorder};
-use crate::state::{self, Checked, State, ensure};
+use crate::state::{self, Checked, Records, State, ensure};
 use crate::structures::Shape;
+use imbl::ordmap::DiffItem;
 use outlast::Error;
 use outlast::db::store::MapRequest;
 use outlast::pmem::{Access, Alive, Event, Mark, Seam};
 use outlast::pool::layout::ROOT_SLOTS;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Keys that only the second life uses.
@@ -92,6 +93,14 @@ pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allo
     placed
 }
 
+/// Returns the key that a difference adds.
+fn added(item: DiffItem<'_, '_, u64, u64>) -> Option<u64> {
+    match item {
+        DiffItem::Add(&key, _) => Some(key),
+        DiffItem::Update { .. } | DiffItem::Remove(..) => None,
+    }
+}
+
 impl Tape {
     /// Plays and records a scenario.
     ///
@@ -106,10 +115,15 @@ impl Tape {
         let base = Image::of_file(&[], run.capacity());
         // Include the keys of records that the scenario inserts and removes in its preparation,
         // because the whole run counts here.
-        let maps = run.steps.iter().flat_map(|step| step.after.maps.values());
-        let mut universe: BTreeSet<u64> =
-            maps.flat_map(|map| map.records.keys().copied()).collect();
-        universe.extend(&run.universe);
+        let mut universe: BTreeSet<u64> = run.universe.iter().copied().collect();
+        let mut last: HashMap<&str, &Records> = HashMap::new();
+        for (name, map) in run.steps.iter().flat_map(|step| &step.after.maps) {
+            match last.insert(name, &map.records) {
+                // A step adds few keys to those of the step before it.
+                Some(before) => universe.extend(before.diff(&map.records).filter_map(added)),
+                None => universe.extend(map.records.keys()),
+            }
+        }
         Ok(Tape {
             name: scenario.name.clone(),
             base,

@@ -7,11 +7,11 @@ use super::worker::{Shared, Worker};
 use super::workload::Instance;
 use crate::history::{Answer, Call, Event, History, OpId};
 use crate::session::{Do, Session};
-use crate::state::{Checked, Fault, State};
+use crate::state::{Checked, Fault, Records, State};
 use outlast::db::verify::verify;
 use outlast::pmem::{self, Access, Alive, Mark, Point, Traced};
 use outlast::pool::threads;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -255,7 +255,7 @@ impl Run {
     fn told(&self, op: usize, records: Vec<(u64, u64)>) -> Checked<Vec<(u64, u64)>> {
         let (touched, rest): (Vec<_>, Vec<_>) =
             records.into_iter().partition(|(key, _)| self.touched.contains(key));
-        let mut found = BTreeMap::new();
+        let mut found = Records::new();
         for (key, value) in rest {
             if found.insert(key, value).is_some() {
                 return Err(Fault(format!("iteration {op} reports key {key} twice")));
@@ -265,7 +265,7 @@ impl Run {
         Ok(touched)
     }
 
-    fn compare_untouched(&self, found: &BTreeMap<u64, u64>) -> Checked {
+    fn compare_untouched(&self, found: &Records) -> Checked {
         let initial = self.instance.initial();
         let keys = initial.keys().chain(found.keys());
         for key in keys.filter(|key| !self.touched.contains(key)) {
@@ -287,7 +287,7 @@ impl Run {
         if crashed {
             history.events.push(Event::Crash);
         }
-        let none = BTreeMap::new();
+        let none = Records::new();
         let records = match found.maps.get(MAP) {
             Some(map) => &map.records,
             None => return Err(Fault(format!("the map {MAP:?} is gone"))),
@@ -316,9 +316,9 @@ impl Run {
 
     /// Returns every key that may be present, and some that never are.
     pub fn universe(&self) -> Vec<u64> {
-        let mut keys: BTreeSet<u64> = self.instance.initial().into_keys().collect();
+        let mut keys: BTreeSet<u64> = self.instance.initial().keys().copied().collect();
         keys.extend(&self.touched);
-        keys.extend(self.instance.other_records().into_keys());
+        keys.extend(self.instance.other_records().keys());
         let last = keys.last().copied().unwrap_or(0);
         keys.extend([last + 1, last + 2]);
         keys.into_iter().collect()

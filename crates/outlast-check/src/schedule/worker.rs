@@ -8,14 +8,13 @@ use super::workload::Instance;
 use crate::codec::{Form, raw_key, raw_value};
 use crate::history::{Answer, Call};
 use crate::session::Do;
-use crate::state::{Checked, Fault};
+use crate::state::{Checked, Fault, Records};
 use crate::with_form;
 use outlast::Error;
 use outlast::db::batch::BatchRecord;
 use outlast::db::store::MapRequest;
 use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -314,7 +313,7 @@ impl<'r> Worker<'r> {
             self.answer(op, Act::Hold(Call::Scan), Some(Answer::Records(records)));
             return Ok(());
         }
-        let found: BTreeMap<u64, u64> = records.iter().copied().collect();
+        let found: Records = records.iter().copied().collect();
         let all = found.is_empty() || found == self.shared.instance.other_records();
         match all && found.len() == records.len() {
             true => Ok(()),

@@ -2,11 +2,10 @@
 
 use super::Do;
 use crate::codec::Form;
-use crate::state::{Checked, Fault, State, ensure};
+use crate::state::{Checked, Fault, Records, State, ensure};
 use crate::structures::structure;
 use outlast::index::{Change, Cursor, Index, Previous};
 use outlast::{Scheme, Verification};
-use std::collections::BTreeMap;
 
 pub(super) fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
     if let Some(map) = state.maps.get_mut(name) {
@@ -99,8 +98,8 @@ pub(super) fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u6
 }
 
 /// Reads everything by iteration.
-pub(super) fn walk<R: Form>(index: &dyn Index<R>) -> Checked<BTreeMap<u64, u64>> {
-    let mut found = BTreeMap::new();
+pub(super) fn walk<R: Form>(index: &dyn Index<R>) -> Checked<Records> {
+    let mut found = Records::new();
     let mut cursor = Cursor::start();
     let mut batch = Vec::new();
     while !cursor.is_done() {
@@ -119,9 +118,9 @@ pub(super) fn contents<R: Form>(
     index: &dyn Index<R>,
     universe: &[u64],
     gets_first: bool,
-) -> Checked<BTreeMap<u64, u64>> {
-    let gets = || -> Checked<BTreeMap<u64, u64>> {
-        let mut found = BTreeMap::new();
+) -> Checked<Records> {
+    let gets = || -> Checked<Records> {
+        let mut found = Records::new();
         for &n in universe {
             let key = R::nth_key(n);
             if let Some(value) = index.get(R::key_of(&key))? {
@@ -139,8 +138,8 @@ pub(super) fn contents<R: Form>(
         (gets()?, walked)
     };
     ensure(got == walked, || {
-        let differs = |a: &BTreeMap<u64, u64>, b: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
-            a.iter().filter(|(k, v)| b.get(k) != Some(v)).map(|(k, v)| (*k, *v)).collect()
+        let differs = |a: &Records, b: &Records| -> Vec<(u64, u64)> {
+            a.iter().filter(|(k, v)| b.get(*k) != Some(*v)).map(|(k, v)| (*k, *v)).collect()
         };
         format!(
             "only by get: {:?}; only by iteration: {:?}",

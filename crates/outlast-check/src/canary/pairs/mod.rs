@@ -15,7 +15,7 @@ use super::tape::{Allowed, Tape};
 use crate::codec::{Form, SPECIAL};
 use crate::model::Image;
 use crate::session::{Do, PAGE_BITS, PoolShape, Session};
-use crate::state::{Checked, Fault, MapState, State};
+use crate::state::{Checked, Fault, MapState, Records, State};
 use crate::stop::{self, Stops};
 use crate::structures::Shape;
 use crate::with_form;
@@ -180,7 +180,9 @@ impl Plan {
         let remove = |state: &State, count: u64| {
             let mut state = state.clone();
             if let Some(map) = state.maps.get_mut("m") {
-                map.records.retain(|key, _| !(self.first..self.first + count).contains(key));
+                for key in self.first..self.first + count {
+                    map.records.remove(&key);
+                }
             }
             state
         };
@@ -192,7 +194,7 @@ impl Plan {
                 Beside::Update => return insert(&state, self.first, value + 2),
                 Beside::RemoveAll => return remove(&state, n),
                 Beside::CreateMap => {
-                    let map = MapState { form: self.shape.form, records: BTreeMap::new() };
+                    let map = MapState { form: self.shape.form, records: Records::new() };
                     state.maps.insert("n".into(), map);
                 }
             }

@@ -6,7 +6,7 @@ use crate::history::Call;
 use crate::parts::workload::{Aim, Before, Beside, PLAIN, Workload};
 use crate::schedule::act::Act;
 use crate::session::Do;
-use std::collections::BTreeMap;
+use crate::state::Records;
 
 /// The workloads of every scheme.
 pub(super) const ALL: [Workload; 3] = [
@@ -50,10 +50,10 @@ impl Workload {
 
 impl Instance {
     /// Returns the records of the other maps that exist at first.
-    pub(in crate::schedule) fn other_records(&self) -> BTreeMap<u64, u64> {
+    pub(in crate::schedule) fn other_records(&self) -> Records {
         match self.workload.beside {
             Beside::HoldDropped => (0..OTHER_RECORDS).map(|n| (n, value_of(n))).collect(),
-            _ => BTreeMap::new(),
+            _ => Records::new(),
         }
     }
 }

@@ -5,11 +5,10 @@ use crate::model::{Image, Timeline, stored};
 use crate::parts::workload::{Beside, Start, Workload};
 use crate::schedule::act::{Act, MAP, other};
 use crate::session::{Do, Session};
-use crate::state::{Checked, Fault};
+use crate::state::{Checked, Fault, Records};
 use crate::structures::Shape;
 use outlast::RecordForm;
 use outlast::pmem::{Alive, Point};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How threads of a directed schedule are held.
@@ -57,7 +56,7 @@ pub struct Instance {
 
 impl Instance {
     /// Returns the records that exist at first.
-    pub fn initial(&self) -> BTreeMap<u64, u64> {
+    pub fn initial(&self) -> Records {
         self.workload
             .filled(self.fill, self.removed)
             .map(|n| (self.keys.key(n), value_of(n)))
