@@ -14,6 +14,7 @@ mod failure;
 mod interrupt;
 mod open;
 mod output;
+mod parts;
 mod place;
 mod progress;
 mod table;

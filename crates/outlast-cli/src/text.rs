@@ -1,20 +1,23 @@
 //! Keys and values as text, according to the schema that the map was created with.
 
 use crate::failure::Failure;
+use crate::parts::Part;
 use indicatif::HumanCount;
 use outlast::{MapInfo, RecordForm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
 /// The types that can be named on the command line.
-pub(crate) const TYPES: [&str; 10] =
-    ["str", "bytes", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"];
+pub(crate) const TYPES: [&str; 15] = [
+    "str", "bytes", "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "bool",
+    "f32", "f64",
+];
 
 /// What some programs write before text in UTF-8.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How the bytes of keys or values are interpreted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Kind {
     Unsigned {
         bytes: usize,
@@ -24,12 +27,14 @@ enum Kind {
     },
     Str,
     Bytes,
+    /// A type whose encodings keep its order.
+    Ordered(Part),
     /// A type that only the program that made the map knows.
     Opaque,
 }
 
 /// The keys or the values of a map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Column {
     kind: Kind,
     /// Whether they are stored inline, as words of 8 bytes.
@@ -63,18 +68,18 @@ impl Kind {
             "i16" => Kind::Signed { bytes: 2 },
             "i32" => Kind::Signed { bytes: 4 },
             "i64" => Kind::Signed { bytes: 8 },
-            _ => Kind::Opaque,
+            _ => Part::of(schema).map_or(Kind::Opaque, Kind::Ordered),
         }
     }
 }
 
 impl Column {
     /// Parses text. `hex` says that all of it is hexadecimal.
-    pub(crate) fn parse(self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn parse(&self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
         if hex {
             return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
         }
-        match self.kind {
+        match &self.kind {
             Kind::Str => match std::str::from_utf8(text) {
                 Ok(_) => Ok(text.to_vec()),
                 Err(_) => Err(self.no("UTF-8", text)),
@@ -84,6 +89,10 @@ impl Column {
                 let number = std::str::from_utf8(text).ok().and_then(|t| t.trim().parse().ok());
                 self.number(number.ok_or_else(|| self.no(&self.kind_name(), text))?)
             }
+            Kind::Ordered(_) => {
+                let text = std::str::from_utf8(text).map_err(|_| self.no("UTF-8", text))?;
+                self.parse_json(&json!(text))
+            }
             Kind::Opaque => {
                 let bytes = text.strip_prefix(b"0x").and_then(from_hex);
                 self.raw(bytes.ok_or_else(|| self.no("0x and hexadecimal digits", text))?)
@@ -92,12 +101,20 @@ impl Column {
     }
 
     /// Parses a JSON value.
-    pub(crate) fn parse_json(self, value: &Value) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn parse_json(&self, value: &Value) -> Result<Vec<u8>, Failure> {
         let no = || self.no(&self.kind_name(), value.to_string().as_bytes());
+        if let Kind::Ordered(part) = &self.kind {
+            let mut bytes = Vec::new();
+            part.encode(value, &mut bytes).ok_or_else(no)?;
+            if self.word {
+                bytes.reverse();
+            }
+            return Ok(self.padded(bytes));
+        }
         match value {
             Value::String(text) => self.parse(text.as_bytes(), false),
             Value::Number(number) if !matches!(self.kind, Kind::Opaque) => {
-                match (self.kind, number.as_i128()) {
+                match (&self.kind, number.as_i128()) {
                     (Kind::Str | Kind::Bytes, _) => Ok(number.to_string().into_bytes()),
                     (_, Some(number)) => self.number(number),
                     (_, None) => Err(no()),
@@ -125,16 +142,16 @@ impl Column {
     }
 
     /// Returns whether the values are byte strings, of which one can begin like another.
-    pub(crate) fn is_text(self) -> bool {
+    pub(crate) fn is_text(&self) -> bool {
         !self.word && matches!(self.kind, Kind::Str | Kind::Bytes)
     }
 
-    fn number(self, number: i128) -> Result<Vec<u8>, Failure> {
-        let (bytes, fits) = match self.kind {
-            Kind::Unsigned { bytes } => (bytes, (0..1 << (8 * bytes)).contains(&number)),
+    fn number(&self, number: i128) -> Result<Vec<u8>, Failure> {
+        let (bytes, fits) = match &self.kind {
+            Kind::Unsigned { bytes } => (*bytes, (0..1 << (8 * bytes)).contains(&number)),
             Kind::Signed { bytes } => {
                 let end = 1 << (8 * bytes - 1);
-                (bytes, (-end..end).contains(&number))
+                (*bytes, (-end..end).contains(&number))
             }
             _ => unreachable!("only called for numbers"),
         };
@@ -145,9 +162,10 @@ impl Column {
     }
 
     /// Checks bytes that are given literally, and pads them as the map stores them.
-    fn raw(self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let len = match self.kind {
-            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(bytes),
+    fn raw(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        let len = match &self.kind {
+            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
+            Kind::Ordered(part) => Some(part.bytes()),
             Kind::Str | Kind::Bytes | Kind::Opaque => None,
         };
         let fits = match len {
@@ -162,24 +180,25 @@ impl Column {
         }
     }
 
-    fn padded(self, mut bytes: Vec<u8>) -> Vec<u8> {
+    fn padded(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if self.word && bytes.len() < 8 {
             bytes.resize(8, 0);
         }
         bytes
     }
 
-    fn kind_name(self) -> String {
-        match self.kind {
+    fn kind_name(&self) -> String {
+        match &self.kind {
             Kind::Unsigned { bytes } => format!("u{}", 8 * bytes),
             Kind::Signed { bytes } => format!("i{}", 8 * bytes),
             Kind::Str => "UTF-8".into(),
             Kind::Bytes => "bytes".into(),
+            Kind::Ordered(part) => part.to_string(),
             Kind::Opaque => "this map's type".into(),
         }
     }
 
-    fn no(self, expected: &str, found: &[u8]) -> Failure {
+    fn no(&self, expected: &str, found: &[u8]) -> Failure {
         let mut shown: String = String::from_utf8_lossy(found).chars().take(60).collect();
         if shown.len() < found.len() && shown.chars().count() == 60 {
             shown.push_str("...");
@@ -188,10 +207,10 @@ impl Column {
     }
 
     /// Decodes `bytes` as a number, if the type is a number.
-    fn to_number(self, bytes: &[u8]) -> Option<i128> {
-        let (len, signed) = match self.kind {
-            Kind::Unsigned { bytes } => (bytes, false),
-            Kind::Signed { bytes } => (bytes, true),
+    fn to_number(&self, bytes: &[u8]) -> Option<i128> {
+        let (len, signed) = match &self.kind {
+            Kind::Unsigned { bytes } => (*bytes, false),
+            Kind::Signed { bytes } => (*bytes, true),
             _ => return None,
         };
         let (used, padding) = bytes.split_at_checked(len)?;
@@ -205,10 +224,25 @@ impl Column {
         Some(i128::from_le_bytes(wide))
     }
 
+    /// Returns the encoding of a part from the bytes of the map.
+    fn encoding(&self, part: &Part, bytes: &[u8]) -> Option<Vec<u8>> {
+        if !self.word {
+            return (bytes.len() == part.bytes()).then(|| bytes.to_vec());
+        }
+        let (used, padding) = bytes.split_at_checked(part.bytes())?;
+        // A word has the encoding in its last big-endian bytes.
+        padding.iter().all(|&byte| byte == 0).then(|| used.iter().rev().copied().collect())
+    }
+
     /// Formats bytes as text. Bytes that are not a value of the type are shown in hexadecimal.
-    pub(crate) fn plain(self, bytes: &[u8]) -> Vec<u8> {
-        match self.kind {
+    pub(crate) fn plain(&self, bytes: &[u8]) -> Vec<u8> {
+        match &self.kind {
             Kind::Str | Kind::Bytes => bytes.to_vec(),
+            Kind::Ordered(_) => match self.json(bytes) {
+                Value::String(text) => text.into_bytes(),
+                Value::Object(_) => self.written(bytes, true),
+                other => other.to_string().into_bytes(),
+            },
             _ => match self.to_number(bytes) {
                 Some(number) => number.to_string().into_bytes(),
                 None => format!("0x{}", hex(bytes)).into_bytes(),
@@ -217,12 +251,12 @@ impl Column {
     }
 
     /// Formats bytes as text, or entirely in hexadecimal.
-    pub(crate) fn written(self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
+    pub(crate) fn written(&self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
         if as_hex { format!("0x{}", hex(bytes)).into_bytes() } else { self.plain(bytes) }
     }
 
     /// Appends bytes to `line` as a field of a tab-separated line.
-    pub(crate) fn tsv(self, bytes: &[u8], line: &mut Vec<u8>) {
+    pub(crate) fn tsv(&self, bytes: &[u8], line: &mut Vec<u8>) {
         let text = self.plain(bytes);
         let mut rest = &text[..];
         if text.starts_with(BYTE_ORDER_MARK) {
@@ -242,13 +276,17 @@ impl Column {
     }
 
     /// Formats bytes as JSON.
-    pub(crate) fn json(self, bytes: &[u8]) -> Value {
+    pub(crate) fn json(&self, bytes: &[u8]) -> Value {
         let as_hex = || json!({ "hex": hex(bytes) });
-        match self.kind {
+        match &self.kind {
             Kind::Str | Kind::Bytes => match std::str::from_utf8(bytes) {
                 Ok(text) => json!(text),
                 Err(_) => as_hex(),
             },
+            Kind::Ordered(part) => {
+                let value = self.encoding(part, bytes).and_then(|bytes| part.decode(&bytes));
+                value.unwrap_or_else(as_hex)
+            }
             _ => match self.to_number(bytes) {
                 // Fits 64 bits in either case.
                 Some(number) if number < 0 => json!(number as i64),
@@ -302,7 +340,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     let digits = text.strip_prefix(b"0x").unwrap_or(text);
     let (pairs, rest) = digits.as_chunks::<2>();
     if !rest.is_empty() {

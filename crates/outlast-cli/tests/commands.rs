@@ -540,3 +540,54 @@ fn a_reader_that_leaves_is_no_error() {
         assert_eq!(String::from_utf8_lossy(&left.stderr), "");
     }
 }
+
+#[test]
+fn types_of_programs_that_keep_their_order_are_shown_and_taken() {
+    let place = Place::new();
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let points = pool.ordered_map::<(u32, i16), (bool, [u8; 2])>("points").unwrap();
+    for (key, value) in [((7, -3), (true, [1, 255])), ((7, 4), (false, [0, 0]))] {
+        assert!(points.insert(&key, &value).unwrap());
+    }
+    let prices = pool.map::<u128, f64>("prices").unwrap();
+    assert!(prices.insert(&5, &-0.25).unwrap());
+    drop((points, prices));
+    pool.close().unwrap();
+
+    let scan = |args: &[&str]| place.run([&["scan", "--map", "points"], args].concat()).expect(0);
+    let lines = ["[7,-3]\t[true,{\"hex\":\"01ff\"}]\n", "[7,4]\t[false,{\"hex\":\"0000\"}]\n"];
+    assert_eq!(scan(&[]).text(), lines.concat());
+    assert_eq!(scan(&["--from", "[7, -2]"]).text(), lines[1]);
+    let json = scan(&["--json"]);
+    assert_eq!(json.objects()[0]["key"], json!([7, -3]));
+    assert_eq!(json.objects()[0]["value"], json!([true, { "hex": "01ff" }]));
+    place.run(["put", "--map", "points", "[8,-1]", "[true,{\"hex\":\"aabb\"}]"]).expect(0);
+    let got = place.run(["get", "--map", "points", "[8,-1]"]).expect(0);
+    assert_eq!(got.text(), "[true,{\"hex\":\"aabb\"}]\n");
+    for wrong in ["[8]", "[8,40000]", "8", "[8,-1"] {
+        place.run(["get", "--map", "points", wrong]).expect(2);
+    }
+    assert_eq!(place.run(["scan", "--map", "prices"]).expect(0).text(), "5\t-0.25\n");
+    place.run(["put", "--map", "prices", "6", "inf"]).expect(0);
+
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    let points = pool.ordered_map::<(u32, i16), (bool, [u8; 2])>("points").unwrap();
+    assert_eq!(points.get(&(8, -1)).unwrap(), Some((true, [0xaa, 0xbb])));
+    let prices = pool.map::<u128, f64>("prices").unwrap();
+    assert_eq!(prices.get(&6).unwrap(), Some(f64::INFINITY));
+    pool.close().unwrap();
+
+    // What is scanned can be loaded.
+    place.run(["put", "--map", "points", "[8,-1]", "[false,{\"hex\":\"0000\"}]"]).expect(0);
+    let tsv = [lines[0], lines[1], "[8,-1]\t[true,{\"hex\":\"aabb\"}]\n"].concat();
+    let load = place.run_with(["load", "--map", "points", "--json"], tsv.as_bytes()).expect(0);
+    assert_eq!(load.objects()[0]["replaced"], 3);
+    assert_eq!(scan(&[]).text(), tsv);
+    let ndjson = scan(&["--json"]);
+    let load = ["load", "--map", "points", "--json", "--format", "ndjson"];
+    let load = place.run_with(load, ndjson.text().as_bytes()).expect(0);
+    assert_eq!(load.objects()[0]["replaced"], 3);
+    assert_eq!(scan(&[]).text(), tsv);
+}

@@ -16,7 +16,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &CountArgs, out: &mut Output) -> Re
     let (keys, _) = text::columns(map.info());
     let bar = progress::spinner("counting");
     let mut count = 0u64;
-    for record in records::of(&map, keys, &args.range, args.hex, false, Care::Checked)? {
+    for record in records::of(&map, &keys, &args.range, args.hex, false, Care::Checked)? {
         record.map_err(|error| {
             let advice = "`outlast salvage` copies what can be read into a new pool";
             records::failed(error, advice)

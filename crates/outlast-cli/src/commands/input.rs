@@ -64,9 +64,9 @@ impl<R: BufRead> Records<R> {
                 continue;
             }
             let record = match self.format {
-                Format::Tsv if self.raw => raw(&self.line, self.columns),
-                Format::Tsv => tsv(&self.line, self.columns),
-                Format::Ndjson => ndjson(&self.line, self.columns),
+                Format::Tsv if self.raw => raw(&self.line, &self.columns),
+                Format::Tsv => tsv(&self.line, &self.columns),
+                Format::Ndjson => ndjson(&self.line, &self.columns),
             };
             return match record {
                 Ok(record) => Ok(Some(record)),
@@ -78,7 +78,7 @@ impl<R: BufRead> Records<R> {
 
 type Record = (Vec<u8>, Vec<u8>);
 
-fn tsv(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+fn tsv(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
     let mut fields = line.split(|&byte| byte == b'\t');
     let (Some(key), Some(value), None) = (fields.next(), fields.next(), fields.next()) else {
         let tabs = line.iter().filter(|&&byte| byte == b'\t').count();
@@ -87,7 +87,7 @@ fn tsv(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> 
             "{tabs} tabs, one is expected, between key and value; others are written \\t{hint}"
         ));
     };
-    let field = |text: &[u8], column: Column| {
+    let field = |text: &[u8], column: &Column| {
         let bytes = unescape(text).ok_or("an escape that is none of \\t \\n \\r \\\\ \\xHH")?;
         column.parse(&bytes, false).map_err(|e| e.message().to_owned())
     };
@@ -95,18 +95,19 @@ fn tsv(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> 
 }
 
 /// Splits a line at its first tab, and takes both parts as they are.
-fn raw(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+fn raw(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
     let tab = line.iter().position(|&byte| byte == b'\t');
     let (key, value) = line.split_at(tab.ok_or("no tab between key and value")?);
-    let field =
-        |text: &[u8], column: Column| column.parse(text, false).map_err(|e| e.message().to_owned());
+    let field = |text: &[u8], column: &Column| {
+        column.parse(text, false).map_err(|e| e.message().to_owned())
+    };
     Ok((field(key, keys)?, field(&value[1..], values)?))
 }
 
-fn ndjson(line: &[u8], (keys, values): (Column, Column)) -> Result<Record, String> {
+fn ndjson(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
     let object: Map<String, Value> =
         serde_json::from_slice(line).map_err(|e| format!("no JSON object: {e}"))?;
-    let field = |name: &str, column: Column| {
+    let field = |name: &str, column: &Column| {
         let value = object.get(name).ok_or_else(|| format!("no {name:?}"))?;
         column.parse_json(value).map_err(|e| e.message().to_owned())
     };

@@ -42,7 +42,7 @@ impl Care {
 /// Returns the requested records.
 pub(super) fn of(
     map: &RawMap,
-    keys: Column,
+    keys: &Column,
     args: &RangeArgs,
     hex: bool,
     reverse: bool,

@@ -20,7 +20,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
         (_, true) => Care::Unchecked,
         _ => Care::Checked,
     };
-    let records = records::of(&map, keys, &args.range, args.notation.hex, args.reverse, care)?;
+    let records = records::of(&map, &keys, &args.range, args.notation.hex, args.reverse, care)?;
     // On a terminal, the records that scroll by are progress enough.
     let bar = if out.is_terminal() {
         progress::none()

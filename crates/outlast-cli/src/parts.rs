@@ -1,0 +1,272 @@
+//! Types whose encodings keep their order, from their schemas: `bool`, floats, numbers of 128 bits,
+//! arrays, tuples and ordered structs. docs/format.md, section 7, has the encodings.
+
+use crate::text::{from_hex, hex};
+use serde_json::{Number, Value, json};
+use std::fmt;
+
+/// A type, or a part of one.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Part {
+    Unsigned { bytes: usize },
+    Signed { bytes: usize },
+    Bool,
+    Float { bytes: usize },
+    Array { bytes: usize },
+    Tuple(Vec<Part>),
+}
+
+impl Part {
+    /// Returns the type that a schema names, if all of its parts are known here.
+    pub(crate) fn of(schema: &str) -> Option<Part> {
+        let mut rest = schema;
+        let part = Part::read(&mut rest)?;
+        rest.is_empty().then_some(part)
+    }
+
+    fn read(rest: &mut &str) -> Option<Part> {
+        if let Some(parts) = rest.strip_prefix('(') {
+            *rest = parts;
+            let mut tuple = vec![Part::read(rest)?];
+            while let Some(more) = rest.strip_prefix(',') {
+                *rest = more;
+                tuple.push(Part::read(rest)?);
+            }
+            *rest = rest.strip_prefix(')')?;
+            if rest.starts_with(' ') {
+                // The name of an ordered struct.
+                *rest = &rest[rest.find([',', ')']).unwrap_or(rest.len())..];
+            }
+            return Some(Part::Tuple(tuple));
+        }
+        if let Some(array) = rest.strip_prefix("[u8;") {
+            let (bytes, after) = array.split_once(']')?;
+            *rest = after;
+            return Some(Part::Array { bytes: bytes.parse().ok()? });
+        }
+        let (name, after) = rest.split_at(rest.find([',', ')']).unwrap_or(rest.len()));
+        *rest = after;
+        let bytes = || match &name[1..] {
+            "8" => Some(1),
+            "16" => Some(2),
+            "32" => Some(4),
+            "64" => Some(8),
+            "128" => Some(16),
+            _ => None,
+        };
+        Some(match name {
+            "bool" => Part::Bool,
+            "f32" | "f64" => Part::Float { bytes: bytes()? },
+            _ if name.starts_with('u') => Part::Unsigned { bytes: bytes()? },
+            _ if name.starts_with('i') => Part::Signed { bytes: bytes()? },
+            _ => return None,
+        })
+    }
+
+    /// Bytes of an encoding.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Part::Unsigned { bytes }
+            | Part::Signed { bytes }
+            | Part::Float { bytes }
+            | Part::Array { bytes } => *bytes,
+            Part::Bool => 1,
+            Part::Tuple(parts) => parts.iter().map(Part::bytes).sum(),
+        }
+    }
+
+    /// Returns the value with an encoding of [`bytes`](Part::bytes) bytes, if there is one.
+    pub(crate) fn decode(&self, bytes: &[u8]) -> Option<Value> {
+        let number = || bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
+        Some(match self {
+            Part::Unsigned { .. } => Number::from_u128(number()).map(Value::Number)?,
+            Part::Signed { .. } => {
+                let unused = 128 - 8 * bytes.len() as u32;
+                let number = ((number() << unused ^ 1 << 127) as i128) >> unused;
+                Number::from_i128(number).map(Value::Number)?
+            }
+            Part::Bool => match bytes {
+                [0] => json!(false),
+                [1] => json!(true),
+                _ => return None,
+            },
+            Part::Float { bytes: 4 } => {
+                let bits = number() as u32;
+                let float = f32::from_bits(if bits >> 31 == 1 { bits ^ 1 << 31 } else { !bits });
+                // As few digits as tell it from every other `f32`.
+                of_float(&float.to_string(), float.is_nan()).unwrap_or_else(|| as_hex(bytes))
+            }
+            Part::Float { .. } => {
+                let bits = number() as u64;
+                let float = f64::from_bits(if bits >> 63 == 1 { bits ^ 1 << 63 } else { !bits });
+                of_float(&float.to_string(), float.is_nan()).unwrap_or_else(|| as_hex(bytes))
+            }
+            Part::Array { .. } => as_hex(bytes),
+            Part::Tuple(parts) => {
+                let mut rest = bytes;
+                let values = parts.iter().map(|part| part.decode(rest.split_off(..part.bytes())?));
+                Value::Array(values.collect::<Option<_>>()?)
+            }
+        })
+    }
+
+    /// Appends the encoding of a value to `out`. Returns `None` if the type has no such value.
+    pub(crate) fn encode(&self, value: &Value, out: &mut Vec<u8>) -> Option<()> {
+        if let Value::Object(object) = value {
+            let digits = object.get("hex").filter(|_| object.len() == 1)?.as_str()?;
+            let bytes = from_hex(digits.as_bytes()).filter(|bytes| bytes.len() == self.bytes())?;
+            self.decode(&bytes)?;
+            out.extend(bytes);
+            return Some(());
+        }
+        // Numbers may be written as text.
+        let text = || match value {
+            Value::String(text) => Some(text.trim().to_string()),
+            Value::Number(number) => Some(number.to_string()),
+            Value::Bool(bool) => Some(bool.to_string()),
+            _ => None,
+        };
+        match self {
+            Part::Unsigned { bytes } => {
+                let number = text()?.parse::<u128>().ok()?.to_be_bytes();
+                let (above, low) = number.split_at(16 - bytes);
+                out.extend(above.iter().all(|&byte| byte == 0).then_some(low)?);
+            }
+            Part::Signed { bytes } => {
+                let number: i128 = text()?.parse().ok()?;
+                let unused = 128 - 8 * *bytes as u32;
+                // Its highest bits are all like its sign.
+                (number << unused >> unused == number).then_some(())?;
+                let ordered = number as u128 ^ 1 << (8 * bytes - 1);
+                out.extend(&ordered.to_be_bytes()[16 - bytes..]);
+            }
+            Part::Bool => out.push(u8::from(text()?.parse::<bool>().ok()?)),
+            Part::Float { bytes: 4 } => {
+                let bits = text()?.parse::<f32>().ok()?.to_bits();
+                let ordered = if bits >> 31 == 0 { bits ^ 1 << 31 } else { !bits };
+                out.extend(ordered.to_be_bytes());
+            }
+            Part::Float { .. } => {
+                let bits = text()?.parse::<f64>().ok()?.to_bits();
+                let ordered = if bits >> 63 == 0 { bits ^ 1 << 63 } else { !bits };
+                out.extend(ordered.to_be_bytes());
+            }
+            Part::Array { bytes } => {
+                let digits = text().and_then(|text| from_hex(text.strip_prefix("0x")?.as_bytes()));
+                out.extend(digits.filter(|digits| digits.len() == *bytes)?);
+            }
+            Part::Tuple(parts) => {
+                let parsed = match value {
+                    Value::String(text) => serde_json::from_str(text).ok()?,
+                    other => other.clone(),
+                };
+                let values = parsed.as_array().filter(|values| values.len() == parts.len())?;
+                parts.iter().zip(values).try_for_each(|(part, value)| part.encode(value, out))?;
+            }
+        }
+        Some(())
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Unsigned { bytes } => write!(f, "u{}", 8 * bytes),
+            Part::Signed { bytes } => write!(f, "i{}", 8 * bytes),
+            Part::Bool => f.write_str("bool"),
+            Part::Float { bytes } => write!(f, "f{}", 8 * bytes),
+            Part::Array { bytes } => write!(f, "0x and {} hexadecimal digits", 2 * bytes),
+            Part::Tuple(parts) => {
+                for (index, part) in parts.iter().enumerate() {
+                    write!(f, "{}{part}", if index == 0 { "a list [" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+fn as_hex(bytes: &[u8]) -> Value {
+    json!({ "hex": hex(bytes) })
+}
+
+/// Returns a float as JSON: a number if it is finite, otherwise text. There are many NaNs, and their
+/// text does not tell them apart.
+fn of_float(text: &str, is_nan: bool) -> Option<Value> {
+    if is_nan {
+        return None;
+    }
+    let number = text.parse().ok().and_then(Number::from_f64);
+    Some(number.map_or_else(|| json!(text), Value::Number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks that a value is decoded from what it is encoded as.
+    fn check(schema: &str, value: Value) -> Vec<u8> {
+        let part = Part::of(schema).unwrap_or_else(|| panic!("{schema}"));
+        let mut bytes = Vec::new();
+        part.encode(&value, &mut bytes).unwrap_or_else(|| panic!("{schema}: {value}"));
+        assert_eq!(bytes.len(), part.bytes());
+        assert_eq!(part.decode(&bytes), Some(value), "{schema}");
+        bytes
+    }
+
+    #[test]
+    fn values_are_encoded_as_the_library_encodes_them() {
+        use outlast::FixedSize;
+        fn of<T: FixedSize>(value: T) -> Vec<u8> {
+            let mut bytes = vec![0; T::BYTES];
+            value.encode(&mut bytes);
+            bytes
+        }
+        assert_eq!(check("u128", json!(7)), of(7u128));
+        assert_eq!(check("u128", json!(u128::MAX)), of(u128::MAX));
+        for number in [i64::MIN, -2, 0, 5, i64::MAX] {
+            assert_eq!(check("i128", json!(number)), of(i128::from(number)));
+            assert_eq!(check("(i64,u8)", json!([number, 1])), of((number, 1u8)));
+        }
+        for number in [i128::MIN, i128::MAX] {
+            assert_eq!(check("i128", json!(number)), of(number));
+        }
+        for number in [-128i8, -1, 0, 127] {
+            assert_eq!(check("(i8,bool)", json!([number, true])), of((number, true)));
+        }
+        for float in [-1.5, -0.0, 0.0, 0.1, f64::MAX, f64::MIN_POSITIVE] {
+            assert_eq!(check("f64", json!(float)), of(float));
+        }
+        assert_eq!(check("f64", json!("-inf")), of(f64::NEG_INFINITY));
+        assert_eq!(check("f32", json!(0.1)), of(0.1f32));
+        assert_eq!(check("f32", json!("inf")), of(f32::INFINITY));
+        let nan = f64::from_bits(f64::NAN.to_bits() | 5);
+        assert_eq!(check("f64", as_hex(&of(nan))), of(nan));
+        assert_eq!(check("[u8;3]", as_hex(&[1, 2, 255])), [1, 2, 255]);
+        let nested = json!([1, [-2, false], { "hex": "0102" }, 2.5]);
+        let schema = "(u8,(i16,bool) name/1,[u8;2],f64)";
+        assert_eq!(check(schema, nested), of((1u8, (-2i16, false), [1u8, 2], 2.5)));
+    }
+
+    #[test]
+    fn what_is_no_value_of_a_type_is_refused() {
+        for (schema, value) in [
+            ("(u8,u8)", json!([256, 1])),
+            ("(u8,u8)", json!([1])),
+            ("(u8,u8)", json!("1, 2")),
+            ("(i8,u8)", json!([128, 1])),
+            ("(i8,u8)", json!([-129, 1])),
+            ("bool", json!(2)),
+            ("bool", json!({ "hex": "02" })),
+            ("f64", json!("x")),
+            ("[u8;2]", json!("0x01")),
+            ("u128", json!(-1)),
+        ] {
+            assert_eq!(Part::of(schema).unwrap().encode(&value, &mut Vec::new()), None, "{value}");
+        }
+        assert_eq!(Part::Bool.decode(&[2]), None);
+        for unknown in ["point/1", "(u8,point/1)", "(u8", "u7", "u", "", "[u8;x]", "()", "u8)"] {
+            assert_eq!(Part::of(unknown), None, "{unknown}");
+        }
+    }
+}
