@@ -2,7 +2,7 @@
 
 mod working;
 
-use working::{DURABLE, copy, read_in_pieces, remove_old, working_path};
+use working::{DURABLE, copy, remove_old, working_path};
 pub(super) use working::{Owned, Working, find, user_of};
 
 use super::handle::Pool;
@@ -237,10 +237,6 @@ impl PoolOptions {
         let (epoch, pool) = match &found {
             Some(base) if base.meta().closed => (base.meta().checkpoint, Some(base.meta().pool)),
             Some(base) => {
-                // The lines of the epochs are all over the base. Without its pages in memory, each
-                // would wait for a read of its own. An error is found when the base is copied.
-                let size = base.meta().size.min(locked.metadata().map_err(io)?.len());
-                let _ = read_in_pieces(&locked, size, self.core.recovery.threads, |_, _| Ok(()));
                 let told = |done, all| self.tell_rebuild(done, all);
                 let rebuilt = complete(&*files, base, told).map_err(io)?;
                 match rebuilt {

@@ -174,27 +174,6 @@ pub(in crate::db) fn user_of(base: &File) -> Result<u32> {
 
 /// Copies the first `size` bytes of the base to a working file, with several threads.
 pub(super) fn copy(base: &File, working: &File, size: u64, threads: usize) -> std::io::Result<()> {
-    read_in_pieces(base, size, threads, |at, piece| {
-        for offset in META_OFFSETS {
-            // These pages are the journal's, not the pool's.
-            if let Some(inside) = offset.checked_sub(at)
-                && let Some(page) = piece.get_mut(inside as usize..inside as usize + PAGE)
-            {
-                page.fill(0);
-            }
-        }
-        working.write_all_at(piece, at)
-    })
-}
-
-/// Reads the first `size` bytes of a file with several threads, and calls `each` with each piece and
-/// its offset.
-pub(super) fn read_in_pieces(
-    file: &File,
-    size: u64,
-    threads: usize,
-    each: impl Fn(u64, &mut [u8]) -> std::io::Result<()> + Sync,
-) -> std::io::Result<()> {
     let next = AtomicU64::new(0);
     let work = || {
         let mut bytes = vec![0; PIECE as usize];
@@ -204,8 +183,16 @@ pub(super) fn read_in_pieces(
                 return Ok(());
             }
             let piece = &mut bytes[..(size - at).min(PIECE) as usize];
-            file.read_exact_at(piece, at)?;
-            each(at, piece)?;
+            base.read_exact_at(piece, at)?;
+            for offset in META_OFFSETS {
+                // These pages are the journal's, not the pool's.
+                if let Some(inside) = offset.checked_sub(at)
+                    && let Some(page) = piece.get_mut(inside as usize..inside as usize + PAGE)
+                {
+                    page.fill(0);
+                }
+            }
+            working.write_all_at(piece, at)?;
         }
     };
     std::thread::scope(|scope| {
