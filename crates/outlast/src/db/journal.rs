@@ -283,7 +283,7 @@ impl PoolOptions {
                 }
             };
             let base = base.map_err(io)?;
-            drop(remove_others(&*files, owner).map_err(io)?);
+            writer.close_later(remove_others(&*files, owner).map_err(io)?);
             Ok((base, writer))
         };
         let made = working.path.clone();

@@ -61,8 +61,8 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
             if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
                 let chain = checksum_in(&head);
                 let segment = Found { number, after, chain, file };
-                let first = Reader::new(&segment).next(after.saturating_add(1))?;
-                found.push((name, owner, after == 0 && first.is_none()));
+                let is_empty = after == 0 && Reader::new(&segment).next(1)?.is_none();
+                found.push((name, owner, is_empty));
             }
         }
     }
