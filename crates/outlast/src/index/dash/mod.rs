@@ -279,7 +279,8 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     ) -> Result<Route<'_, Self>>;
 
     /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
-    /// may be damaged. Also returns the last hash up to which all hashes lead to that segment.
+    /// may be damaged. Also returns the last of the hashes from this one on that lead to that
+    /// segment.
     fn find_unready<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
         hash: u64,
