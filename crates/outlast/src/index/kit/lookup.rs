@@ -152,8 +152,8 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
     let mut turn = 0;
     loop {
         core.check()?;
-        // The lock may lie in a block that is freed once no epoch guard can protect it. So this
-        // thread pins the epoch before it finds the lock.
+        // The lock may lie in a block that is retired meanwhile. An epoch guard that is taken
+        // before the lock is found keeps that block from being reused.
         let _visit = (turn >= PATIENCE).then(|| core.visit());
         let route = table.any_route(hash, inside)?;
         let (lock, offset) = table.lock_word(&route, hash);

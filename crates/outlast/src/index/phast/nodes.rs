@@ -88,7 +88,8 @@ pub(super) enum Side {
 }
 
 /// Returns whether a search passes a least key, given how the key of the search compares with it.
-/// It passes if its key is greater, or equal, unless it searches for records strictly `below` it.
+/// It does if its key is greater. If the keys are equal, it does unless it searches for records
+/// strictly `below` its key.
 #[inline(always)]
 pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)

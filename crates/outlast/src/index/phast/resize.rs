@@ -386,8 +386,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// Marks records that are going to move, because the trace after a crash may miss them when
-    /// they do.
+    /// Marks records that are going to move, because the trace after a crash may miss them while
+    /// they move.
     fn mark_moved(&self, pairs: impl Iterator<Item = SlotWords>) -> Result<()> {
         if R::EMPTY.is_none() || self.core.alloc().old_frontier() == 0 {
             return Ok(());
