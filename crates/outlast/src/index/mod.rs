@@ -61,7 +61,7 @@ pub enum Change<'a, R: Record> {
     CompareRemove(R::Value<'a>),
 }
 
-/// Whether the caller of a change wants the previous value, and which ones it accepts.
+/// Whether the caller of a change wants the previous value, and how that value is checked.
 #[derive(Debug)]
 pub struct Previous<R: Record> {
     wanted: bool,
@@ -140,23 +140,24 @@ pub struct Cursor {
     pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
     pub(crate) care: Care,
-    /// The damage that the iteration has stepped over, and that was not taken yet.
+    /// The damage that the iteration has stepped over and that nobody has taken from here yet.
     pub(crate) lost: Vec<Damage>,
-    /// The first hash of the range before `low` of which nothing could be read, if there is one.
+    /// If nothing could be read of a range that ends just before `low`: the first hash of that
+    /// range.
     pub(crate) gap: Option<u64>,
 }
 
 /// What a walk over records does about damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Care {
-    /// It fails where it cannot read on, and checks no checksum.
+    /// It fails at damage that stops it from reading on, and checks no checksum.
     #[default]
     Trust,
     /// As `Trust`, but it reads no values. It reports the default value with each key.
     Keys,
     /// It also fails at a record whose checksum does not match.
     Check,
-    /// It checks as well, steps over all damage, and lists it.
+    /// It checks checksums too, steps over all damage, and lists it.
     Salvage,
 }
 
@@ -169,12 +170,12 @@ pub(crate) enum CursorState {
 }
 
 impl Cursor {
-    /// Returns the beginning of an iteration.
+    /// Returns a cursor at the beginning of an iteration.
     pub fn start() -> Self {
         Self::default()
     }
 
-    /// Returns the beginning of an iteration that takes this care.
+    /// Returns a cursor at the beginning of an iteration that treats damage as `care` says.
     pub(crate) fn with_care(care: Care) -> Self {
         Cursor { care, ..Self::default() }
     }
@@ -205,7 +206,7 @@ pub enum BlockKind {
 /// A callback that receives each block that an index owns: its kind, its offset, its bytes.
 pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 
-/// The result of an offline check of one index.
+/// The result of [`Index::verify`].
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
     /// Live records.
@@ -277,11 +278,12 @@ pub trait Index<R: Record>: Send + Sync {
     /// As `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
-    /// Begins to bring into the caches what changes of these keys will need: at most [`BATCH`] keys. A
-    /// hint, which cannot fail.
+    /// Prefetches what changes of these keys will need. There are at most [`BATCH`] keys. This is a
+    /// hint and cannot fail.
     fn prefetch(&self, keys: &[R::Key<'_>]);
 
-    /// Returns the bytes of the block that a record with these lengths takes, or 0 if none.
+    /// Returns the size of the block that a record of this key and value takes, or 0 if it takes
+    /// none.
     fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64;
 
     /// Applies a change of one key.

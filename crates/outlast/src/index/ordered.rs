@@ -73,13 +73,14 @@ impl KeyOrder {
 
 /// A record form whose keys can be compared.
 pub trait OrderedRecord: Record {
-    /// Encodes a key into the form in which it is kept, which may need some space.
+    /// Encodes a key into the form in which an index stores it. An encoded copy is made in the
+    /// given buffer.
     fn encode<'s, 'k: 's>(
         order: KeyOrder,
         key: Self::Key<'k>,
         space: &'s mut [u8; 8],
     ) -> Self::Key<'s>;
-    /// Decodes a kept key into the form in which it was passed in.
+    /// Decodes a stored key into the form in which it was passed in.
     fn decode(order: KeyOrder, key: &mut Self::OwnedKey);
     /// Copies a key.
     fn own(key: Self::Key<'_>) -> Self::OwnedKey;
@@ -349,7 +350,7 @@ pub struct KeyRange<R: Record> {
     pub(super) encoded: bool,
     pub(super) done: bool,
     pub(crate) care: Care,
-    /// The damage that the scan has stepped over, and that was not taken yet.
+    /// The damage that the scan has stepped over and that nobody has taken from here yet.
     pub(crate) lost: Vec<Damage>,
 }
 
@@ -359,7 +360,7 @@ impl<R: Record> KeyRange<R> {
         KeyRange { low, high, encoded: false, done: false, care: Care::Trust, lost: Vec::new() }
     }
 
-    /// Returns the same range for a scan that takes this care.
+    /// Returns the same range for a scan that treats damage as `care` says.
     pub(crate) fn with_care(self, care: Care) -> Self {
         KeyRange { care, ..self }
     }

@@ -7,11 +7,12 @@ use std::marker::PhantomData;
 /// What the library knows about the encodings of a type, from its schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// Anything may be one: byte strings, and types that only the program that defines them knows.
+    /// Any bytes may be an encoding: byte strings, and types that only the program that defines
+    /// them knows.
     Nothing,
-    /// Each is text.
+    /// Each encoding is text.
     Text,
-    /// Each has the same length.
+    /// All encodings have the same length.
     Fixed {
         /// The length in bytes.
         bytes: usize,
@@ -33,7 +34,7 @@ impl Known {
         }
     }
 
-    /// Returns whether a word can be one.
+    /// Returns whether a word can be an encoding.
     pub(super) fn allows_word(self, word: u64) -> bool {
         let Known::Fixed { bytes, bools } = self else { return true };
         let fits = bytes == 8 || (bytes < 8 && word >> (8 * bytes) == 0);
@@ -41,7 +42,7 @@ impl Known {
         fits && (0..bytes).all(|number| bools >> number & 1 == 0 || byte(number) <= 1)
     }
 
-    /// Returns whether a byte string can be one.
+    /// Returns whether a byte string can be an encoding.
     pub(super) fn allows_bytes(self, bytes: &[u8]) -> bool {
         match self {
             Known::Nothing => true,
@@ -116,7 +117,7 @@ impl<R: Record> Schemas<R> {
     /// Returns what is known about a map with these schemas.
     pub fn new(key: &str, value: &str) -> Self {
         let known = |schema| match Known::of(schema) {
-            // Every word is one.
+            // Every word is an encoding.
             Known::Fixed { bytes: 8, bools: 0 } if R::FORM == RecordForm::Inline => Known::Nothing,
             known => known,
         };

@@ -209,8 +209,8 @@ struct Copy {
     first: u64,
 }
 
-/// Whether a crash can have left a key in all of these places. A record is copied to its home
-/// bucket, or the one after it, before it leaves its old place.
+/// Returns whether a crash can have left a key in all of these places. A record is copied to its
+/// home bucket, or the one after it, before it leaves its old place.
 fn is_left_by_crash(copies: &[Copy]) -> bool {
     let count = |part| copies.iter().filter(|copy| copy.part == part).count();
     // The next open keeps the copy at home, otherwise the one in the bucket after it.

@@ -98,7 +98,7 @@ impl Walk<'_, '_> {
         }
         let mut table =
             Table { shape, initial, most, round, next, late, root: place, arrays: Vec::new() };
-        // The arrays that the segments take that the turn allows.
+        // How many arrays there are at this turn, and how many segments they can hold.
         let (mut count, mut capacity) = (0, 0);
         while capacity < (1 << round) + next {
             if count == arrays.len() {

@@ -297,7 +297,7 @@ struct Walk<'f, 'r> {
     watch: &'r mut dyn FnMut(u64),
 }
 
-/// Returns whether these bytes are whole changes of a batch.
+/// Returns whether these bytes consist of whole changes of a batch.
 fn are_changes(mut bytes: &[u8]) -> bool {
     fn field(bytes: &mut &[u8], less: u32) -> Option<()> {
         let len = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);
@@ -314,8 +314,8 @@ fn are_changes(mut bytes: &[u8]) -> bool {
 }
 
 impl Walk<'_, '_> {
-    /// Checks the batch word, and the log that it leads to. The log counts as free: the next open makes
-    /// the batch, and then it is.
+    /// Checks the batch word, and the log that it leads to. The log counts as free, because the
+    /// next open completes the batch and frees it.
     fn walk_batch(&mut self) -> Result<()> {
         let word = self.image.word(BATCH_OFFSET)?;
         if self.features & FEATURE_BATCH == 0 || word == 0 {

@@ -75,9 +75,9 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Returns whether bytes can be of a type: those of a fixed length have it, and words nothing above
-/// it; a `bool` is 0 or 1; strings are UTF-8. Other types may have any bytes, as far as this walk
-/// knows.
+/// Returns whether bytes can be a value of a type. A type of fixed length takes that many bytes,
+/// and the rest of a word is 0. A `bool` is 0 or 1. Strings are UTF-8. Other types may have any
+/// bytes, as far as this walk knows.
 fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     if schema == "str" && form == RecordForm::Bytes {
         return std::str::from_utf8(bytes).is_ok();
@@ -95,8 +95,8 @@ fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns the bytes of a type whose values all have the same, and appends where its `bool`s are if
-/// it begins at `at`.
+/// Returns the length of a type whose values all have the same length. Appends the positions of its
+/// `bool`s, if it begins at `at`.
 fn width_of(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     match schema {
         "bool" => bools.push(at),
@@ -115,8 +115,8 @@ fn width_of(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     Some(1)
 }
 
-/// Does what [`width_of`] does, for a tuple without its first bracket. After the last one, an
-/// ordered struct has its name.
+/// Does what [`width_of`] does, for a tuple whose first bracket was removed. The name of an ordered
+/// struct follows the last bracket.
 fn tuple_width(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     let (mut depth, mut start, mut width) = (0, 0, 0usize);
     for (end, byte) in schema.bytes().enumerate() {

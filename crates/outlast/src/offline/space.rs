@@ -123,7 +123,7 @@ impl Walk<'_, '_> {
                 continue;
             }
             let found = match self.descriptor(page) {
-                // Two claims that were cut short can leave this. It is not a run.
+                // Two claims of pages that a crash cut short can leave this. It is not a run.
                 Ok(Some((1 | 2, _, pages))) if page + pages > self.frontier => Ok(None),
                 Ok(Some((kind @ (1 | 2), class, pages))) => {
                     self.run_of(page, class, kind, pages).map(Some)

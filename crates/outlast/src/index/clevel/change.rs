@@ -111,8 +111,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Draft { block, bytes, written: false })
     }
 
-    /// Makes a draft a record of this kind. All of it is durable except the kind; after a crash,
-    /// both kinds mean the same.
+    /// Writes a draft as a record of this kind. All of it is durable except the kind; after a
+    /// crash, both kinds mean the same.
     #[inline(always)]
     fn write(
         &self,
@@ -286,7 +286,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         draft.block.set_linked();
         let won = self.decide(guard, key, draft.block.offset()).or_else(|error| {
-            // Something is damaged. The insert must not happen, if that is still open.
+            // Something is damaged, so the call fails. The insert must then not take effect, unless
+            // another thread has already decided it.
             self.settle(draft.block.offset(), state::KILLED)?;
             let word = self.state(draft.block.offset(), self.head(draft.block.offset())?)?;
             if state::kind(word) == state::KILLED { Err(error) } else { Ok(true) }
@@ -301,10 +302,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Empties a slot of an announcement that has lost, or of an unconfirmed copy, unless another
-    /// thread has. The change is durable, because after a clean close, when blocks are handed out
-    /// at once, neither may be on media. Otherwise:
+    /// thread already has. The change is durable, because neither may be on media after a clean
+    /// close: blocks are handed out at once then. Otherwise:
     ///
-    /// 1. One thread finds it there at its first touch, and stops.
+    /// 1. One thread finds the announcement or copy there at its first touch, and stops.
     /// 2. Another thread touches the bucket, gets the same block, and announces it in the same
     ///    slot.
     /// 3. The first thread continues, and takes that announcement for what it has found.

@@ -85,7 +85,7 @@ impl Level {
             crowded: Shared::default(),
             succeeded: Shared::default(),
         };
-        // It is touched before operations use it.
+        // The memory of these filters is touched before operations use it.
         if fresh {
             level.use_huge_pages();
         }

@@ -32,9 +32,9 @@
 //!   ordered by age, not by size. Records only move from older levels to newer ones.
 //!
 //! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
-//! the code calls them notes). It holds the tags of the bucket's slots. In nine cases of ten, a
-//! lookup that finds nothing reads only the filters and the root's word. (It prefetches the likely
-//! buckets before it has the filters, and then does not read them.)
+//! the code calls filters *notes*). A filter holds the tags of its bucket's slots. In nine cases of
+//! ten, a lookup that finds nothing reads only the filters and the root's word. (It prefetches the
+//! likely buckets before it has the filters, and then does not read the buckets.)
 //!
 //! The truth about a record is in the record's own first word. Slots only lead to it. So the copy
 //! of a slot that rehashing makes is not a second record, and a change of the record needs no lock
@@ -87,10 +87,11 @@
 //!    inserter if its insert lost. It is retired after no slot leads to it. If another thread
 //!    changed a slot so that it no longer leads to the block, that change is durable before that
 //!    thread's guard ends, and the block is not reused before then.
-//! 7. No thread follows a C, and only its maker confirms it. Makers have numbers, which are part of
-//!    the word. A thread that replaces or removes a record first exchanges the state, and then
-//!    checks every slot that can lead to the record, and empties every C with its tag. A maker
-//!    checks the state after its copy is visible. So a copy of a retired record is never confirmed.
+//! 7. No thread follows a C, and only its *maker*, the thread that made it, confirms it. Makers
+//!    have numbers, which are part of the word. A thread that replaces or removes a record first
+//!    exchanges the state, and then checks every slot that can lead to the record, and empties
+//!    every C with its tag. A maker checks the state after its copy is visible. So a copy of a
+//!    retired record is never confirmed.
 //! 8. A frozen slot stays frozen. A level is dropped when all of it is frozen.
 //! 9. The bits of a tag are in a bucket's filter before a slot with that tag is in the bucket.
 //! 10. A bucket is *touched* (`recover`) before anything is read from it or put into it.
@@ -105,7 +106,7 @@
 //! | lookup | none; if it reads a P, it flushes that line; fence | 0, 0 | |
 //! | map | level and context whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
 //! | level kept ready | level whole; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
-//! | expansion | level whole; fence; or root: none ready; fence; then context block; fence; root (commit); fence | context + 2 (or level + context + 1), 3 | blocks that the trace frees, or one more level |
+//! | expansion | level whole; fence (or, if a level was kept ready, root: none ready; fence); context block; fence; root (commit); fence | context + 2 (or level + context + 1), 3 | blocks that the trace frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
 //! | dropping a level | context block; fence; root (commit); fence | context + 1, 2 | a level that is empty |
 //! | overflow node | node whole; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
@@ -175,8 +176,8 @@
 //! - If the state is still live, any thread that changes it from then on finds the copy.
 //! - If not, the copy is withdrawn, and no thread has followed it.
 //!
-//! Two threads that empty the same bucket make two copies, or one. Both lead to the same record. A
-//! thread must not confirm the other's copy:
+//! Two threads that empty the same bucket make one copy of a slot or two, which lead to the same
+//! record. A thread must not confirm the other's copy:
 //!
 //! 1. Thread 1 copies, and sees the record live.
 //! 2. Thread 2 has also seen it live, and stops.
@@ -186,8 +187,8 @@
 //!
 //! # Lock-freedom
 //!
-//! No operation waits, and neither do rehashing, expansion and dropping. Each loop retries only
-//! because another operation has made progress:
+//! No operation waits, and neither do rehashing, expansion and the dropping of levels. Each loop
+//! retries only because another operation has made progress:
 //!
 //! - a lookup: a context was replaced;
 //! - a failed exchange of a state or slot: another thread has replaced, removed, decided or moved
@@ -226,10 +227,10 @@
 //! has touched every bucket, and after all guards from before the end of the trace are gone
 //! (`db/reclaim.rs`). After a clean close, there is no A or C to void.
 //!
-//! *Why it may void a copy of this process.* Rehashing copies the same record, which is still
-//! there, and its maker can have the same number and find the same slot. Then that copy is
-//! withdrawn, just as a removal would withdraw it. No thread has followed it. Its maker, which can
-//! no longer confirm it, retries.
+//! *Why it may void a copy of this process.* Rehashing may copy the same record again, with a maker
+//! of the same number, into the same slot. Then the word is the same, and that copy is withdrawn,
+//! just as a removal would withdraw it. No thread has followed it. Its maker, which can no longer
+//! confirm it, retries.
 //!
 //! The trace goes through the table by ranges of hashes. In each range, it touches everything,
 //! repairs slots that lead to dead records or through forwards, and reports what is left. (The
@@ -255,9 +256,9 @@
 //!   reads the value and returns it, and a power loss then removes the key. Here thread 2 persists
 //!   the slot first, because it is marked P.
 //! - In the paper, an update exchanges the slot, and rehashing copies slots. Thread 1 copies the
-//!   slot, thread 2 exchanges the old one and returns, thread 1 removes the old one, and the update
-//!   is lost. In the same way, a removed key comes back. The paper makes threads check the level
-//!   that is being rehashed, and retry. Here both act on the record.
+//!   slot, thread 2 exchanges the old slot and returns, thread 1 empties the old slot, and the
+//!   update is lost. In the same way, a removed key comes back. The paper makes threads check the
+//!   level that is being rehashed, and retry. Here both act on the record.
 //! - The published code does not start rehashing after a restart, and keeps no list of blocks to
 //!   free.
 //! - The paper searches from the bottom level to the top, and starts over when the context has

@@ -16,8 +16,8 @@ use crate::pmem::{Offset, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most records that may have replaced one another before a slot leads past them. Each is the
-/// work of a thread that stopped there.
+/// The most replaced records that a slot may lead through. Each was left by a thread that stopped
+/// before it changed the slot.
 const HOPS_MAX: usize = 1 << 16;
 
 /// The levels that a lookup checks together. There are two, and three while one is being emptied.
@@ -375,10 +375,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Yields the same as [`nodes`](Self::nodes), for a thread that puts something into one of the
-    /// nodes: the links up to each node are durable first. So a thread that only reads need not
-    /// persist links: whatever it finds behind a link, recovery finds there too. A fence together
-    /// with what is put there would be too late, because a third thread can see that, make it
-    /// durable, and return, before the fence.
+    /// nodes: makes the links up to each node durable first. So a thread that only reads need not
+    /// persist links: whatever it finds behind a link, recovery finds there too. It would be too
+    /// late to fence the links together with what the thread puts there: a third thread could see
+    /// that, make it durable and return before the fence.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
         level: &'g Level,

@@ -161,7 +161,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         block.set_linked();
         memory.persist(place, at);
         let _ = self.exchange(place, pending, word, &points::UNMARK);
-        // This must come before the old block can be used for a context again.
+        // Replaces the context in DRAM. This must come before the old block can be used for a
+        // context again.
         self.context(guard)?;
         self.core.retire_visited(old.block, CONTEXT_BYTES);
         Ok(true)
@@ -200,7 +201,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return self.extend_chain(hash, seen);
         }
         match self.expand(seen) {
-            // A level takes many pages in a row. A longer chain takes any free block.
+            // A level takes many pages in a row. The alternative, a longer overflow chain, takes
+            // any free block.
             Err(error) if error.is_full() => self.extend_chain(hash, seen),
             done => done,
         }
@@ -594,7 +596,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Copied::Yes)
     }
 
-    /// Returns the slot of a newer level that already leads to a record.
+    /// Returns a slot of a newer level that already leads to a record, if there is one.
     fn standing<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,

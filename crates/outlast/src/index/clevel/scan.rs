@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// In the largest level, a range holds at most this many groups, as a power of two.
+/// log2 of the most groups of the largest level that a range holds.
 const RANGE_GROUPS_LOG2: u32 = 3;
 /// Tables of up to this many buckets are counted in full.
 const COUNTED: u64 = 1 << 13;
@@ -68,7 +68,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             let tail = self.tail(slot::offset(word)).map_err(Error::from);
             let Some((offset, head, found)) = collector.readable(tail)? else { return Ok(()) };
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
-                // Leaving it out depends on its removal.
+                // The record is left out because of its removal, so that must be durable.
                 if found & state::PENDING != 0 {
                     memory.persist(&head.state, &points::MET_STATE);
                 }

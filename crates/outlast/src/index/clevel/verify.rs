@@ -1,4 +1,4 @@
-//! The offline check: every level, every slot, every record.
+//! Verification: checks every level, every slot and every record.
 
 use super::Clevel;
 use super::layout::{LEVEL_HEADER, RecordHead, level_bytes, root, slot, state};
@@ -69,7 +69,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
             let found = self.verify_slot(&guard, (level, home), place, word, range);
             let Some(found) = audit.report_torn(found)? else { return Ok(()) };
-            // Two slots can lead to one record, because rehashing can leave them.
+            // Rehashing can leave two slots that lead to one record.
             if let Some((offset, key, body)) = found
                 && offsets.insert(offset)
             {

@@ -18,7 +18,7 @@ use crate::pmem::{Point, Seam};
 /// The most records that move to make room for one. More moves fill a segment further before it is
 /// split, but each costs a flush, a fence and a lock. Three moves take the peak of the load factor
 /// from 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A fourth would add
-/// half a hundredth.
+/// 0.005.
 const MOVES: u32 = 3;
 
 /// Returns whether a new record goes to its home bucket.
@@ -128,7 +128,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
 
     /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes
-    /// that. With `FIRST`, this does the common cases only. In any other case it returns before
+    /// one. With `FIRST`, this does the common cases only. In any other case it returns before
     /// anything has happened.
     #[inline(always)]
     fn change_locked<'m, const FIRST: bool>(
@@ -205,7 +205,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         hash: u64,
         place: Place<'_>,
     ) -> Result<()> {
-        // The own lock of a stash bucket or node bucket guards its metadata against changes for
+        // The lock of a stash bucket or node bucket itself guards its metadata against changes for
         // other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
@@ -292,7 +292,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Inserts a record whose key is absent. The caller has locked the home bucket, and also the
-    /// next bucket if it passes that.
+    /// next bucket if it passes one.
     #[inline(always)]
     fn insert_absent<'m, const FIRST: bool>(
         &'m self,
@@ -376,8 +376,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Makes room in one of the two buckets, which are full, and puts the new record there. It
-    /// moves one record to its other bucket. If that is full too, it moves up to [`MOVES`] in a
-    /// row, as few as possible.
+    /// moves one record to its other bucket. If that is full too, it moves several records in a
+    /// row: as few as possible, and at most [`MOVES`].
     #[cold]
     fn displace<'m>(
         &'m self,
@@ -417,13 +417,14 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(false)
     }
 
-    /// Moves a record of a full bucket to its other bucket. With `forward`, it moves one that is at
-    /// home in the bucket; otherwise, a guest back to its home. If the other bucket is full, a
-    /// record of that one moves first, in the same direction, and so on for up to `moves` buckets.
+    /// Moves a record of a full bucket to its other bucket. With `forward`, it moves a record that
+    /// is at home in the bucket; otherwise, a guest back to its home. If the other bucket is full,
+    /// a record of that one moves first, in the same direction, and so on for up to `moves`
+    /// buckets.
     ///
-    /// Returns the slot, and the lock of the bucket that has the record now. The caller must fill
-    /// the slot before it releases that lock. Otherwise another thread could remove the copy, and
-    /// after a crash the original would be back in the slot.
+    /// Returns the slot that the record left, and the lock of the bucket that has the record now.
+    /// The caller must fill the slot before it releases that lock. Otherwise another thread could
+    /// remove the copy, and after a crash the original would be back in the slot.
     fn move_away<'m>(
         &'m self,
         route: &Route<'_, A>,
@@ -452,8 +453,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
-        // Anything that can fail comes before anything moves. The block itself is not read: if it
-        // is damaged, that need not fail this operation.
+        // Everything that can fail comes before the first move. The block itself is not read:
+        // damage in it need not fail this operation.
         if R::FORM == RecordForm::Bytes {
             self.core.before_unlink(R::extent(&self.core, words)?.0)?;
         }

@@ -63,8 +63,8 @@ impl Directory {
     }
 
     /// Replaces the directory by one of twice as many entries, which `twice` makes from the old ones.
-    /// `new` is a block of that size. The caller makes the root's word durable before anything depends
-    /// on it. Only threads that hold the lock around `self` read the entries.
+    /// `new` is a block of that size. The caller makes the root's word durable before anything
+    /// depends on it. Only threads that hold the lock around `self` read the entries.
     pub(crate) fn double<S: Seam>(
         &mut self,
         core: &Core<S>,
@@ -87,7 +87,7 @@ impl Directory {
     }
 }
 
-/// A doubling whose root is stored.
+/// A doubling whose root word is stored, but not durable yet.
 #[must_use]
 pub(crate) struct Doubled {
     root: Offset<Word>,
@@ -106,7 +106,7 @@ impl Doubled {
         Ok(())
     }
 
-    /// Gives the old directory back. The root's word is durable.
+    /// Retires the old directory. The root's word is durable.
     pub(crate) fn retire<S: Seam>(self, core: &Core<S>) {
         core.retire(self.old, self.bytes);
     }

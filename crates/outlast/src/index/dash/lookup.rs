@@ -287,7 +287,7 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
             before => before?,
         };
         let (bits, next_bits) = (self.bits(bucket), self.bits(next));
-        // A split takes the records that leave a segment out of its metadata before the version
+        // A split removes the moved records from the old segment's metadata before the version
         // changes. So a record that is found belongs there, and the route need not be checked. If
         // nothing is found, the route is checked after the version: the fence in `is_unchanged`
         // also pairs with the split's Release store of the directory entry.

@@ -58,8 +58,8 @@
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a way to the new segment that the scheme completes |
-//! | compaction, after a split | copies; fence; the slots they were made of: empty, and the link to overflow nodes that are empty now: 0; fence | 2 a record at most + 1, 2 | a record twice, of which first touch removes one; or nodes that the trace frees |
+//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a split that the scheme completes |
+//! | compaction, after a split | copies; fence; the original slots: empty, and the link to overflow nodes, if they are empty now: 0; fence | 2 a record at most + 1, 2 | a record twice, of which first touch removes one; or nodes that the trace frees |
 //! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //!
 //! Why no fewer:
@@ -103,21 +103,21 @@
 //!   thread can remove the copy while a crash would bring back the original.
 //!
 //! The record that leaves a slot and the one that gets it have different homes: one is at home in
-//! the bucket, the other is a guest. A reader that still looks into the slot because of older
-//! metadata therefore seeks a key of the old record's home. That home is marked as changing, so the
-//! reader retries. So no reader sees the slot's next record before it is durable.
+//! the bucket, the other is a guest. So a reader that still looks into the slot, because it has
+//! read older metadata, seeks a key of the old record's home. That home is marked as changing, so
+//! the reader retries. So no reader sees the slot's next record before it is durable.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
-//! inserts into it before its link is durable. A split gives all nodes of the old segment back if it has
-//! emptied them. All homes are marked then, so a lookup or an iteration that is still in a node retries.
-//! Statistics and the trace read nodes during a *visit* (`reclaim`). Nodes that are given back
-//! meanwhile are free only after it.
+//! inserts into it before its link is durable. If a split has emptied all nodes of the old segment,
+//! it retires them. All homes are marked as changing then, so a lookup or an iteration that is
+//! still in a node retries. Statistics and the trace hold an epoch guard (a *visit*, see `reclaim`)
+//! while they read nodes. Nodes that are retired meanwhile are freed only after it.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
 //! while readers continue, and publishes it. A thread that came by the old route and finds nothing
 //! checks its route again: a reader after it has read the version, a writer after it has locked. A
-//! thread that finds the key need not check. The split marks all homes as changing before it
-//! publishes, and takes the records that leave out of the old segment's metadata before it unlocks.
+//! thread that finds the key need not check, because the split marks all homes as changing before
+//! it publishes, and removes the moved records from the old segment's metadata before it unlocks.
 //! So a record that is found under one version, or under the lock, belongs there.
 //!
 //! # After a crash
@@ -125,7 +125,7 @@
 //! A segment is made ready before any operation can use it:
 //!
 //! 1. The scheme completes a split that the segment takes part in.
-//! 2. Everything that is found is flushed.
+//! 2. Everything that recovery finds in the segment is flushed.
 //! 3. The locks are reset and the metadata are rebuilt from the slots.
 //! 4. Second copies are removed, durably: one line each, one fence for all.
 //!
@@ -164,7 +164,7 @@
 //!   disturbs all its readers. Here a writer disturbs the readers of a home only if it changes
 //!   records of that home.
 //! - When the four overflow fingerprints of the home bucket are taken, the paper puts more into the
-//!   next bucket. Here the count takes over.
+//!   next bucket. Here the home bucket counts the further records.
 
 pub mod bugs;
 mod change;
@@ -252,7 +252,7 @@ impl<A: Addressing> Copy for Route<'_, A> {}
 
 /// How a hash leads to a segment: what a scheme adds to its segments.
 pub trait Addressing: Sized + Send + Sync + 'static {
-    /// The scheme that this makes.
+    /// The scheme that finds its segments this way.
     const SCHEME: Scheme;
 
     /// Whether each segment is a block of its own. Otherwise [`trace`](Self::trace) reports the
@@ -279,7 +279,8 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     ) -> Result<Route<'_, Self>>;
 
     /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
-    /// may be damaged. Also returns the last hash that leads there as this one does.
+    /// may be damaged. Also returns the last of the hashes from this one on that lead to that
+    /// segment.
     fn find_unready<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
         hash: u64,
@@ -314,7 +315,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Returns the number of entries in DRAM by which hashes lead to segments.
     fn entries<S: Seam>(&self, seam: &S) -> u64;
 
-    /// Returns the last hash whose way begins with the same entry of the directory as this one's.
+    /// Returns the last hash that the directory looks up in the same entry as this one.
     fn end_of_entry<S: Seam>(&self, seam: &S, hash: u64) -> u64;
 }
 
@@ -332,7 +333,7 @@ pub struct Dash<S: Seam, R: Record, A> {
 }
 
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
-    /// Returns the table that `addressing` leads into.
+    /// Returns the table whose segments `addressing` finds.
     pub(crate) fn new(core: &Arc<Core<S>>, size: SegmentSize, addressing: A) -> Result<Self> {
         Ok(Dash {
             core: Arc::clone(core),
@@ -408,7 +409,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.bucket(segment, self.size.buckets() + stash)
     }
 
-    /// Returns the bucket at any offset, which it checks.
+    /// Returns the bucket at any offset, or an error if it is not inside the memory.
     fn bucket_at(&self, offset: u64) -> Result<BucketRef<'_>, Damage> {
         let memory = &self.core.memory;
         let bucket = memory.at(Offset::<Bucket>::new(offset))?;

@@ -39,8 +39,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok((low, state))
     }
 
-    /// Returns the first word of the segment that begins with this hash, if such a segment's header is
-    /// at the place.
+    /// Returns the first word of the segment at this offset, if there is the header of a segment
+    /// that begins with this hash.
     pub(crate) fn find_segment(&self, offset: u64, low: u64) -> Result<Option<&Word>, Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
@@ -48,8 +48,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok((memory.load(&header.identity) == expected).then_some(&header.identity))
     }
 
-    /// Makes a segment ready for use, which this process has not used yet: checks its chain, makes
-    /// durable what it finds, and rebuilds the metadata. `way` is the words that lead to it.
+    /// Makes a segment that this process has not used yet ready for use: checks its chain, makes
+    /// durable what it finds, and rebuilds the metadata. `way` holds the words that lead to it.
     pub(crate) fn make_ready(&self, segment: Segment, way: &[Word]) -> Result<(), Damage> {
         self.check_chain(segment)?;
         // This comes before the repair. Otherwise a second copy could be durably removed while the
@@ -60,10 +60,10 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// After a crash, makes durable everything that results will depend on: the way to the segment,
-    /// its header, slots and overflow nodes. When a process dies, its stores stay in the
-    /// caches, flushed or not, and first touch finds them there. Blocks that they link to were
-    /// durable before them.
+    /// After a crash, makes durable everything that results will depend on: the words that lead to
+    /// the segment, its header, slots and overflow nodes. When a process dies, its stores stay in
+    /// the caches, flushed or not, and first touch finds them there. The blocks that slots link to
+    /// were durable before the links were stored.
     fn persist_found(&self, segment: Segment, way: &[Word]) -> Result<(), Damage> {
         if self.core.alloc().old_frontier() == 0 || self.core.options().read_only {
             return Ok(());
@@ -102,8 +102,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Checks the overflow nodes: each must be one, and none may overlap another or the segment,
-    /// because then buckets would be locked twice.
+    /// Checks that each structure in the chain is an overflow node, and that none overlaps another
+    /// or the segment, because then a bucket would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         self.follow_chain(segment).1.map_or(Ok(()), Err)
     }
@@ -122,7 +122,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         (nodes, None)
     }
 
-    /// Checks an overflow node. `seen` has the offsets and bytes of what it must not overlap.
+    /// Checks an overflow node. `seen` has the offsets and sizes of what it must not overlap.
     fn check_node(&self, node: u64, seen: &mut BTreeMap<u64, u64>) -> Result<u64, Damage> {
         let memory = &self.core.memory;
         check_block(&self.core, node, NODE_BYTES)?;
@@ -228,8 +228,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Empties a slot and flushes it, without a fence.
     ///
     /// # Errors
-    /// [`Damage`] if no crash can have left the copy. That is so when all space is accounted for,
-    /// because then the trace after the last crash has already been here.
+    /// [`Damage`] if no crash can have left the copy: all space is accounted for, so the trace
+    /// after the last crash has already repaired this segment.
     fn remove_copy(
         &self,
         segment: Segment,

@@ -150,7 +150,7 @@ impl Lines {
         self.0.sort_unstable();
         self.0.dedup();
         for line in self.0.drain(..) {
-            // The lines were found inside the memory. A slot begins each.
+            // The lines were found to be inside the memory. Each begins with a slot.
             if let Ok(slot) = memory.at(Offset::<Slot>::new(line * LINE)) {
                 memory.flush(slot, at);
             }
@@ -190,8 +190,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         (0..self.size.buckets()).map(|i| self.lock(self.bucket(segment, i))).collect()
     }
 
-    /// Splits a segment whose buckets are all locked, into a new block and as many of the nodes as
-    /// it needs.
+    /// Splits a segment whose buckets are all locked. The upper half goes into a new block, and
+    /// into as many of the nodes as it needs.
     fn split_locked(
         &self,
         old: Segment,
@@ -240,8 +240,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying)
     }
 
-    /// Copies the records of a bucket whose hash has this bit to the same slots of a draft, so each
-    /// of them has room. Returns a bit for each.
+    /// Copies those records of a bucket whose hash has this bit to a draft. They keep their slots,
+    /// so each has room. Returns a bit for each of them.
     fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut NewBucket) -> u32 {
         let bits = self.bits(bucket);
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
@@ -409,7 +409,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
     /// names, and records in the stash or in nodes back into the two buckets, where there is room.
-    /// Gives the overflow nodes back if that has emptied them. All buckets are locked, and marked as
+    /// Retires the overflow nodes if that has emptied them. All buckets are locked, and marked as
     /// changing.
     fn compact(
         &self,
@@ -419,7 +419,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         empty: u64,
     ) -> Result<()> {
         let memory = &self.core.memory;
-        // The slots that the records leave, and the lines that they move to.
+        // The slots that the records leave, and the lines to which they move.
         let mut from = Vec::new();
         let mut lines = Lines::default();
         let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
@@ -478,8 +478,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if !from.is_empty() || !nodes.is_empty() {
             memory.fence(&points::COMPACT_CLEAR);
         }
-        // A lookup or an iteration that is still in a node reads for a home that is marked as
-        // changing, so it retries. Other walks are in a visit, until whose end the nodes are kept.
+        // A lookup or an iteration that is still in a node retries, because all homes are marked as
+        // changing. Other walks are in a visit, and the nodes are kept until it ends.
         nodes.iter().for_each(|&node| self.core.retire_visited(node, NODE_BYTES));
         found?;
         Ok(())
@@ -487,8 +487,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     // ---- Overflow nodes ---------------------------------------------------------
 
-    /// Adds an overflow node to a full segment, unless another thread has. Returns the number of
-    /// nodes if this thread has.
+    /// Adds an overflow node to a full segment, unless another thread already has. Returns the
+    /// number of nodes if this thread has added one.
     pub(crate) fn extend_chain(&self, route: &Route<'_, A>) -> Result<Option<usize>> {
         let memory = &self.core.memory;
         let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
@@ -520,7 +520,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut next = header.map_or(0, |header| memory.load_seq_cst(&header.chain));
-        // A chain has at most as many nodes as there is space for.
+        // A chain has at most as many nodes as fit the memory.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let node = std::mem::take(&mut next);

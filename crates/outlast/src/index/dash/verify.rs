@@ -1,4 +1,4 @@
-//! The offline check: every structure, every slot, every record.
+//! Verification: checks every structure, every slot and every record.
 
 use super::layout::SLOTS;
 use super::metadata::BucketRef;
@@ -16,7 +16,8 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
-        // Apart from the first step of the trace, so that damage here does not hide the first segment.
+        // Not as a part of the trace's first step, so that damage here does not hide the first
+        // segment.
         audit.report(A::trace(self, visit))?;
         cursor.state = CursorState::Inside;
         while !cursor.is_done() {

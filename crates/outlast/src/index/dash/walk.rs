@@ -42,8 +42,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         }
         let segment = self.route_inside(cursor.low)?.segment;
         self.trace_segment(segment, visit)?;
-        // If the segment was split meanwhile, the upper half is a new block, or in one that the trace
-        // has marked. The split has marked the records that it moved there.
+        // If the segment was split meanwhile, its upper half is a new block, or lies in a block
+        // that the trace has marked. The split has marked the records that it moved there.
         cursor.pass(segment.high());
         Ok(())
     }
@@ -54,7 +54,7 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         let entries = self.addressing.entries(self.seam());
         let (segments, [records]) = sample(entries, |hash| {
             let segment = self.route(hash)?.segment;
-            // Overflow nodes that a split gives back stay as they are meanwhile.
+            // Overflow nodes that a split retires are not reused meanwhile.
             let _visit = self.core.visit();
             let mut records = 0;
             for place in self.all_buckets(segment) {
@@ -86,7 +86,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let hash = at | u64::from(cursor.part) << 8;
         let read = read_valid(self, hash, 0, |route| {
             found.reset(start);
-            // As a lookup: version, read, then version and route again.
+            // As in a lookup: read the version, read the records, check version and route.
             let lock = self.lock_of(self.bucket(route.segment, cursor.part));
             let before = version(&lock)?;
             let read = self.read_home(route, Overflow::of(before), cursor, found);
@@ -142,7 +142,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     ) -> Result<Salvaged> {
         let mark = found.mark();
         if let Some(route) = self.known_route(hash) {
-            // It was damaged after it had been made ready.
+            // The segment was damaged after it had been made ready.
             found.step_over(damage)?;
             return Ok(Salvaged::Read(route.segment.high()));
         }
@@ -191,7 +191,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if !found.salvages() || R::EMPTY.is_none() {
             return Ok(());
         }
-        // Overflow nodes that a split gives back stay as they are meanwhile.
+        // Overflow nodes that a split retires are not reused meanwhile.
         let _visit = self.core.visit();
         for (bucket, _) in self.all_buckets(segment).map_while(Result::ok) {
             for slot in bucket.slots {
@@ -225,7 +225,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if A::SEGMENTS_ARE_BLOCKS {
             visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
         }
-        // Overflow nodes that a split gives back stay as they are meanwhile.
+        // Overflow nodes that a split retires are not reused meanwhile.
         let _visit = self.core.visit();
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;

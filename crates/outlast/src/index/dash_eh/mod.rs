@@ -1,6 +1,6 @@
 //! Dash-EH: extendible hashing for persistent memory (Lu et al., VLDB 2020, section 4).
 //!
-//! A directory over [segments](super::dash), where everything is said that concerns one segment.
+//! A directory over [segments](super::dash). That module documents everything inside one segment.
 //!
 //! # Structure
 //!
@@ -159,7 +159,7 @@ impl Structure {
 
 impl Addressing for Prefixes {
     const SCHEME: Scheme = Scheme::DashEh;
-    // Shallower entries stay, and are as many together.
+    // Two words: the entries of shallower directories stay, and together they are as many.
     const ENTRY_BYTES: u64 = 16;
 
     type Way<'t> = Way<'t>;

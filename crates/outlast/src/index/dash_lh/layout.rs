@@ -111,13 +111,13 @@ impl Made {
     }
 }
 
-/// The arrays that segments are in. The first eight have 2^initial segments each, the next eight twice
-/// as many, and so on while two of them fit the largest possible block. From then on, an array fills
-/// such a block.
+/// The arrays that segments are in. The first eight have 2^initial segments each, the next eight
+/// twice as many, and so on, as long as an array takes at most half of the largest possible block.
+/// Each further array fills such a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrays {
     initial: u32,
-    /// The segments that fit the largest possible block.
+    /// The number of segments that fit the largest possible block.
     most: u64,
 }
 
@@ -129,7 +129,7 @@ impl Arrays {
         (most >= 1 << initial).then_some(Arrays { initial, most })
     }
 
-    /// Returns how many segments each array has whose number, divided by eight, is `eight`.
+    /// Returns the number of segments in each of the eight arrays from number `8 * eight` on.
     fn size(self, eight: usize) -> u64 {
         match 1 << (self.initial as usize + eight.min(40)) {
             doubled if eight == 0 || doubled <= self.most / 2 => doubled,
@@ -137,7 +137,7 @@ impl Arrays {
         }
     }
 
-    /// Returns the segments of an array.
+    /// Returns the number of segments in an array.
     pub fn len(self, array: usize) -> u64 {
         self.size(array / 8)
     }

@@ -1,7 +1,7 @@
 //! Dash-LH: linear hashing for persistent memory (Lu et al., VLDB 2020, section 5).
 //!
-//! The table consists of [segments](super::dash). What happens inside one is said there; here is how
-//! the table grows.
+//! The table consists of [segments](super::dash). That module documents everything inside one
+//! segment. This one documents how the table grows.
 //!
 //! # Structure
 //!
@@ -35,7 +35,7 @@
 //! 1. A segment exists if its place is in the first array, or if the depth of the segment that it was
 //!    split off from says so. Neither the turn nor the content of its place in an array decides that.
 //! 2. Durably, no segment is deeper than the turn allows. It may be less deep: while its split is under
-//!    way; after a crash; or if it failed, for instance because there was no space for it.
+//!    way; after a crash; or if the split failed, for instance because there was no space for it.
 //! 3. When the split's commit is durable, so are the turn and the entry of the new segment's array. An
 //!    entry that no turn has needed yet means nothing.
 //! 4. In a closed pool whose free space is known, a segment is less deep than the turn allows only if the
@@ -79,8 +79,9 @@
 //!
 //! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
 //! the turn allows, and is split when it is full, or when its next turn comes. Its first touch erases a
-//! header at the place of the new half, and the turn says from then on that there are late segments. A
-//! turn that passes keeps saying so, also if its own touch was the first to find one.
+//! header at the place of the new half, and the turn says from then on that there are late
+//! segments. It keeps saying so when it is passed on, even if the first such segment was found only
+//! by the first touch that passing it on begins with.
 //!
 //! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows
 //! by overflow nodes only. So if the file has an older turn than it should, that turn overwrites
@@ -94,13 +95,13 @@
 //!   recovery need. So turns and places follow the order of prefixes, not that of reversed prefixes.
 //! - The paper advances `Next` after the split of a segment. Then one thread at a time can split. Here
 //!   it is advanced before, and each thread splits the segment that it has taken.
-//! - In the paper, an overflow node makes the table grow by one segment. Here, by four. Beside Dash-EH,
-//!   one split for each node made inserts 0.76 times as fast and misses 0.35 times, because many records
-//!   were in nodes (docs/benchmarks.md).
-//! - If a split has emptied all overflow nodes of the old segment, they are given back. Otherwise each
+//! - In the paper, an overflow node makes the table grow by one segment. Here, by four. With one
+//!   split for each node, inserts were 0.76 times as fast as in Dash-EH, and misses 0.35 times,
+//!   because many records were in nodes (docs/benchmarks.md).
+//! - If a split has emptied all overflow nodes of the old segment, they are freed. Otherwise each
 //!   round would leave a longer chain at each segment.
 //! - A segment with more than eight overflow nodes makes the table grow only when their number has
-//!   doubled: it has keys that splits hardly separate.
+//!   doubled, because splits hardly separate its keys.
 //! - Segments do not merge when records are removed, which would be possible in the reverse order of
 //!   the turns. A segment's depth only grows: that is why records that a split has left behind need not
 //!   be erased, and why readers need not check whether a segment still exists.
@@ -164,7 +165,7 @@ impl Config {
     }
 }
 
-/// State behind a lock. The thread that takes the turn changes it, and so do first touches.
+/// The state behind the lock `structure`. Passing the turn on changes it, and so do first touches.
 struct Structure {
     /// The directory in PM: for each array, its block. Entries that no turn has needed yet mean nothing.
     directory: Directory,
@@ -280,7 +281,7 @@ impl Addressing for LinearSegments {
         match self.segments.follow(seam, hash) {
             Ok((segment, _)) => segment.high(),
             Err(Unready::Unread(segment)) => segment.high(),
-            // Nothing that was split off from it can be reached either.
+            // The segments that were split off from this one cannot be reached either.
             Err(Unready::Unknown(made)) => made.low(self.initial) | (u64::MAX >> made.depth),
         }
     }

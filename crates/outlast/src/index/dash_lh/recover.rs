@@ -67,7 +67,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         self.touch(&mut self.seam().lock(&self.addressing.structure), hash)
     }
 
-    /// Reads the headers on the way to a hash, and makes its segment ready, unless it is.
+    /// Reads the headers on the way to a hash's segment, and makes the segment ready, unless it is.
     pub(super) fn touch(
         &self,
         structure: &mut Structure,
@@ -93,7 +93,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             match segments.follow(self.seam(), hash) {
                 Ok((segment, way)) => return Ok(Route { segment, way }),
                 Err(Unready::Unknown(made)) => {
-                    // The way goes on, so what the last header says is needed.
+                    // The next segment on the way exists because the last header says so. So that
+                    // must be durable.
                     last.take().map_or(Ok(()), |passed| self.flush_state(passed))?;
                     let segment = self.read_header(structure, made)?;
                     segments.note(self.seam(), segment);

@@ -116,11 +116,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         split
     }
 
-    /// Makes the split of a turn that has passed. Then the turn is durable.
+    /// Splits the segment of a turn that has passed. When this returns, the turn is durable.
     fn split_of(&self, turn: Turn) -> Result<()> {
         let low = turn.next << (64 - turn.depth);
         loop {
-            // An earlier split of it may be late.
+            // An earlier split of this segment may be late.
             let route = self.route_inside(low)?;
             if route.segment.depth > turn.depth {
                 return Ok(());
@@ -154,7 +154,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Ok(Pass::End);
             }
             if !grows && std::mem::replace(&mut structure.growing, true) {
-                // Another thread is allocating the array. Only one of two arrays would be used.
+                // Another thread is allocating the array. If this one did too, one would be
+                // useless.
                 return Ok(Pass::End);
             }
             let bytes = addressing.arrays.len(array) * self.size.bytes();
@@ -255,7 +256,7 @@ enum NewBlock {
     Directory,
 }
 
-/// A block that was allocated before the lock was taken, and its bytes.
+/// The size of a block that was allocated before the lock was taken, and the block.
 type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 
 /// The result of an attempt to pass the turn on.

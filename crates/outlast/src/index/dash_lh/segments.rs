@@ -154,14 +154,14 @@ impl Segments {
         }
     }
 
-    /// Returns the number of segments, unless some wait for their split.
+    /// Returns the number of segments. Counts those whose split is late as if they had been split.
     pub(super) fn count(&self, seam: &impl Seam) -> u64 {
         let turn = Turn::of_bits(self.turn.load(seam, Ordering::Relaxed));
         (1 << turn.depth) + turn.next
     }
 }
 
-/// Returns the segment that an entry names, on the way of a hash in it.
+/// Returns the segment that the entry of `way` names, and the way. `hash` is a hash of the segment.
 #[inline(always)]
 fn segment(hash: u64, way: Way<'_>) -> (Segment, Way<'_>) {
     let depth = depth_of(way.found);

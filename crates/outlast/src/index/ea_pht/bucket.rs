@@ -1,4 +1,4 @@
-//! Buckets, and what DRAM holds of each.
+//! Buckets and their metadata.
 
 use super::layout::{Bucket, LINES, SLOTS};
 use crate::error::{Damage, Result};
@@ -7,7 +7,7 @@ use crate::index::kit::media::ones;
 use crate::pmem::{Memory, Offset, Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
 
-/// What DRAM holds of a bucket: its shadow.
+/// The metadata of a bucket: its [shadow](crate::pmem::Shadow), in DRAM.
 #[repr(C, align(32))]
 pub(crate) struct Metadata {
     /// In EA-PHT-H and -HPR, the version lock.
@@ -47,7 +47,8 @@ impl<'m> BucketRef<'m> {
     /// A bucket at this offset lies inside the memory, at a multiple of its size.
     #[inline(always)]
     pub(super) unsafe fn new<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Self {
-        // SAFETY: the caller's promise. The shadow is an eighth of the bucket.
+        // SAFETY: the caller promises that the bucket is there. Its shadow has an eighth of its
+        // size.
         unsafe {
             BucketRef {
                 bucket: memory.at_unchecked(Offset::new(offset)),
@@ -115,7 +116,7 @@ impl<'m> BucketRef<'m> {
         self.metadata.next.store(seam, next, Ordering::Release);
     }
 
-    /// Forgets what DRAM holds: no records, no next bucket. The lock stays.
+    /// Clears the metadata: no records, no next bucket. The lock stays as it is.
     pub(super) fn forget(self, seam: &impl Seam) {
         self.metadata.prints.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
         self.set_next(seam, 0);

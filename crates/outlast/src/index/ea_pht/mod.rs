@@ -16,15 +16,16 @@
 //! ```
 //!
 //! A table is an array of 2^depth buckets. The first bits of a hash name a bucket, and the record
-//! is in this bucket or in one of its chain. A full chain gets an overflow bucket, which the table
-//! hands out itself, by counting up (3.4). If 7 of 64 buckets have such chains, the whole
-//! table is moved to one of twice as many buckets (3.5.4), before the next such chain is made.
+//! is in this bucket or in an overflow bucket of its chain. A full chain gets another overflow
+//! bucket. The table allocates it itself, with a counter (3.4). Once 7 in 64 buckets have overflow
+//! buckets, the whole table is moved to one of twice as many buckets (3.5.4) before it links
+//! another overflow bucket.
 //!
 //! The three schemes share their code, and differ in two constants of `Variant`:
 //!
-//! | | lock of a bucket | while a table is moved, a change of a bucket that is moved |
+//! | | lock of a bucket | while a table is being moved, a change whose bucket was moved |
 //! |---|---|---|
-//! | EA-PHT (chapter 3) | in the bucket | helps to move, if one of the helpers; waits for the end |
+//! | EA-PHT (chapter 3) | in the bucket | helps to move, if a helper is wanted; waits for the end |
 //! | EA-PHT-H (4) | in DRAM | the same |
 //! | EA-PHT-HPR (5) | in DRAM | goes to the new table at once |
 //!
@@ -68,21 +69,23 @@
 //!
 //! A change locks only its bucket, the first of the chain. A lookup takes no lock and stores
 //! nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
-//! the same, and that the table's blocks were not given back. If not, it reads again. After 1,024
-//! such reads it locks the bucket for the next one.
+//! the same, and that the table was not retired. If not, it reads again. After 1,024 such reads it
+//! locks the bucket for the next one.
 //!
-//! An insert changes no version: it shows its record by the fingerprint, or an overflow bucket by the
-//! link in DRAM, after the fence. So a lookup returns only what is durable, even while an insert holds
-//! the lock. Updates, removals and moves mark the bucket as changing, and readers wait.
+//! An insert changes no version. After the fence, it makes its record visible: by the fingerprint
+//! in DRAM, or, in a new overflow bucket, by the link in DRAM. So a lookup returns only what is
+//! durable, even while an insert holds the lock. Updates, removals and moves mark the bucket as
+//! changing, and readers wait.
 //!
 //! *Why the version does not wrap.* The thesis has six bits of it, because lock and version take one
 //! byte. A reader that sleeps through 64 changes would be fooled. Here the word has 46 bits.
 //!
-//! *Resize.* A thread that needs an overflow bucket where there are too many chains closes the
-//! allocator of the table, so that the number of overflow buckets is fixed, and prepares the next
-//! table, which has room for as many. Then threads claim buckets and move them: lock, copy to the two
-//! buckets of the new table, mark as moved. The mark is in the lock word, for other threads, and in HPR also in the bucket's link, for
-//! recovery. The thread that moves the last bucket makes the new table the current one.
+//! *Resize.* A thread that needs an overflow bucket in a table with too many chains closes the
+//! table's allocator, which fixes the number of overflow buckets, and prepares the next table with
+//! room for as many. Then threads claim buckets and move them: lock, copy to the two buckets of the
+//! new table, mark as moved. The mark is in the lock word, for other threads. In HPR it is also in
+//! the bucket's link, for recovery. The thread that moves the last bucket makes the new table the
+//! current one.
 //!
 //! In EA-PHT and -H, readers go on in the old table until then, and a change that meets a mark waits.
 //! So nothing changes in a bucket after it was copied, and the new table needs to be durable only
@@ -91,11 +94,11 @@
 //!
 //! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
 //! is durable before the mark in its lock word is set, so no change there is lost. A change moves
-//! two buckets in addition to its own work, unless enough helpers do so already. The pool's background steps
-//! move 64 each.
+//! two buckets in addition to its own work, unless enough helpers do so already. The pool's
+//! background steps move 64 each.
 //!
-//! Each thread moves buckets in a visit, and only while the table is the current one: another thread
-//! may have moved its buckets meanwhile, and ended the resize.
+//! A thread moves buckets under an epoch guard (a *visit*), and only while the table is the current
+//! one: other threads may have moved the buckets that it claimed, and ended the resize.
 //!
 //! Old tables are retired, and reused once no change can still be using their locks
 //! ([`reclaim`](crate::reclaim)).
@@ -126,26 +129,26 @@
 //! - A key or a value of 0 marks an empty pair there. So 0 cannot be a key, and Algorithm 6 does not
 //!   relink a bucket whose first value is 0, although a lookup may have found the record. Here all keys
 //!   and values work, and an overflow bucket is linked by the insert alone.
-//! - Its lookup compares the value, so a value must not be used twice at a time (2.6). Here the
+//! - Its lookup compares the value, so no value may be used twice at the same time (2.6). Here the
 //!   version is enough.
 //! - Its lookup can return a pair of a locked bucket before the pair is durable. After a power loss,
 //!   that pair may be gone.
 //! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
 //!   allocates chunks, and annexes where a chunk is used up.
-//! - In EA-PHT-HPR, threads initialise the new lock array if they meet a flag (Algorithms 8 to 10).
-//!   With one thread nobody does, and a late helper zeroes locks that are held. Here the thread that
-//!   moves a bucket initialises the locks of its copies.
-//! - Tables of fewer buckets than helpers have sections of 0 buckets, and nothing is moved (Algorithm
-//!   11). Here threads claim buckets by number.
-//! - It counts overflow buckets to know when to grow. So keys of one hash make its tables grow, to no
-//!   end. Here chains are counted.
+//! - In EA-PHT-HPR, threads initialise the new lock array if they find a flag set (Algorithms 8 to
+//!   10). With one thread nobody does, and a late helper zeroes locks that are held. Here the
+//!   thread that moves a bucket initialises the locks of its copies.
+//! - It divides a table into one section for each helper. With fewer buckets than helpers, sections
+//!   have 0 buckets, and nothing is moved (Algorithm 11). Here threads claim buckets by number.
+//! - It counts overflow buckets to know when to grow. So keys of one hash make its tables grow
+//!   without end. Here chains are counted.
 //! - The first bits of a hash name the bucket, not the last, so that the two copies of a bucket are
 //!   neighbours.
 //!
 //! The thesis proposes future work (7.2). This implementation has the fingerprints and the byte
 //! strings. It has no chunks on each NUMA node: the pool is one file, and the file system decides
-//! which node has its pages. In place of allocation by counting up, in other structures, it has the
-//! pool's allocator, which hands a thread many blocks of one run.
+//! which node has its pages. The thesis would also use its allocation by counter in other
+//! structures. Here those have the pool's allocator, which hands a thread many blocks of one run.
 
 mod bucket;
 pub mod bugs;
@@ -449,7 +452,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let route = self.route_in(table, hash).ok_or_else(|| self.missing_at(hash).2)?;
             let word = V::lock(route.bucket).load(self.seam(), Ordering::Acquire);
             if table.is_retired(self.seam()) {
-                // The word may be another structure's.
+                // The block may have been reused, and the word may belong to another structure.
                 table = table.next(self.seam()).ok_or_else(|| self.missing_at(hash).2)?;
                 continue;
             }

@@ -169,8 +169,8 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         if V::GOES_ON && self.current().next(self.seam()).is_some() && self.missing.is_empty() {
             self.move_some();
         }
-        // Until the visit ends, the locks of the tables that it finds are not reused as something
-        // else.
+        // Until the visit ends, no table that this attempt finds is reused, so its locks stay
+        // locks.
         let _visit = self.core.visit();
         let route = self.route(key.hash)?;
         route.bucket.prefetch(self.seam(), key.hash);

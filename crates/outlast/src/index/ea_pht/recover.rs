@@ -1,4 +1,5 @@
-//! Opening: what DRAM holds of each bucket, and buckets that were handed out and not linked (3.6).
+//! Opening: builds the metadata of each bucket, and finds the overflow buckets that were handed out
+//! and not linked (3.6).
 
 use super::bucket::BucketRef;
 use super::layout::{BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
@@ -58,7 +59,7 @@ impl Handed {
 }
 
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
-    /// Makes what DRAM holds of the tables. No operation runs yet.
+    /// Builds the DRAM state of the tables. No operation runs yet.
     pub(super) fn recover(&mut self, next: Option<Box<Table>>) {
         let mut missing = self.recover_table(&self.first, None, next.is_some());
         if let Some(next) = next {
@@ -78,8 +79,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.missing = missing;
     }
 
-    /// Makes what DRAM holds of a table. `before` is the table that is being moved to it, and `moves`
-    /// says whether it is itself being moved. Returns the hashes that cannot be served.
+    /// Builds the DRAM state of a table. `before` is the table that is being moved to it, and
+    /// `moves` says whether it is itself being moved. Returns the hashes that cannot be served.
     fn recover_table(&self, table: &Table, before: Option<&Table>, moves: bool) -> Vec<Missing> {
         let whole = |damage| vec![(0, u64::MAX, damage)];
         let handed = match Handed::of(table, &self.core) {
@@ -108,7 +109,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 let ready = if copied {
                     self.make_ready(table, index, bucket, &handed, moves)
                 } else {
-                    // The space of copies that a resize has yet to make.
+                    // Space for copies that the resize has yet to make.
                     V::lock(bucket).store(self.seam(), 0, Ordering::Relaxed);
                     bucket.forget(self.seam());
                     Ok(())
@@ -130,7 +131,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         });
         let missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
         if missing.is_empty() {
-            // A chain that cannot be followed may link to any of them.
+            // Only then: a chain that cannot be followed may link to any of these buckets.
             let mut spare = handed.spare();
             if self.seeded(&bugs::LINKED_SPARED) {
                 let areas = self.seam().lock(&table.overflow).areas.clone();
@@ -167,7 +168,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         bucket.is_some_and(|b| V::lock(b).load(self.seam(), Ordering::Relaxed) & MOVED != 0)
     }
 
-    /// Makes what DRAM holds of a chain. After a crash, flushes what it finds.
+    /// Builds the metadata of a chain. After a crash, flushes what it finds.
     fn make_ready(
         &self,
         table: &Table,

@@ -71,7 +71,7 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-/// Writes a bucket that nothing links to, with what DRAM holds of it, and flushes it without a fence.
+/// Writes a bucket that nothing links to, and its metadata. Flushes the bucket, without a fence.
 fn write_bucket<S: Seam>(
     core: &Core<S>,
     to: BucketRef<'_>,
@@ -118,7 +118,7 @@ enum Claim {
     NoRoom(u64),
 }
 
-/// Overflow buckets for the copies of a chain. Those that are left are given back.
+/// Overflow buckets for the copies of a chain. Dropping it gives back those that are left.
 struct Reserved<'t, S: Seam> {
     table: &'t Table,
     memory: &'t Memory<S>,
@@ -168,7 +168,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
             if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
                 return match self.resize(table) {
-                    // Chains do as well, as long as there is space for them.
+                    // Longer chains will do, as long as there is space for them.
                     Err(error) if error.is_full() => Ok(()),
                     resized => resized,
                 };
@@ -376,8 +376,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         ended
     }
 
-    /// Moves the records of a bucket to the two of the next table that take its place, unless another
-    /// thread has.
+    /// Moves the records of a bucket to the two buckets of the next table that take its place,
+    /// unless another thread already has.
     fn move_bucket(&self, old: &Table, next: &Table, index: u64) -> Result<Move> {
         let memory = &self.core.memory;
         let missing = || self.missing_at(old.segment(index).low).2;
@@ -412,7 +412,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             while reserved.buckets.len() < needed && !is_short {
                 match next.take(&self.core)? {
                     Some(bucket) => reserved.buckets.push(bucket),
-                    // If the table hands out none any more, this bucket is moved.
+                    // If `next` hands out none because it is being moved itself, this bucket was
+                    // moved before.
                     None => is_short = !self.seeded(&bugs::CLOSED_ASKED_AGAIN),
                 }
             }

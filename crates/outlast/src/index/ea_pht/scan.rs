@@ -1,4 +1,4 @@
-//! Walks over the table: iteration, the trace of all blocks, samples, the offline check.
+//! Walks over the table: iteration, the trace of all blocks, samples, verification.
 
 use super::bucket::BucketRef;
 use super::layout::{BUCKET_BYTES, Kind, Link, SLOTS};
@@ -34,7 +34,7 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
         if cursor.is_done() {
             return Ok(());
         }
-        // Until it ends, the buckets that are read here are not reused.
+        // Until the visit ends, the buckets that are read here are not reused.
         let _visit = self.core.visit();
         if cursor.state == CursorState::Start {
             for table in self.tables() {
@@ -76,7 +76,7 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
     fn stats(&self) -> Result<IndexStats> {
         let table = self.current();
         let (segments, [records, overflow]) = sample(table.buckets(), |hash| {
-            // Until it ends, the buckets that are read here are not reused.
+            // Until the visit ends, the buckets that are read here are not reused.
             let _visit = self.core.visit();
             let route = self.route(hash)?;
             let (mut records, mut buckets) = (0, 0);
@@ -152,7 +152,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let (mark, seam) = (found.mark(), self.seam());
         let current = self.current();
-        // Not more than one bucket: the next one may not have been moved to a chunk that is lost.
+        // Passes one bucket at most: the next one may not have been moved yet to a chunk that is
+        // lost.
         let own = current.segment(current.index(hash)).high();
         let mut high = self.missing_at(hash).1.min(own);
         let mut route = self.route_in(current, hash);
@@ -236,7 +237,7 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         for table in self.tables() {
-            // It may have been damaged after opening.
+            // The table may have been damaged after opening.
             let again = Table::open(&self.core, table.offset, table.depth);
             audit.report(again.map_err(Into::into))?;
             for chunk in (0..table.chunks.len()).filter(|&chunk| table.chunks[chunk] != 0) {
@@ -252,7 +253,7 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
                     audit.begin_part();
                     self.verify_chain(route, &mut audit)?;
                 }
-                // Goes on after what cannot be read.
+                // Goes on after the part that cannot be read.
                 (None, Ok(route)) => cursor.pass(Self::segment(route).high()),
                 (_, Err(_)) => cursor.pass(self.missing_at(at).1),
             }

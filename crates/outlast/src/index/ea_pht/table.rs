@@ -70,7 +70,7 @@ pub(crate) struct Table {
     pub(super) linked: SharedWord,
     /// After a resize failed, the next one is tried once `linked` reaches this number.
     pub(super) retried_at: SharedWord,
-    /// 1 once the next table was announced.
+    /// 1 once the space for the next table was announced to the pool.
     pub(super) announced: SharedWord,
     /// 1 once a thread prepares the next table.
     pub(super) resizing: SharedWord,

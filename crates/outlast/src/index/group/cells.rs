@@ -119,7 +119,7 @@ impl<'m> Cells<'m> {
         ones(!fingerprints::matching_wide(prints, 0) & 0xff).map(move |n| self.cell(n))
     }
 
-    /// Marks all cells as free, of homes without overflow.
+    /// Marks all cells as free, and as homes without overflow.
     pub(super) fn clear(self, seam: &impl Seam) {
         self.marks.0.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
     }
@@ -130,7 +130,7 @@ impl<'m> Cells<'m> {
     }
 }
 
-/// A cell. Its mark is changed only under the lock of its segment, or before that is in use.
+/// A cell. Its mark is changed only under the lock of its segment, or before the segment is in use.
 #[derive(Clone, Copy)]
 pub(super) struct Cell<'m> {
     cells: Cells<'m>,

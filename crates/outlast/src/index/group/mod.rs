@@ -104,8 +104,8 @@
 //!
 //! # After a crash
 //!
-//! Opening follows the list and reads all cells, on as many threads as asked for (3.5). It makes
-//! marks and directory. It repairs nothing, because there is nothing that a crash can leave half
+//! Opening follows the list and reads all cells, on as many threads as the caller set (3.5). It
+//! builds the marks and the directory. It repairs nothing, because a crash leaves nothing half
 //! done. After the death of a process its stores may still be in the processor's caches, including
 //! some that it had not flushed. Results will depend on them, so opening flushes all cells and
 //! headers that it finds. The blocks that they link to were durable before them.
@@ -116,7 +116,7 @@
 //! # Deviations from the paper
 //!
 //! - The paper's insert (Algorithm 1) takes the first free cell. It does not look for the key, so a
-//!   key is stored twice.
+//!   key that is inserted twice is stored twice.
 //! - Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) compare keys of cells
 //!   whose bit is 0, so a record that was removed, or not yet committed, is found. Here nothing but
 //!   marked cells is compared.
@@ -124,7 +124,8 @@
 //!   both levels' cells (3.3). It reads beyond both arrays.
 //! - It persists a cell, its bit and a count: three flushes and fences. Here the cell's first word
 //!   is the commit, bits are DRAM state, and nothing is counted.
-//! - It is for one thread, and full when one group is. Here a full segment is split.
+//! - It is for one thread, and its table is full once one group is full. Here a full segment is
+//!   split.
 //! - It searches the second level from the beginning, and always. Fingerprints, counts and the named
 //!   chunk replace most reads of persistent memory.
 //! - The second level has one chunk less than the first. The header is in its place, so that a

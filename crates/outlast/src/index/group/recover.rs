@@ -1,4 +1,4 @@
-//! Opening: the list of segments, and what DRAM holds of each.
+//! Opening: follows the list of segments and builds their DRAM state.
 
 use super::layout::{self, Kind, Link, NodeHeader, SegmentHeader};
 use super::resize::{FREE_DEPTH, SPARSE};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 const PART: usize = 64;
 
 impl<S: Seam, R: Record> Group<S, R> {
-    /// Makes directory and marks. No operation runs yet.
+    /// Builds the directory and the marks. No operation runs yet.
     pub(super) fn recover(&mut self) {
         let (found, broken) = self.follow_list();
         let deepest = found.iter().map(|segment| segment.depth).max().unwrap_or(1);
@@ -51,7 +51,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Follows the list. Returns its segments, and the hashes from which on it cannot be followed.
+    /// Follows the list. Returns its segments and, if it cannot be followed to its end, the hashes
+    /// that are missing.
     pub(super) fn follow_list(&self) -> (Vec<Segment>, Option<Missing>) {
         let (mut found, mut next, mut low) = (Vec::new(), self.first, Some(0));
         // Each segment's range begins where the last one ends, so the list ends.
@@ -71,7 +72,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         (found, None)
     }
 
-    /// Checks the header of a segment whose range begins here. Returns it, and the next one's offset.
+    /// Checks the header of a segment whose range begins with `low`. Returns the segment, and the
+    /// offset of the next one.
     fn check_segment(&self, offset: u64, low: u64) -> Result<(Segment, u64), Damage> {
         let core = &self.core;
         let header = core.memory.at(Offset::<SegmentHeader>::new(offset))?;
@@ -80,7 +82,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let what = format!("a segment that begins with hash {low:#x}");
         check_identity(&core.memory, &header.identity, expected, &what)?;
         let link = Link::read(&core.memory, &header.next)?;
-        // A table is split further only if it has many segments; see `may_split`.
+        // Segments get this deep only in a table that has many of them; see `may_split`.
         let most = core.memory.len() / layout::segment_bytes(self.group) * SPARSE * 2;
         let fits = link.depth >= 1
             && 1 << link.depth <= most.max(1 << FREE_DEPTH)
@@ -99,7 +101,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
 
-    /// Forgets what DRAM holds of a segment: it has no records, and is not locked.
+    /// Clears the DRAM state of a segment: no records, not locked.
     pub(super) fn forget(&self, segment: Segment) {
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
             self.lock_of(segment).store(0, Ordering::Relaxed);
@@ -113,7 +115,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
         let (memory, at) = (&self.core.memory, &points::OPENING);
         if self.is_after_crash() {
-            // Even if the segment is damaged: its link leads to the next one.
+            // This is done even if the segment is damaged, because its link leads to the next one.
             memory
                 .flush_words(memory.words(segment.offset, layout::segment_bytes(self.group))?, at);
         }
@@ -134,7 +136,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(())
     }
 
-    /// Checks the overflow nodes: each must be one.
+    /// Checks that the chain consists of overflow nodes, and marks their cells as free.
     fn check_nodes(&self, segment: Segment) -> Result<(), Damage> {
         let has_nodes = &self.state(segment).has_nodes;
         has_nodes.store(self.seam(), 1, Ordering::Relaxed);

@@ -35,7 +35,7 @@ fn write_cells<S: Seam>(
     Ok(())
 }
 
-/// Flushes the cells of a block, and of its header the line that has the words in use.
+/// Flushes the cells of a block, and the line of its header that has the words in use.
 fn flush_block<S: Seam>(
     memory: &Memory<S>,
     block: u64,
@@ -125,8 +125,8 @@ impl<S: Seam, R: Record> Group<S, R> {
             if !self.is_current(route) && !self.seeded(&index_bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
-            // The new segment never needs more overflow nodes than the old one has: of the records
-            // of one home, it leaves out some, and one is in the first level wherever there are any.
+            // The new segment never needs more overflow nodes than the old one has. It gets a part
+            // of the records of each home, and one of them is in the first level if there are any.
             let nodes = self.nodes(route.segment).count();
             if blocks.len() > nodes {
                 return self.split_locked(route.segment, &mut blocks, &mut held);

@@ -128,7 +128,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let mark = found.mark();
         if let Some(route) = self.ready_route(hash) {
-            // It was damaged after opening.
+            // The segment was damaged after opening.
             found.step_over(damage)?;
             return Ok(Salvaged::Read(route.segment.high()));
         }

@@ -1,4 +1,4 @@
-//! The offline check: every structure, every cell, every record.
+//! Verification: checks every structure, every cell and every record.
 
 use super::cells::Cell;
 use super::{Group, Segment};
@@ -16,7 +16,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
         if let (_, Some(missing)) = self.follow_list()
             && self.missing.is_empty()
         {
-            // It was damaged after opening.
+            // The list was damaged after opening.
             audit.verified.damage.push(missing.damage);
         }
         while !cursor.is_done() {
@@ -37,7 +37,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
                         }
                     }
                 }
-                // Goes on after what cannot be read.
+                // Goes on after the part that cannot be read.
                 (_, Ok(route)) => cursor.pass(route.segment.high()),
                 (_, Err(_)) => cursor.pass(self.missing_at(at).high),
             }

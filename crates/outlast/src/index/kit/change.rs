@@ -71,7 +71,7 @@ pub(crate) enum Step<R: Record, F> {
 }
 
 impl<R: Record, F> Step<R, F> {
-    /// Ends a change whose key was absent.
+    /// Returns the end of a change whose key was absent.
     #[inline(always)]
     pub(crate) fn absent(applied: bool) -> Self {
         Step::Done(Changed { applied, before: None, present: false })
@@ -140,8 +140,8 @@ pub(crate) fn change<S: Seam, R: Record>(
             enter(table, key, Plan::of(Change::Swap { expected, new }, before))
         }
         Change::Remove => enter(table, key, Plan::of(Change::Remove, before)),
-        // This takes the code that is compiled for all kinds: one more copy of the hot path would
-        // make every index larger.
+        // This kind uses the code that is compiled for all kinds, because one more copy of the hot
+        // path would make the code of every index larger.
         Change::CompareRemove(expected) => {
             R::check_size(key, None)?;
             enter_later(table, key, Plan::of(Change::CompareRemove(expected), before))

@@ -41,21 +41,21 @@ impl<'o, R: Record> Collector<'o, R> {
         matches!(self.care, Care::Check | Care::Salvage)
     }
 
-    /// Returns how much it holds.
+    /// Returns how much the collector holds.
     pub(crate) fn mark(&self) -> Mark {
         Mark { records: self.records.len(), lost: self.lost.len() }
     }
 
-    /// Forgets everything since a mark that was made at the beginning of the step, because the read was
-    /// not valid.
+    /// Drops everything taken since `mark`, because the read was not valid. The mark was made at
+    /// the beginning of the step.
     pub(crate) fn reset(&mut self, mark: Mark) {
         self.keys.clear();
         self.records.truncate(mark.records);
         self.lost.truncate(mark.lost);
     }
 
-    /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has taken already
-    /// counts as damage: where an old and a new state are mixed, both may have a record of it.
+    /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has taken
+    /// already counts as damage: in a mix of an old and a new state, both may have a record of it.
     ///
     /// # Errors
     /// The damage of the record, unless the walk steps over it.
@@ -92,8 +92,8 @@ impl<'o, R: Record> Collector<'o, R> {
         if self.care == Care::Keys { Ok(R::Owned::default()) } else { read() }
     }
 
-    /// As [`take`](Self::take), for a slot that no thread uses. Leaves out keys that are in `keys`, and
-    /// adds this one.
+    /// As [`take`](Self::take), for a slot that no thread uses. Leaves the record out if its key is
+    /// in `keys`, and adds the key if it is not.
     pub(crate) fn take_unused<S: Seam>(
         &mut self,
         core: &Core<S>,
@@ -133,7 +133,7 @@ impl<'o, R: Record> Collector<'o, R> {
     /// Returns the result of a read, or `None` for damage that the walk steps over.
     ///
     /// # Errors
-    /// All others.
+    /// All other errors of the read.
     pub(crate) fn readable<T>(&mut self, read: Result<T>) -> Result<Option<T>> {
         match read {
             Ok(read) => Ok(Some(read)),

@@ -26,8 +26,8 @@ impl Segment {
     }
 }
 
-/// The entries for one depth. An entry is a segment's offset and, from bit 48, its depth, or 0 if
-/// the segment is not ready for use.
+/// The entries for one depth. An entry holds a segment's offset and, from bit 48, its depth. It is
+/// 0 if the segment is not ready for use.
 struct Entries {
     depth: u32,
     entries: Box<[SharedWord]>,
@@ -132,8 +132,8 @@ impl DramDirectory {
             && way.entries.entry(way.index).load(seam, Ordering::Relaxed) == way.entry
     }
 
-    /// Points the entries of a segment's range to it. Threads that fill at a time fill
-    /// different ranges, and none doubles meanwhile.
+    /// Points the entries of a segment's range to it. Threads that call this at the same time fill
+    /// different ranges, and no thread doubles the directory meanwhile.
     pub(crate) fn fill(&self, seam: &impl Seam, segment: Segment) {
         let current = self.current(seam);
         let first = current.index(segment.low);

@@ -115,8 +115,8 @@ impl<S: Seam, P: LockPlace> LockWord for VersionLock<'_, S, P> {
 }
 
 /// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data
-/// behind it may be half changed. So the lock stays locked, and the gate, which the thread is
-/// inside, keeps other threads from waiting for it.
+/// behind it may be half changed. So the lock stays locked. Other threads do not wait for it in
+/// vain, because the panic also poisons the gate, which the thread is inside.
 pub(crate) trait Held {
     /// Unlocks it.
     fn unlock(self);

@@ -152,7 +152,8 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
     let mut turn = 0;
     loop {
         core.check()?;
-        // The lock may lie in a block that is given back once no visit can be using it.
+        // The lock may lie in a block that is retired meanwhile. An epoch guard that is taken
+        // before the lock is found keeps that block from being reused.
         let _visit = (turn >= PATIENCE).then(|| core.visit());
         let route = table.any_route(hash, inside)?;
         let (lock, offset) = table.lock_word(&route, hash);
@@ -176,12 +177,11 @@ pub(crate) fn find_reference<S: Seam, R: Record>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
 ) -> Result<Option<RecordRef>> {
-    // The pin comes before the link is read; see `reclaim`. Each read has a pin of its own, which
-    // is dropped if the read is not valid.
+    // Each read has a pin of its own, which is dropped if the read is not valid.
     find(table, key, 0, |words| {
         let pin = table.core().pin();
-        // The link was read before the pin. If the record was unlinked and retired in between, the
-        // version has changed, and this read is not valid.
+        // The link was read before the pin. But the read is validated after it: if the record was
+        // unlinked and retired in between, the version has changed, and this read is not valid.
         R::reference(table.core(), words, pin)
     })
 }

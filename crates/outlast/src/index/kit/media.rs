@@ -20,7 +20,7 @@ fn append(crc: u32, words: &[u64]) -> u32 {
 }
 
 /// Makes a word of 48 bits with 16 bits of a CRC-32C above them. The checksum covers the 48 bits
-/// and `of`, the words that it belongs to.
+/// and `of`, the words to which it ties them.
 pub(crate) fn seal16(low: u64, of: &[u64]) -> u64 {
     let crc = append(checksum(&[low]), of);
     low | u64::from((crc ^ crc >> 16) & 0xffff) << 48
@@ -49,7 +49,7 @@ pub const MAX_DEPTH: u32 = 40;
 pub struct Link {
     /// The structure, 0 if there is none.
     pub offset: u64,
-    /// What the word says besides, from 0 to [`MAX_DEPTH`]: usually a depth.
+    /// A number from 0 to [`MAX_DEPTH`], usually a depth.
     pub depth: u32,
 }
 
@@ -120,9 +120,8 @@ pub(crate) fn check_block<S: Seam>(
     Ok(words)
 }
 
-/// Returns, for each half of the hash space, a word that is not the first word of any record in it;
-/// it marks an
-/// empty slot there.
+/// Returns the empty word of each half of the hash space. It marks an empty slot there, because it
+/// is not the first word of any record in that half.
 pub(crate) fn empty_words<S: Seam, R: Record>(core: &Core<S>) -> Result<[u64; 2]> {
     if let Some(word) = R::EMPTY {
         return Ok([word, word]);

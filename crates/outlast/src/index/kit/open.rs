@@ -61,7 +61,7 @@ where
     }
 
     fn prefetch(&self, keys: &[R::Key<'_>]) {
-        // A pool that was closed meanwhile lets the changes fail.
+        // If the pool was closed meanwhile, the changes fail and say so.
         let _ = self.read(|| {
             lookup::prefetch(&self.table, keys);
             Ok(())

@@ -139,7 +139,7 @@ pub(crate) trait Walk<S: Seam, R: Record>: Table<S, R> {
     fn stats(&self) -> Result<IndexStats>;
 }
 
-/// The offline check.
+/// The check of a whole index at rest.
 pub(crate) trait Verify<S: Seam, R: Record>: Walk<S, R> {
     /// Checks every structure and record. The caller holds the gate, so nothing else runs.
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified>;

@@ -52,19 +52,20 @@ pub(crate) fn scan_part(
     Ok(())
 }
 
-/// What a salvage has taken care of.
+/// How far a salvage has come, and with what result.
 pub(crate) enum Salvaged {
-    /// Everything up to this hash that can be read.
+    /// It has collected everything up to this hash that can be read.
     Read(u64),
-    /// Nothing of what is up to this hash can be read.
+    /// It can read nothing up to this hash.
     Lost(u64),
 }
 
 /// Does one step of an iteration, as [`scan_part`] does.
 ///
-/// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects in
-/// another way what can be read of it. It gets that hash, and the first hash that nothing was collected
-/// of yet: if ranges before could not be read at all, the segment may hold their records too.
+/// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects
+/// what it can of that segment in another way. It gets that hash, and the first hash of which
+/// nothing was collected yet. That one is lower if nothing could be read of the ranges just before:
+/// the segment may hold their records too.
 pub(crate) fn scan<R: Record>(
     cursor: &mut Cursor,
     out: &mut Vec<(R::OwnedKey, R::Owned)>,
@@ -80,7 +81,7 @@ pub(crate) fn scan<R: Record>(
             let from = cursor.gap.unwrap_or(cursor.low);
             let salvaged = match cursor.part {
                 0 => salvage(cursor.low, from, damage, &mut found),
-                // It was damaged while the map was open. Its other parts may be lost as well.
+                // The segment was damaged while the map was open. Its other parts may be lost too.
                 _ => match found.step_over(damage) {
                     Ok(()) => Ok(Salvaged::Read(cursor.high)),
                     Err(damage) => Err(damage.into()),

@@ -250,7 +250,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // If the probe is not valid, the exchange fails again and returns the bits anew.
             let Some(found) = found else { continue };
             if found?.is_some() && !self.seeded(&index_bugs::INSERT_UNCHECKED) {
-                // No pair uses the fingerprint now, but it was stored.
+                // No pair uses the fingerprint of this slot now, but it was stored, so it is
+                // flushed.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
             }

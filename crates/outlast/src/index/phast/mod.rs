@@ -149,7 +149,7 @@
 //!    caches, and results will depend on them.
 //! 2. In a leaf whose link is marked moving, it clears the bits of pairs outside the leaf's bounds,
 //!    durably.
-//! 3. It makes the nodes.
+//! 3. It builds the nodes.
 //!
 //! *What a crash leaves of a split:*
 //!

@@ -87,8 +87,9 @@ pub(super) enum Side {
     At(usize),
 }
 
-/// Returns whether a search goes behind a least key to which its key compares this way: if the key
-/// is not below it, or, in a search for records strictly `below` the key, if the key is above it.
+/// Returns whether a search passes a least key, given how the key of the search compares with it.
+/// It does if its key is greater. If the keys are equal, it does unless it searches for records
+/// strictly `below` its key.
 #[inline(always)]
 pub(super) fn behind(order: Order, below: bool) -> bool {
     order == Order::Greater || (order == Order::Equal && !below)
@@ -181,8 +182,8 @@ impl Node {
         Ok(Side::At(place))
     }
 
-    /// Returns the last leaf whose least key comes before the key, as [`behind`] has it. The first
-    /// leaf's least key does.
+    /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. It passes
+    /// the least key of the first leaf.
     #[inline(always)]
     fn place_of<S: Seam, R: OrderedRecord>(
         &self,

@@ -302,7 +302,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Makes durable what a result depends on: a pair, or the absence of one.
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
-        // A bit that an insert has not set yet is absent either way.
+        // The absence of a key does not depend on inserts in progress: a bit that none has set yet
+        // is absent, durably too.
         let busy = state.is_busy() && (slot.is_some() || !self.seeded(&bugs::ABSENCE_UNHELPED));
         if busy || (slot.is_some() && state.is_tentative()) {
             self.help(offset, slot.into_iter());

@@ -1,4 +1,4 @@
-//! Opening: several threads make the inner part from the leaves' headers, and repair what a crash
+//! Opening: several threads build the inner part from the leaves' headers, and repair what a crash
 //! left, before the first operation.
 
 use super::cache::Pointer;
@@ -41,7 +41,7 @@ struct Part {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Makes the inner part. No operation runs yet.
+    /// Builds the inner part. No operation runs yet.
     pub(super) fn recover(&mut self) -> Result<()> {
         let core = &self.core;
         check_block(core, self.master, layout::master_bytes(self.shape.partitions))?;
@@ -145,7 +145,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
 
-    /// Reads a part of the chain and makes its nodes. Returns them, and the number of leaves.
+    /// Reads a part of the chain and builds its nodes. Returns them, and the number of leaves.
     fn read_part(
         &self,
         start: usize,
@@ -219,8 +219,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             None => low == start.low,
         };
         if start.entry == 0 && below.is_none() && (found.low.first, found.low.second) != (0, 0) {
-            // Lookups depend on nothing being below it. If it were a link, what it leads to could
-            // change.
+            // Lookups rely on it that no key is below this one. If it were a link, the key that the
+            // link leads to could change.
             let found = format!("{:#x}, {:#x}", found.low.first, found.low.second);
             return Err((None, Damage::new(at + 64, "the least key of all", found)));
         }
@@ -256,7 +256,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             keys.chain([entry.low]).max()?.checked_add(1)
         };
         let first = entries.is_empty();
-        // Messages name it, and a salvage begins there.
+        // Messages name this offset, and a salvage begins there.
         let at = at & !63;
         let at = if self.core.memory.words(at, self.shape.leaf_bytes()).is_ok() { at } else { 0 };
         let mut unread = at;
@@ -303,9 +303,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Checked { low, next, bits })
     }
 
-    /// After a crash, flushes what results will depend on: a leaf's header and its pairs. When a
-    /// process dies, its stores stay in the caches, and opening finds them there. Blocks that they
-    /// link to were durable before them. No fence.
+    /// After a crash, flushes what results will depend on, without a fence: a leaf's header and its
+    /// pairs. When a process dies, its stores stay in the caches, and opening finds them there. The
+    /// blocks that pairs link to were durable before the pairs were stored.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
         let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
         if self.seeded(&bugs::FOUND_LINES_SHORT) {

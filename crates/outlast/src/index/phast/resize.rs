@@ -164,8 +164,8 @@ struct Closed<'i, S: Seam> {
 
 impl<S: Seam> Drop for Closed<'_, S> {
     fn drop(&mut self) {
-        // After a panic, the leaf may be half changed. It stays closed, and the gate keeps other
-        // threads from waiting.
+        // After a panic, the leaf may be half changed. It stays closed. The panic poisons the gate,
+        // so other threads do not wait for the leaf.
         if !self.dead && !std::thread::panicking() {
             self.leaf.open(self.seam, self.slots);
         }
@@ -349,10 +349,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         memory.persist(&place.next, &points::SPLIT_COMMIT);
 
         // From here on, the keys from the separator on are only in the new leaf. The new leaf stays
-        // closed until the old leaf's bits are durably cleared. After a crash, opening decides
-        // which bits to clear by the keys in the blocks that they lead to. If a moved record could
-        // be replaced or removed before that, its block could hold a key below the separator by
-        // then.
+        // closed until the old leaf's bits are durably cleared. After a crash before that, opening
+        // reads the keys of the pairs, in their blocks, to find out which bits to clear. If a moved
+        // record could be replaced or removed earlier, its block could be reused, and hold a key
+        // below the separator.
         let handed_over = self.leaf(new.leaf);
         let early = self.seeded(&bugs::SPLIT_OPENED_EARLY);
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
@@ -386,8 +386,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         })
     }
 
-    /// Marks records that are going to move, because the trace after a crash may not find them
-    /// then.
+    /// Marks records that are going to move, because the trace after a crash may miss them while
+    /// they move.
     fn mark_moved(&self, pairs: impl Iterator<Item = SlotWords>) -> Result<()> {
         if R::EMPTY.is_none() || self.core.alloc().old_frontier() == 0 {
             return Ok(());

@@ -32,7 +32,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Nothing is below the first leaf; opening has checked that.
+    /// Returns the damage if a search finds no leaf for its key because the key is below the first
+    /// one. Opening has checked that no key is.
     #[cold]
     fn bounded_first(&self) -> Damage {
         Damage::new(self.master, "a first leaf that begins with the least key", "one above it")

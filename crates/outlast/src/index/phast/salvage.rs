@@ -31,7 +31,7 @@ struct Parts {
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Returns the pairs of a leaf that are whole, if the walk checks them; otherwise all. A pair must
-    /// have its fingerprint: a damaged key of 8 bytes would otherwise look like one of another leaf.
+    /// match its fingerprint: otherwise a damaged 8-byte key could look like a key of another leaf.
     pub(super) fn sound_pairs(
         &self,
         leaf: u64,
@@ -153,7 +153,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         R::key_at(&self.core, low.first).ok()
     }
 
-    /// Reads the two lines of a leaf's header, each for itself.
+    /// Reads the two lines of a leaf's header, independently of each other.
     fn parts(&self, leaf: u64) -> Result<Parts, Damage> {
         let memory = &self.core.memory;
         memory.words(leaf, self.shape.leaf_bytes())?;

@@ -325,7 +325,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 continue;
             }
             match (len, next) {
-                // The node has been removed since it was last heard of.
+                // The node has been removed since its number was read.
                 (0, _) => number = self.first,
                 (_, NONE) => {
                     let leaf = node.leaf(self.seam(), len - 1);
@@ -479,8 +479,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Reports a walk that would return to where it was. Then separators are damaged, because they
-    /// are read anew each time.
+    /// Returns the damage if a walk would come to a leaf that it has passed. Then separators are
+    /// damaged: they are read anew each time.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;

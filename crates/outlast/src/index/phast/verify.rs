@@ -1,4 +1,4 @@
-//! The offline check: every leaf, every pair, every record.
+//! Verification: checks every leaf, every pair and every record.
 
 use super::layout::unpack_entry;
 use super::resize::master_entries;

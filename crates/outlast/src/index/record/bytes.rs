@@ -40,7 +40,7 @@ pub(in crate::index) struct Linked<'m> {
 }
 
 impl Linked<'_> {
-    /// Returns the bytes of the key.
+    /// Returns the length of the key in bytes.
     pub(in crate::index) fn key_len(&self) -> usize {
         self.key_len
     }
@@ -54,7 +54,7 @@ impl Linked<'_> {
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
 
-/// Splits a first word into the block's offset and bytes.
+/// Returns the offset of the block that a first word links to, and the most bytes that it can have.
 fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage> {
     let offset = first & OFFSET_MASK;
     let class = (first >> 48) as u8;

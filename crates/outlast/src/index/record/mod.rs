@@ -85,7 +85,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns the key's hash.
     fn hash(hasher: &Hasher, key: Self::Key<'_>) -> u64;
 
-    /// Returns whether a key can be of the type of which this is known; see
+    /// Returns whether what is known of the key type allows this key; see
     /// [`Schemas`](super::Schemas).
     fn allows_key(known: Known, key: Self::Key<'_>) -> bool;
     /// As [`allows_key`](Record::allows_key), for values.
