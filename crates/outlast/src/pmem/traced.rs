@@ -104,7 +104,8 @@ impl LineSet {
     }
 }
 
-/// What was read, without a log: for a recorder that sees thousands of pools a second.
+/// Keeps a digest of what was read instead of a log: for a recorder that sees thousands of pools a
+/// second.
 struct Watch {
     /// One bit per word that was read or stored.
     seen: Box<[AtomicU64]>,
@@ -266,8 +267,8 @@ impl Traced {
         }
     }
 
-    /// Returns a digest of every word that was read before it was stored, with its offset, in no
-    /// order; 0 if there is no watch.
+    /// Returns a digest of every word that was read before it was stored, with its offset. It does
+    /// not depend on the order of the reads. It is 0 if there is no watch.
     pub fn digest(&self) -> u64 {
         self.0.watch.as_ref().map_or(0, |w| w.digest.load(Ordering::Relaxed))
     }
