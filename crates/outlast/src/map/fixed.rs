@@ -274,7 +274,7 @@ impl<const N: usize> FixedSize for [u8; N] {
 __fixed_size_value!([const N: usize] [u8; N], <[u8; N] as Composed>::TEXT.as_str());
 impl<const N: usize> OrderedKey for [u8; N] {}
 
-/// A type whose schema is put together.
+/// A type whose schema is composed from those of its parts.
 trait Composed {
     const TEXT: &'static SchemaText;
 }

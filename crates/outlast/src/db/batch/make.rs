@@ -16,8 +16,8 @@
 //! the records since.
 //!
 //! A change can fail, because the pool is full for example. Then every key gets its old value back.
-//! To have space for that, the thread sets aside a block for each old record that is in one, of the
-//! same size and before it makes any change. It frees that block just before it writes the old
+//! To have space for that, the thread sets aside a block of the same size for each old record that
+//! is in a block, before it makes any change. It frees that block just before it writes the old
 //! record again. If even that fails, the pool is poisoned. The next open tries the changes again,
 //! and takes them back if one fails. So does an open after a crash in the meantime.
 //!
