@@ -98,8 +98,7 @@ pub enum Error {
         needed: u64,
         /// The size that the pool may not exceed, in bytes.
         limit: u64,
-        /// A hint for the user: how much space guards keep from reuse, or which option lowers the
-        /// need.
+        /// A hint for the user, such as how much space guards keep from reuse.
         note: Option<String>,
     },
     /// The file system has no space for the pool to grow, or for a snapshot of it.

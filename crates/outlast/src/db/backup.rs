@@ -38,7 +38,7 @@ impl PoolOptions {
     /// file there. Once this returns, the copy is durable.
     ///
     /// If another process has the pool open, and the pool has a journal, this copies its files. It
-    /// takes no lock and holds no other thread up. The copy is the pool as it was at some moment
+    /// takes no lock and blocks no other thread. The copy is the pool as it was at some moment
     /// between two operations. It holds everything that was durable when the backup began, and so
     /// everything that [`Pool::wait_durable`] had waited for. The space that operations under way
     /// had claimed at that moment is reclaimed when the copy is opened for writing.
@@ -49,8 +49,8 @@ impl PoolOptions {
     ///
     /// [`recovery_progress`](Self::recovery_progress) tells how many bytes of the base have been
     /// copied. Of the other options, only the journal's
-    /// [directory](crate::JournalOptions::directory) and the directory of its [working
-    /// file](crate::JournalOptions::working_directory) matter.
+    /// [directory](crate::JournalOptions::directory) and the directory of its
+    /// [working file](crate::JournalOptions::working_directory) matter.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

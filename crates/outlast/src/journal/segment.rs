@@ -78,7 +78,7 @@ pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Re
     Ok(all_segments(directory)?.iter().any(is_other))
 }
 
-/// Deletes the segments of a pool that needs them no more.
+/// Deletes the segments of a pool that no longer needs them.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     let all = all_segments(directory)?;
     let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);

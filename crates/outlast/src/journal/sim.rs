@@ -130,8 +130,8 @@ impl SimDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes another disk with the same content, which is unsynced where it is here. Its power is
-    /// on, and it refuses nothing.
+    /// Makes another disk with the same content, synced and unsynced. Its power is on, and it
+    /// refuses nothing.
     pub fn copy(&self) -> SimDisk {
         self.sim().copy()
     }

@@ -19,8 +19,7 @@ use std::ops::{
 /// | integers | by value |
 /// | `bool` | `false` before `true` |
 /// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
-/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string comes before longer ones that begin with it
-/// |
+/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
 /// | tuples | by the first part, then by the second, and so on |
 /// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
 ///

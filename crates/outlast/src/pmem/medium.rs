@@ -136,7 +136,7 @@ pub(super) fn dax_kind() -> MediumKind {
 /// Returns whether the caches are in the persistence domain for every region of persistent memory.
 ///
 /// A mapping does not say which region it lies in. So lines are flushed if the caches are outside
-/// the domain for any region, if a region cannot be read, or if there is no region at all.
+/// the domain for even one region, if a region cannot be read, or if there is no region at all.
 fn caches_persist(regions: &Path) -> bool {
     all_regions_say_cpu_cache(regions).unwrap_or(false)
 }

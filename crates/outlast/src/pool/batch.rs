@@ -156,7 +156,7 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(())
     }
 
-    /// Clears the batch word and frees the log, once all changes are durable.
+    /// Clears the batch word and frees the log. The caller has made all changes durable.
     pub fn clear(mut self) -> Result<()> {
         set(self.core, 0, &points::BATCH_DONE)?;
         self.under_way = false;

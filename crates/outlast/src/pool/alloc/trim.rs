@@ -38,9 +38,9 @@
 //!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
 //!    all pages back. In particular, no other process opens the file meanwhile.
 //! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A salvage of
-//!   it reads links that may be older than the pages that they lead to. So that punching loses
-//!   nothing that it could read, a page is punched only after a write-back of the whole file that
-//!   began after the page became free. Then no link on the disk leads there.
+//!    it reads links that may be older than the pages that they lead to. So that punching loses
+//!    nothing that it could read, a page is punched only after a write-back of the whole file that
+//!    began after the page became free. Then no link on the disk leads there.
 
 use super::ranges::Ranges;
 use super::run::Slot;
@@ -57,7 +57,8 @@ const PIECE: u64 = 64 << 10;
 pub const TRIM_PART: u64 = 16 << 20;
 /// Free bytes that keep their blocks, at least.
 const KEPT: u64 = 1 << 20;
-/// The least and the most free bytes with blocks that are worth a round.
+/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
+/// are at least and at most these.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
 /// Bytes that get blocks with one call, if a claim needs less.
 const REFILL: u64 = 1 << 20;

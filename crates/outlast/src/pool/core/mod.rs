@@ -173,7 +173,7 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Puts the parts of a core together. It is not at rest, and not suspect.
+    /// Builds a core from its parts. It is neither at rest nor suspect.
     fn assemble(
         memory: Memory<S>,
         header: Header,
