@@ -16,8 +16,8 @@
 //!
 //! 1. Take any line of the copy, and the moment at which it was read. At that moment it was the line
 //!    at the end of the checkpoint of that moment, or it was in an epoch after that checkpoint, up
-//!    to the `reached` of that moment (invariant 1). That also holds for a line of which a write had
-//!    stored only a part.
+//!    to the `reached` of that moment (invariant 1). That also holds for a line of which a write
+//!    had stored only a part.
 //! 2. In a life, `checkpoint` and `reached` never decrease. So that checkpoint was at least *c*, and
 //!    neither was more than *r*, because step 1 came before that moment and step 4 after it.
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,

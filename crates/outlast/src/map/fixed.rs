@@ -13,7 +13,8 @@
 //! | `[u8; N]` | as they are |
 //! | tuples, ordered structs | their parts, one after another |
 //!
-//! As a word, such an encoding is the number whose last big-endian bytes it is.
+//! In a word, such an encoding takes the last of the word's big-endian bytes, and those before are
+//! 0.
 //!
 //! [`KeyOrder`]: crate::index::KeyOrder
 

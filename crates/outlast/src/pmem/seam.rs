@@ -112,7 +112,8 @@ pub enum Seeded {
     InCode(&'static SeededBug),
 }
 
-/// A call of the index interface, as the recorder sees it: its begin and its end.
+/// A mark in the record: the begin or the end of a call of the index interface, or the death of the
+/// process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// An operation begins. The text describes it for the reader of a report.

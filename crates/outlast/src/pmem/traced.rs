@@ -109,7 +109,7 @@ impl LineSet {
 struct Watch {
     /// One bit per word that was read or stored.
     seen: Box<[AtomicU64]>,
-    /// One bit per line that was read.
+    /// One bit per line with a word that was read before it was stored.
     lines: Box<[AtomicU64]>,
     /// A sum over the words that were read before they were stored. It does not depend on their
     /// order.
@@ -273,7 +273,7 @@ impl Traced {
         self.0.watch.as_ref().map_or(0, |w| w.digest.load(Ordering::Relaxed))
     }
 
-    /// Returns the lines that contain such words.
+    /// Returns the lines that contain the words of the [digest](Self::digest).
     pub fn lines_read(&self) -> LineSet {
         let lines = self.0.watch.iter().flat_map(|w| &w.lines);
         LineSet(lines.map(|bits| bits.load(Ordering::Relaxed)).collect())

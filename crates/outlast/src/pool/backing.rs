@@ -294,7 +294,7 @@ impl Backing {
         }
     }
 
-    /// Whether what the medium makes durable stays after a power loss, as far as is known now.
+    /// Whether what the medium makes durable survives a power loss, as far as is known now.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
             Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),

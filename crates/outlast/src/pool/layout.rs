@@ -161,7 +161,7 @@ pub enum PageKind {
     Blocks = 1,
     /// One block that takes whole pages.
     Large = 2,
-    /// Saved free state. The pages count as free, except to the header that names them.
+    /// Saved free state. The pages count as free unless the header names them.
     Saved = 3,
     /// A later page of a run. The count is the distance to the first page.
     Continued = 4,

@@ -12,7 +12,7 @@ impl PoolOptions {
     /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
     /// (192 KiB; with pages below 64 KiB less, with larger ones two pages) is refused with
-    /// [`Error::Invalid`](crate::Error::Invalid), which names the least one.
+    /// [`Error::Invalid`](crate::Error::Invalid), which names the least possible size.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
