@@ -36,7 +36,8 @@ pub enum Error {
     /// The file is shorter than its header says, or than any pool.
     #[error("file truncated: it has {actual} bytes, and should have at least {expected}")]
     Truncated {
-        /// Bytes that the header promises. If none of it is whole, the bytes that every pool has.
+        /// The size according to the header. If neither copy of the header is whole, the bytes that
+        /// every pool has at least.
         expected: u64,
         /// Bytes in the file.
         actual: u64,
@@ -60,8 +61,8 @@ pub enum Error {
     /// The pool was modified since its last sync, on a medium that a power loss can tear, and there
     /// may have been a power loss since; or the file is a copy of a live pool.
     ///
-    /// If one copy of the header is damaged, only the other one says so. The damaged copy may be
-    /// the newer one and may have said that the pool was closed, but that is not known.
+    /// If one copy of the header is damaged, this rests on the other copy alone. The damaged copy
+    /// may be the newer one, and may have said that the pool was closed: that is not known.
     #[error(
         "possibly torn: {reason}{}; restore a snapshot, or open it with `accept_possibly_torn` and \
          `verify` it: if it is sound, it can be used, but recent changes may be missing",
@@ -97,14 +98,13 @@ pub enum Error {
         needed: u64,
         /// The size that the pool may not exceed, in bytes.
         limit: u64,
-        /// What guards keep from reuse, or the option with which less is needed, as text for the
-        /// user.
+        /// A hint for the user, such as how much space guards keep from reuse.
         note: Option<String>,
     },
     /// The file system has no space for the pool to grow, or for a snapshot of it.
     #[error("disk full: {needed} more bytes are needed")]
     DiskFull {
-        /// Bytes that the pool was to grow by, or those of the snapshot.
+        /// Bytes that the pool was to grow by, or that the snapshot takes.
         needed: u64,
         /// The file system's error.
         source: io::Error,
@@ -302,8 +302,8 @@ impl Error {
         Error::Io { action: action.into(), source }
     }
 
-    /// Returns whether there was no space: in the pool, on the disk or among the addresses. The same
-    /// call can succeed once there is.
+    /// Returns whether space ran out: in the pool, on the disk or in the address space. The same
+    /// call can succeed once there is space again.
     pub fn is_full(&self) -> bool {
         matches!(self, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
     }

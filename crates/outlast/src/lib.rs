@@ -43,8 +43,8 @@
 //! # How to
 //!
 //! The folder `examples` of this crate has whole programs: `url_shortener`, `sessions`, `time_series`,
-//! `bulk_load` and `crash_and_reopen`. `cargo run --release --example sessions` runs one. Here is
-//! what they are made of.
+//! `bulk_load` and `crash_and_reopen`. `cargo run --release --example sessions` runs one. Here are
+//! their building blocks.
 //!
 //! ## Count words
 //!
@@ -64,7 +64,7 @@
 //!
 //! ## Expire sessions
 //!
-//! The value has the time at which the session ends. [`Map::alter`] prolongs a session unless it has
+//! The value is the time at which the session ends. [`Map::alter`] prolongs a session unless it has
 //! expired. [`Map::retain`] removes what has expired, and never a session that another thread
 //! prolongs at the same moment. `examples/sessions.rs` does this with a struct as the value.
 //!
@@ -85,7 +85,7 @@
 //! ## Store a time series
 //!
 //! Tuples are ordered part by part. With the sensor first, the readings of one sensor are next to each
-//! other, in the order of time. `examples/time_series.rs` also condenses old readings.
+//! other, in time order. `examples/time_series.rs` also condenses old readings.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -135,10 +135,11 @@
 //!
 //! ## Recover after a crash or a power loss
 //!
-//! After the death of the process, open the pool as always. There is nothing else to do. After a power loss,
-//! that is so on persistent memory and with a [journal](PoolOptions::journal). A pool on an ordinary
-//! disk without a journal can be torn. Then opening it fails with [`Error::PossiblyTorn`]. Go back
-//! to the last snapshot, or look whether the pool is sound all the same:
+//! After the death of the process, open the pool as always. There is nothing else to do. After a
+//! power loss, the same holds on persistent memory and with a [journal](PoolOptions::journal). A
+//! pool on an ordinary disk without a journal can be torn. Then opening it fails with
+//! [`Error::PossiblyTorn`]. Go back to the last snapshot, or check whether the pool is sound
+//! nevertheless:
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {

@@ -38,18 +38,19 @@ impl PoolOptions {
     /// file there. Once this returns, the copy is durable.
     ///
     /// If another process has the pool open, and the pool has a journal, this copies its files. It
-    /// takes no lock and holds nobody back. The copy is the pool as it was at some moment between two
-    /// operations. It holds everything that was durable when the backup began, so everything that
-    /// [`Pool::wait_durable`] had waited for. The space that operations under way had claimed at that
-    /// moment is reclaimed when the copy is opened for writing.
+    /// takes no lock and blocks no other thread. The copy is the pool as it was at some moment
+    /// between two operations. It holds everything that was durable when the backup began, and so
+    /// everything that [`Pool::wait_durable`] had waited for. The space that operations under way
+    /// had claimed at that moment is reclaimed when the copy is opened for writing.
     ///
     /// If nobody has the pool open for writing, this opens it for reading and makes a
     /// [`snapshot`](crate::Pool::snapshot). A pool whose working file was lost in a power loss is copied from
     /// base and journal.
     ///
-    /// [`recovery_progress`](Self::recovery_progress) tells how many bytes of the base have been copied. Of
-    /// the other options, the journal's [directory](crate::JournalOptions::directory) and the directory of its
-    /// [working file](crate::JournalOptions::working_directory) count.
+    /// [`recovery_progress`](Self::recovery_progress) tells how many bytes of the base have been
+    /// copied. Of the other options, only the journal's
+    /// [directory](crate::JournalOptions::directory) and the directory of its
+    /// [working file](crate::JournalOptions::working_directory) matter.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -88,7 +89,7 @@ impl PoolOptions {
     /// [`Pool::wait_durable`]: crate::Pool::wait_durable
     pub unsafe fn backup(&self, path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Backup> {
         let (path, to) = (path.as_ref(), to.as_ref());
-        // What may be torn can be completed from a journal. It is not to be read without.
+        // A journal can complete a pool that may be torn. Without it, such a pool must not be read.
         let options = self.clone().accept_possibly_torn(false);
         for attempts in 1..=ATTEMPTS {
             // SAFETY: the caller's promise is the same.
@@ -161,7 +162,7 @@ impl PoolOptions {
         }
     }
 
-    /// Closes the pool that `file` holds as a crash leaves it. Returns its bytes.
+    /// Closes the pool in `file`, which is in the state that a crash leaves. Returns its bytes.
     fn finish(&self, file: File, to: &Path) -> Result<u64> {
         let io = |e| Error::io(format!("writing the snapshot {}", to.display()), e);
         let header = header_of(&file, file.metadata().map_err(io)?.len(), to)?;
@@ -169,7 +170,7 @@ impl PoolOptions {
         // A base is longer than its pool.
         self.disk.set_len(&file, bytes).map_err(io)?;
         let mut plain = self.clone().background(false);
-        // Whatever a journal has put together is whole.
+        // A pool that was completed from a journal is not torn.
         plain.core.whole = true;
         plain.open_plain(file, header, false, None)?.close()?;
         Ok(bytes)

@@ -44,23 +44,26 @@ pub struct BatchRecord {
 ///
 /// # What other threads see
 ///
-/// No other thread changes a record of the pool between the look at what the batch
-/// [requires](Batch::require) and its last change. So batches and other changes take effect one after
-/// another. If all that a change depends on is required, a batch is a transaction.
+/// No other thread changes a record of the pool between the check of what the batch
+/// [requires](Batch::require) and the last change of the batch. So batches and other changes take
+/// effect one after another. A batch that requires everything that its changes depend on is a
+/// transaction.
 ///
-/// Lookups and iterations go on meanwhile, and can see a part of the batch. What they see survives a
-/// crash, with the exception named at [`commit`](Batch::commit). (In the first moments after a crash, a
-/// lookup can have to repair something first, and then waits for the batch.)
+/// Lookups and iterations go on meanwhile, and can see a part of the batch. What they see survives
+/// a crash, with the exception named at [`commit`](Batch::commit). (In the first moments after a
+/// crash, a lookup may have to repair something first, and then it waits for the batch.)
 ///
 /// # Complexity
 ///
 /// A batch takes the time of its changes one by one, plus that of a lookup of each key, plus the time to
 /// write everything to a log in the pool: about as many bytes as the keys, the new values and the old
-/// ones. Everything else that changes the pool waits meanwhile, and so do `sync`, `snapshot` and the cuts of
-/// a journal. Use [`put_many`](crate::Map::put_many) and its like where each record may stand for
-/// itself: they are faster, and hold nobody back.
+/// ones. Everything else that changes the pool waits meanwhile, and so do `sync`, `snapshot` and
+/// the cuts of a journal. Where the records need not change together, use
+/// [`put_many`](crate::Map::put_many) and its like: they are faster, and no other thread waits for
+/// them.
 ///
-/// An open that finds a batch that was cut short makes it first, which takes as long as the batch.
+/// An open that finds a batch that was cut short first makes its changes, which takes as long as
+/// the batch.
 #[must_use = "nothing is changed until `commit`"]
 pub struct Batch {
     pool: Arc<Guarded>,
@@ -194,10 +197,10 @@ impl Batch {
     /// than a block of the pool can be: about half a GiB, less in a pool with small pages. On an error, no
     /// record is changed, and the batch is as before.
     ///
-    /// The pool may have no space left while the batch is under way. Then what was changed is taken
-    /// back, and readers can have seen it. Space for that is kept aside. If it does not suffice all the
-    /// same, every later call fails with [`Error::NotOpen`] until the pool is opened again, which makes
-    /// all of the batch or takes back the rest.
+    /// The pool may run out of space while the batch is under way. Then the changes made so far are
+    /// taken back, although readers may have seen them. Space for taking them back is set aside
+    /// beforehand. If even that does not suffice, every later call fails with [`Error::NotOpen`]
+    /// until the pool is opened again. That open makes all of the batch, or takes back the rest.
     pub fn commit(&mut self) -> Result<bool> {
         let held = self.pool.store.make_batch(&self.required, &self.changes)?;
         self.required.clear();

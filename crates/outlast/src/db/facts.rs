@@ -1,4 +1,4 @@
-//! What can be told of a pool without opening it, also while another process uses it.
+//! What can be told of a pool without opening it, even while another process uses it.
 
 use super::journal::{Owned, Working, find, user_of};
 use super::options::{PoolOptions, header_of};
@@ -66,8 +66,8 @@ pub struct JournalFacts {
 }
 
 impl PoolOptions {
-    /// Reads what a pool publishes, without opening it and without a lock. Another process may be using
-    /// it: the facts are then of about this moment, and not all of the same one.
+    /// Reads what a pool publishes, without opening it and without a lock. Another process may be
+    /// using it: the facts are then recent, but not all of the same moment.
     ///
     /// The working file of a journaled pool is found if it belongs to the user of this process and lies
     /// where the options say

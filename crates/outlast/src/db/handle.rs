@@ -34,10 +34,10 @@ use std::time::Duration;
 ///
 /// # Durability
 ///
-/// [`durability`](Pool::durability) tells what survives what. Once a change of a map returns, it
-/// survives the death of the process, whatever the medium. On an ordinary file without a journal, it
-/// survives a power loss once the pool was synced and not modified since. With a journal,
-/// [`wait_durable`](Pool::wait_durable) waits for that.
+/// [`durability`](Pool::durability) tells which changes survive which failures. Once a change of a
+/// map returns, it survives the death of the process, whatever the medium. On an ordinary file
+/// without a journal, it survives a power loss once the pool was synced and not modified since.
+/// With a journal, [`wait_durable`](Pool::wait_durable) waits until it does.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ pub struct Durability {
     pub flush: FlushMode,
     /// Whether operations that have returned survive process death.
     pub survives_process_death: bool,
-    /// For a journaled pool, the interval of its commits. A power loss takes back at most the
+    /// For a journaled pool, the interval of its commits. A power loss undoes at most the
     /// operations of the last interval and of the commit under way, and none that
     /// [`Pool::wait_durable`] has waited for.
     pub interval: Option<Duration>,
@@ -247,8 +247,9 @@ impl Pool {
     }
 
     /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
-    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program is to open it with
-    /// a tuple, an array or a struct of its own of up to 8 bytes, ask for the form that it uses.
+    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program will open it
+    /// with a tuple, an array or a struct of its own of up to 8 bytes, request the form that the
+    /// program uses.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -374,8 +375,8 @@ impl Pool {
         }
     }
 
-    /// Makes everything that has returned durable against a power loss, on media where returning does
-    /// not imply that. Writers wait meanwhile; readers do not.
+    /// Makes the effects of all calls that have returned durable against a power loss, on media
+    /// where returning does not imply that. Writers wait meanwhile; readers do not.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -400,8 +401,8 @@ impl Pool {
     }
 
     /// Waits until everything that was done before this call survives a power loss, as far as the
-    /// medium allows: changes that have returned, and changes that were read. Threads that wait at the
-    /// same time share one sync of the disk.
+    /// medium allows: changes whose calls have returned, and changes that a thread has read.
+    /// Threads that wait at the same time share one sync of the disk.
     ///
     /// On persistent memory this returns at once. With a journal it takes a cut and one write to the
     /// disk. Without one, it is [`sync`](Pool::sync), which holds writers back meanwhile.

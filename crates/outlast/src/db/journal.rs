@@ -79,9 +79,9 @@ impl JournalOptions {
     }
 
     /// Sets the interval at which changes become durable if no thread waits for them. A power loss
-    /// takes back at most the changes of that time and of two commits: the one under way, and the one
-    /// before it, which a change can just have missed. At each interval all writers are held back for
-    /// a moment. Default: 10 ms.
+    /// undoes at most the changes of that time and of two commits: the one under way, and the one
+    /// before it, which a change can just have missed. At each interval all writers are held back
+    /// for a moment. Default: 10 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
@@ -217,7 +217,7 @@ impl PoolOptions {
                     // There is no segment if the pool was closed and the working file kept.
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
-                    // Such as the spare segment of the process that died.
+                    // The spare segment of the process that died, for instance.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
@@ -437,7 +437,7 @@ impl JournalThreads {
             let (core, journal) = (Arc::clone(store.core()), Arc::clone(&started.journal));
             started.journal.expect();
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-                // Of this thread alone. A system that refuses runs it as any other.
+                // For this thread alone. If the system refuses, the thread runs at normal priority.
                 let _ = rustix::process::nice(nice);
                 run(&journal, &*core);
             });

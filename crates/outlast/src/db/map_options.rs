@@ -82,8 +82,8 @@ impl MapOptions {
     /// - Group hashing: at least 1, at most 20. Default: 1. A segment is two groups: with groups of
     ///   256 cells, 8 KiB and about 400 records.
     /// - Dash-LH: at least 1, at most 10. Default: 6, which is 1.1 MB with segments of the usual
-    ///   size. The map allocates its segments in blocks of as many. A pool with less space than a
-    ///   block needs a smaller value: otherwise creating the map fails with
+    ///   size. The map allocates its segments in blocks of that many. In a pool without space for a
+    ///   block, use a smaller value: otherwise creating the map fails with
     ///   [`Error::PoolFull`](crate::Error::PoolFull), or with
     ///   [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
     /// - EA-PHT: at least 1, at most 24. Default: 4. A bucket is 256 bytes and about ten records.

@@ -435,8 +435,8 @@ impl PoolOptions {
         self.start(store, locked)
     }
 
-    /// The options for a base without its journal. The base can have pages of several moments, also if
-    /// its header is that of a closed pool.
+    /// The options for a base without its journal. The base can mix pages of different moments,
+    /// even if its header is that of a closed pool.
     fn mixed(&self) -> PoolOptions {
         let mut options = self.clone();
         options.core.mixed = true;
@@ -499,7 +499,7 @@ impl PoolOptions {
         }
     }
 
-    /// Starts what goes on in the background. See [`Guarded::new`] for the rest.
+    /// Starts the pool's worker. [`Guarded::new`] starts the threads of the journal.
     pub(super) fn start(&self, store: Arc<Store<Real>>, locked: Option<File>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
         // If there is a worker and the pool has content, the worker does this after the first

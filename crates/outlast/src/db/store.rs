@@ -394,7 +394,7 @@ impl<S: MapSeam> Store<S> {
         stepped.and(rest)
     }
 
-    /// The part of a step that is not an index's. `more` says whether an index may have more to do.
+    /// The part of a step that concerns no index. `more` says whether an index may have more to do.
     fn step_pool(&self, more: bool) -> Result<bool> {
         if self.reclaim_state() == ReclaimState::Running {
             let Some(_writing) = self.core.enter_in_background()? else { return Ok(more) };

@@ -10,7 +10,8 @@ use crate::pool::layout::field;
 
 /// The result of verifying a pool: its counts and its damage.
 ///
-/// A damaged pool has one too. [`ensure_sound`](Verification::ensure_sound) makes damage an error.
+/// Verifying a damaged pool returns one too. [`ensure_sound`](Verification::ensure_sound) makes
+/// damage an error.
 #[must_use = "any damage is in here; `ensure_sound` makes it an error"]
 #[derive(Debug, Default)]
 #[non_exhaustive]

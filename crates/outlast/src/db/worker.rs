@@ -32,7 +32,8 @@ const CLEAR: u64 = 2 << 20;
 const PART: u64 = 64 << 10;
 /// A process counts as at rest after it was nearly idle for this long.
 const REST: Duration = Duration::from_millis(100);
-/// Nearly idle: the other threads used less than one part in this many of one processor.
+/// A process is nearly idle if its other threads together use less than 1 / `REST_SHARE` of one
+/// processor.
 const REST_SHARE: u32 = 20;
 /// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
 /// ones. The first operations then get the small pages that the kernel has at hand.
@@ -168,7 +169,7 @@ impl Idle {
         Idle { next: opened + QUIET, quiet: QUIET, synced: None }
     }
 
-    /// Notes what a look has found: `None` if the disk failed.
+    /// Records the result of a look: `None` if the disk failed.
     ///
     /// A sync can take long, and the next change waits for the disk. So if a pool is changed again
     /// soon after a sync, the next one has to wait longer.
@@ -270,7 +271,7 @@ impl Pages {
             self.reached = if mapping.is_in_memory() { 0 } else { frontier };
         }
         let end = soon_used(frontier, core.free_bytes(), core.expected(), core.memory.len());
-        // What was given back gets blocks when it is needed.
+        // Space that was given back gets blocks only when it is needed.
         let end = end.min(core.given_back_ahead());
         let work = self.next(frontier, end, resting)?;
         let large = match &work {
@@ -360,7 +361,8 @@ impl Pages {
     }
 }
 
-/// Returns up to where a pool of `len` bytes may soon be in use. Free pages are used first: `free` bytes.
+/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, of `free`
+/// bytes together, are used first.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
     (frontier + AHEAD)
         .max(expected)

@@ -16,8 +16,8 @@
 //!
 //! 1. Take any line of the copy, and the moment at which it was read. At that moment it was the line
 //!    at the end of the checkpoint of that moment, or it was in an epoch after that checkpoint, up
-//!    to the `reached` of that moment (invariant 1). That holds for a line of which a write had
-//!    stored only a part as well.
+//!    to the `reached` of that moment (invariant 1). That also holds for a line of which a write
+//!    had stored only a part.
 //! 2. In a life, `checkpoint` and `reached` never decrease. So that checkpoint was at least *c*, and
 //!    neither was more than *r*, because step 1 came before that moment and step 4 after it.
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,
@@ -45,7 +45,7 @@
 //! working file goes on with the same life, and numbers its segments from 0 again. So the copy is
 //! void too if a name that was opened belongs to a segment with another header by the end of step 5.
 //!
-//! # What a copy can meet besides
+//! # What else can happen during a copy
 //!
 //! - The base grows before the pool does. After step 6 the base is long enough for every line of the
 //!   epochs that were found. The copy gets that length before step 7.
@@ -80,9 +80,10 @@ pub enum Copied {
         /// Epochs of the journal that were applied to the copied base.
         applied: u64,
     },
-    /// The files have changed too much meanwhile. The copy is worth nothing; a new attempt may succeed.
+    /// The files have changed too much meanwhile. The copy is useless; a new attempt may succeed.
     Moved,
-    /// The files lack something, and nobody has changed anything meanwhile. Says what a rebuild says.
+    /// The files lack something, and nobody has changed anything meanwhile. Holds what a rebuild
+    /// would report.
     Incomplete(Rebuilt),
 }
 
@@ -178,7 +179,7 @@ pub(super) fn copy_looking(
         return Ok(Copied::Moved);
     };
     if before.closed {
-        // The base is the pool. The next one to write to it changes `meta` first.
+        // The base is the pool. The next process to write to it changes `meta` first.
         if after != before {
             return Ok(Copied::Moved);
         }

@@ -56,8 +56,8 @@ impl Base {
         Ok(meta::read(file)?.0.map(|(_, meta)| meta))
     }
 
-    /// Removes `meta` from a file, durably, so that it is no longer a base. The file is then a pool, as
-    /// far as the base was one.
+    /// Removes `meta` from a file, durably, so that it is no longer a base. What remains is a pool,
+    /// as complete as the base was.
     pub fn leave(file: &dyn JournalFile) -> io::Result<()> {
         meta::wipe(file)?;
         file.sync()
@@ -135,8 +135,8 @@ impl Pages {
         Pages { epoch, ..Pages::default() }
     }
 
-    /// Returns the set of all `count` pages, as of the end of `epoch`. It is for a pool of which nobody
-    /// knows any more which pages have changed.
+    /// Returns the set of all `count` pages, as of the end of `epoch`. For use where it is no
+    /// longer known which pages have changed.
     pub fn all(count: u64, epoch: u64) -> Pages {
         let mut pages = Pages::none(epoch);
         (0..count).for_each(|page| pages.insert(page));
@@ -289,7 +289,8 @@ impl Checkpoint {
             base.sync()?;
         }
         if base.failures.load(Ordering::SeqCst) != self.failures {
-            // Another thread was told of a failure, which may have been that of one of these pages.
+            // A sync failed, and the kernel told another thread. It may have lost one of these
+            // pages.
             return Err(io::Error::other("the base could not be synced"));
         }
         let size = base.file.len()?;

@@ -66,7 +66,7 @@ impl Preparer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether there is a segment for the time when the open one is full.
+    /// Returns whether a segment is ready for when the open one is full.
     pub fn has_spare(&self) -> bool {
         self.spare().is_some()
     }
@@ -115,7 +115,7 @@ pub struct Writer {
     /// The last epoch that is durable.
     durable: u64,
     buffer: Vec<u8>,
-    /// Files that were deleted, to be closed by a thread for which nobody waits.
+    /// Files that were deleted, to be closed by a thread that nobody waits for.
     deleted: Vec<Box<dyn JournalFile>>,
 }
 

@@ -31,21 +31,21 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Whose journal belongs to the base.
+    /// The owner of the base's journal.
     pub fn owner(&self) -> Owner {
         Owner { pool: self.pool, life: self.life }
     }
 }
 
-/// Reads `meta` while another process may be writing it. Never returns a content that another one had
+/// Reads `meta` while another process may be writing it. Never returns content that had been
 /// replaced before this call. Returns `None` if there is none.
 ///
 /// One read is not enough:
 ///
-/// 1. It reads the first copy. The second copy has a newer content.
-/// 2. The writer writes the next content to the first copy, and begins to write the one after that to
-///    the second copy.
-/// 3. It reads the second copy, which is not whole, and takes what it has read in step 1.
+/// 1. The reader reads the first copy. The second copy has newer content.
+/// 2. The writer writes the next content to the first copy, and begins to write the one after that
+///    to the second copy.
+/// 3. The reader reads the second copy, which is not whole, and returns what it read in step 1.
 ///
 /// A second read would find the next content in the first copy. So two reads that find the same are
 /// enough.

@@ -45,9 +45,9 @@
 //!
 //! An epoch:
 //!
-//! 1. Write its blocks. A power loss leaves all earlier epochs, because no block shares a sector with
-//!    them. It leaves this epoch whole or not at all: if anything is missing, then the last block is,
-//!    or a block's checksum is wrong.
+//! 1. Write its blocks. A power loss leaves all earlier epochs, because no block shares a sector
+//!    with them. It leaves this epoch whole or not at all: if anything is missing, either the last
+//!    block is missing or a block's checksum is wrong.
 //! 2. fdatasync. The epoch is durable.
 //!
 //! A checkpoint:

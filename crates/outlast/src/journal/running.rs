@@ -37,7 +37,7 @@ const BUSY: Duration = Duration::from_micros(100);
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// How long the lines that a process has left are touched before the first cut.
+/// How long, before the first cut, the journal touches the lines that a dead process has left.
 const TOUCHING: Duration = Duration::from_millis(20);
 /// How often the journal's threads look whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
@@ -107,7 +107,7 @@ struct Counts {
     slowed_ns: AtomicU64,
 }
 
-/// What the threads tell each other.
+/// What the threads know of each other.
 #[derive(Default)]
 struct State {
     /// Cuts that have begun.
@@ -299,7 +299,7 @@ impl Journal {
         }
     }
 
-    /// Returns the error because of which nothing becomes durable at present, if there is one.
+    /// Returns the error that keeps changes from becoming durable at present, if there is one.
     pub fn failure(&self) -> Option<Error> {
         lock(&self.state).failure.as_ref().map(Failure::error)
     }
@@ -440,8 +440,9 @@ impl Journal {
             return false;
         }
         let (now, epoch) = (writer.bytes(), writer.durable());
-        // Before any thread is told that the epoch is durable, a checkpoint included, which asks the
-        // writer: a later process that finds the working file must not use the epoch's number again.
+        // This comes before any thread learns that the epoch is durable, checkpoints included,
+        // which ask the writer: a later process that finds the working file must not use the
+        // epoch's number again.
         if !seeded(&bugs::DURABLE_UNTOLD) {
             self.notes.control()[self.durable].store(epoch, Ordering::Release);
         }

@@ -21,7 +21,7 @@ const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 /// The names of segments begin with this. The number follows, in hexadecimal.
 const PREFIX: &str = "segment-";
 
-/// Whose journal this is.
+/// The pool and the life that a journal belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The pool's id.
@@ -78,7 +78,7 @@ pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Re
     Ok(all_segments(directory)?.iter().any(is_other))
 }
 
-/// Deletes the segments of a pool, for which nobody needs them.
+/// Deletes the segments of a pool that no longer needs them.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     let all = all_segments(directory)?;
     let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);
@@ -116,7 +116,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads the header of segment `number`. Returns `None` if it is not whole, or another owner's.
+    /// Reads the header of segment `number`. Returns `None` if it is not whole, or names another
+    /// owner.
     fn read(number: u64, file: Box<dyn JournalFile>, owner: Owner) -> io::Result<Option<Found>> {
         let mut head = [0; HEADER];
         let whole = file.read_at(&mut head, 0)? == HEADER;

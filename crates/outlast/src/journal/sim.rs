@@ -130,14 +130,14 @@ impl SimDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes another disk with the same content, and what was not synced of it. Its power is on, and
-    /// it refuses nothing.
+    /// Makes another disk with the same content, synced and unsynced. Its power is on, and it
+    /// refuses nothing.
     pub fn copy(&self) -> SimDisk {
         self.sim().copy()
     }
 
-    /// Lets the power fail after so many calls. Until then, the disk refuses one call in `failing`
-    /// of those that write; none if that is 0.
+    /// Lets the power fail after `calls` calls. Until then, the disk refuses one in `failing` of
+    /// the calls that write; none if that is 0.
     pub fn set(&self, calls: u64, failing: u64) {
         let mut sim = self.sim();
         (sim.left, sim.off, sim.failing) = (calls, false, failing);
@@ -148,7 +148,7 @@ impl SimDisk {
         self.sim().off
     }
 
-    /// Has one call in `every` shown to `watch`.
+    /// Shows one call in `every` to `watch`.
     pub fn watch(&self, every: u64, watch: Watch) {
         self.sim().watch = Some((every, watch));
     }
@@ -226,7 +226,7 @@ impl Directory for SimDisk {
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
         let mut sim = self.sim();
         sim.refusable()?;
-        // The name may be durable, and the caller does not know it.
+        // The name may be durable without the caller knowing it.
         let unknown = sim.refusable();
         if unknown.is_ok() || sim.off {
             sim.files.insert(name.into(), SimFile::zeros(len as usize));

@@ -7,7 +7,8 @@ use crate::error::Result;
 use crate::index::RecordForm;
 
 impl Batch {
-    /// Adds to a map that `key` gets this value. If a key is named more than once, the last change counts.
+    /// Adds a change: `key` gets this value in `map`. If a key is named more than once, the last
+    /// change counts.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -36,7 +37,7 @@ impl Batch {
         })
     }
 
-    /// Adds to a map that `key` is removed, if it is present.
+    /// Adds a change: `key` is removed from `map`, if it is present.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -1,8 +1,8 @@
 //! Changes that depend on the value that is there.
 //!
 //! Each is a loop over changes that the index makes: read the value, call the caller's function, then
-//! change the record if it still has that value. The function runs while the thread holds no lock,
-//! no guard, and is outside the gate. So it may block, panic, or use the pool.
+//! change the record if it still has that value. While the function runs, the thread holds no lock
+//! and no guard, and is outside the gate. So the function may block, panic, or use the pool.
 //!
 //! The change takes effect where the index compares the value and stores: under the lock of the
 //! record, or by one compare-and-swap. If nothing is to be stored, it takes effect where the value
@@ -217,7 +217,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Removes every record for which `keep` returns `false`. Returns how many it removed.
     ///
     /// Goes through the records as [`iter`](Map::iter) does, and removes each as
-    /// [`remove_if`](Map::remove_if) does. So each removal is atomic, and all of them together are
+    /// [`remove_if`](Map::remove_if) does. So each removal is atomic, but all of them together are
     /// not: a record that is inserted meanwhile may be overlooked, and a crash may leave some
     /// removed and others not.
     ///
@@ -257,10 +257,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Removes every record that is present throughout the call. Returns how many it removed. It
     /// reads no values.
     ///
-    /// Each removal is atomic, and all of them together are not: a record that is inserted meanwhile
-    /// may stay, and a crash may leave some removed and others not. To empty a map at once, and to
-    /// give back its structure too, drop it with [`Pool::drop_map`](crate::Pool::drop_map), and
-    /// create it again.
+    /// Each removal is atomic, but all of them together are not: a record that is inserted
+    /// meanwhile may stay, and a crash may leave some removed and others not. To empty a map in one
+    /// step, and to free the space of its structure too, drop it with
+    /// [`Pool::drop_map`](crate::Pool::drop_map) and create it again.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -13,7 +13,8 @@
 //! | `[u8; N]` | as they are |
 //! | tuples, ordered structs | their parts, one after another |
 //!
-//! As a word, such an encoding is the number whose last big-endian bytes it is.
+//! In a word, such an encoding takes the last of the word's big-endian bytes, and those before are
+//! 0.
 //!
 //! [`KeyOrder`]: crate::index::KeyOrder
 
@@ -274,7 +275,7 @@ impl<const N: usize> FixedSize for [u8; N] {
 __fixed_size_value!([const N: usize] [u8; N], <[u8; N] as Composed>::TEXT.as_str());
 impl<const N: usize> OrderedKey for [u8; N] {}
 
-/// A type whose schema is put together.
+/// A type whose schema is composed from those of its parts.
 trait Composed {
     const TEXT: &'static SchemaText;
 }

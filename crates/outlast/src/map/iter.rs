@@ -39,11 +39,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Iterates over all records that can be read: the way to get data out of a damaged pool.
     ///
     /// Where [`iter`](Map::iter) ends at the first damage, this iterator returns
-    /// [`Error::Damaged`](crate::Error::Damaged) for each damaged place, and goes on. It checks the checksum of every record, and returns no record
-    /// whose checksum does not match. (Records that are stored in place have none.) It also returns
-    /// records that [`get`](Map::get) does not find, because a damaged place is in the way. It returns
-    /// some places that hold one record, and some that hold many: a damaged link can hide everything
-    /// behind it. After any other error it ends.
+    /// [`Error::Damaged`](crate::Error::Damaged) for each damaged place, and goes on. It checks the
+    /// checksum of every record, and returns no record whose checksum does not match. (Records that
+    /// are stored in place have none.) It also returns records that [`get`](Map::get) does not
+    /// find, because a damaged place is in the way. One damaged place can stand for one lost record
+    /// or for many: a damaged link can hide everything behind it. After any other error it ends.
     ///
     /// In a sound map it returns what [`iter`](Map::iter) returns, with the same guarantees.
     ///
@@ -129,7 +129,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> IntoIterator for &OrderedMap<K, 
 pub struct Iter<K: ?Sized, V: ?Sized> {
     raw: RawIter,
     inline: bool,
-    /// Whether it goes on after a value that is none of its type.
+    /// Whether it goes on after a value that is invalid for its type.
     steps_over: bool,
     types: PhantomData<fn() -> (*const K, *const V)>,
 }

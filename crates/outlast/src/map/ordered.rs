@@ -19,7 +19,7 @@ use std::ops::{
 /// | integers | by value |
 /// | `bool` | `false` before `true` |
 /// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
-/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string comes before those that it begins |
+/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
 /// | tuples | by the first part, then by the second, and so on |
 /// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
 ///
@@ -78,9 +78,10 @@ key_bounds!(@of [K: ?Sized] (Bound<&K>, Bound<&K>), &K, |key| *key);
 /// A durable, concurrent map of a [`Pool`](crate::Pool) in the order of its keys.
 ///
 /// An ordered map dereferences to a [`Map`] and has all of its methods. [`iter`](Map::iter),
-/// [`keys`](Map::keys) and [`values`](Map::values) walk in key order. Durability and errors are those
-/// of a [`Map`]. Operations on one key, and those that it adds, take time logarithmic in the number of
-/// records; ranges also take time linear in the number of records returned.
+/// [`keys`](Map::keys) and [`values`](Map::values) walk in key order. Durability and errors are
+/// those of a [`Map`]. Operations on one key, and those that a [`Map`] does not have, take time
+/// logarithmic in the number of records; ranges also take time linear in the number of records
+/// returned.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {

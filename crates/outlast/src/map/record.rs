@@ -51,9 +51,9 @@ pub trait FixedRecord:
 ///
 /// The fields are of types that are [`FixedSize`](crate::FixedSize) and
 /// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and other
-/// ordered structs. The struct implements `Copy`, and needs no `repr` and nothing of `zerocopy`. The
-/// types of the fields become a part of the schema, so a map with this key does not open as one of
-/// the first form.
+/// ordered structs. The struct must implement `Copy`, and needs neither a `repr` nor `zerocopy`.
+/// The types of the fields become a part of the schema, so a map with this key does not open as one
+/// of the first form.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {

@@ -71,7 +71,7 @@ pub const fn bytes_of<T, F: FixedSize>(_: fn(&T) -> &F) -> usize {
     F::BYTES
 }
 
-/// The schemas of the library's own types, but for those that begin with a bracket.
+/// The schemas of the library's own types, except those that begin with a bracket.
 const OWN: [&str; 15] = [
     "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "bool", "f32", "f64",
     "bytes", "str",

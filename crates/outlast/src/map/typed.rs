@@ -30,8 +30,8 @@ use std::marker::PhantomData;
 /// `put`, `remove`, `remove_if` and `fetch_update` return the value before. `alter`,
 /// `get_or_insert_with`, `add` and `sub` return the value afterwards.
 ///
-/// No function of the caller's runs under a lock. It may run again if another thread has changed the
-/// value meanwhile.
+/// A function that the caller passes never runs under a lock. It may run again if another thread
+/// has changed the value meanwhile.
 ///
 /// [`iter`](Map::iter), [`keys`](Map::keys), [`values`](Map::values), [`len`](Map::len),
 /// [`retain`](Map::retain) and [`clear`](Map::clear) go through all records while others change
@@ -40,9 +40,9 @@ use std::marker::PhantomData;
 /// # Complexity
 ///
 /// An operation on one key takes constant expected time, and time linear in the bytes of key and
-/// value. In an [`OrderedMap`](crate::OrderedMap) it takes time logarithmic in the number of records.
-/// An insert may have to make the structure grow; how much of it depends on the scheme. What goes
-/// through all records takes time linear in their number.
+/// value. In an [`OrderedMap`](crate::OrderedMap) it takes time logarithmic in the number of
+/// records. An insert may have to grow the structure; how much of it at a time depends on the
+/// scheme. A call that goes through all records takes time linear in their number.
 ///
 /// # Durability
 ///
@@ -146,7 +146,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Asks for the previous value of a change. The change fails if that value is invalid for this
+    /// Requests the previous value of a change. The change fails if that value is invalid for this
     /// type.
     #[inline(always)]
     fn before_word() -> Previous<Inline> {

@@ -28,7 +28,8 @@ pub trait Key: Value {}
 ///
 /// If you implement this trait, a decoded value must encode to the bytes that it was decoded from.
 /// Decoding must reject all other bytes. Otherwise the methods that compare values, such as
-/// [`Map::alter`](crate::Map::alter), would wait for ever for a value that they find unchanged.
+/// [`Map::alter`](crate::Map::alter), would retry for ever: the bytes that they compare would never
+/// be those that are stored.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the value of a map",
     label = "not a type of values",

@@ -30,7 +30,7 @@ unsafe impl Send for Alive {}
 unsafe impl Sync for Alive {}
 
 impl Alive {
-    /// Marks the calling process as the one that is here.
+    /// Records the calling process as the one that [`is_here`](Alive::is_here) recognises.
     pub fn new() -> io::Result<Self> {
         Self::with_wipe(true)
     }

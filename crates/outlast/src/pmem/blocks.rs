@@ -125,7 +125,7 @@ pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>
         holes.push(hole..data);
         at = data;
     }
-    // A file system without such an answer says that there are none.
+    // A file system that cannot tell reports no holes.
     let untold = holes.is_empty() && file.metadata()?.blocks() * 512 < len;
     Ok((!untold).then_some(holes))
 }

@@ -1,9 +1,9 @@
 //! The calls with which a pool asks its file system to keep something.
 //!
-//! A store to a mapped file cannot fail. The calls here can: they get blocks for a growing file,
-//! set its length or its name, and above all write its pages back. All of them go through [`Disk`],
-//! so that `outlast-check` can record them in order, and make each of them fail, or succeed without
-//! effect, in turn.
+//! A store to a mapped file cannot fail. The calls here can: they allocate blocks for a growing
+//! file, set its length, give it a name, and above all write its pages back. All of them go through
+//! [`Disk`], so that `outlast-check` can record them in order, and make each of them in turn fail,
+//! or succeed without effect.
 
 use super::blocks;
 use super::mapping::{MappingError, no_blocks};

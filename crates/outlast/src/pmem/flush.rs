@@ -157,7 +157,7 @@ impl Real {
 }
 
 impl Real {
-    /// Does what a flush does in the modes in which it does something.
+    /// Flushes or notes the lines of the words, as the mode requires.
     #[inline(never)]
     fn flush_or_note(&self, words: &[Word]) {
         match self.mode {
@@ -264,7 +264,7 @@ impl Seam for Real {
             // The other thread is most likely running and nearly done.
             0..64 => std::hint::spin_loop(),
             64..1000 => thread::yield_now(),
-            // It is not: it lost its processor, or it is splitting a segment.
+            // It was not: it lost its processor, or it is splitting a segment.
             _ => {
                 thread::sleep(Duration::from_micros(50));
                 *turn = turn.saturating_add(self.turns_of_sleep);

@@ -55,9 +55,9 @@ pub enum Access {
     ReadWrite,
     /// The same, for a file that already has blocks for everything that is mapped.
     Allocated,
-    /// Stores change the file. What the file has is mapped as it is: the caller [fills](Mapping::fill) the
-    /// [holes](Mapping::holes) before anything is stored there. On persistent memory, the same as
-    /// [`Access::ReadWrite`].
+    /// Stores change the file, which is mapped with the holes that it has: the caller
+    /// [fills](Mapping::fill) a [hole](Mapping::holes) before anything is stored there. On
+    /// persistent memory, the same as [`Access::ReadWrite`].
     Sparse,
     /// Stores stay in this mapping, so the file can be open for reading only. Lazy recovery repairs
     /// the pool for this reader alone.
@@ -352,7 +352,7 @@ impl Mapping {
         mapped
     }
 
-    /// Makes everything stored so far durable against a power loss, as far as the file is. Does
+    /// Makes everything stored so far as durable against a power loss as the file itself is. Does
     /// nothing for memory and [`Access::Private`].
     ///
     /// On Linux, `fsync` also writes back what was stored through a mapping.

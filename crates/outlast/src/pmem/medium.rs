@@ -51,7 +51,7 @@ impl MediumKind {
         .find(|&kind| kind as u64 == number)
     }
 
-    /// Returns whether everything that has returned survives a power loss.
+    /// Returns whether the effect of every call that returned survives a power loss.
     pub fn survives_power_loss(self) -> bool {
         matches!(self, Self::Dax | Self::DaxPersistentCaches)
     }
@@ -135,8 +135,8 @@ pub(super) fn dax_kind() -> MediumKind {
 
 /// Returns whether the caches are in the persistence domain for every region of persistent memory.
 ///
-/// A mapping does not say which region it lies in. So lines are flushed if the caches of one region
-/// are not, if one region cannot be read, or if there is no region at all.
+/// A mapping does not say which region it lies in. So lines are flushed if the caches are outside
+/// the domain for even one region, if a region cannot be read, or if there is no region at all.
 fn caches_persist(regions: &Path) -> bool {
     all_regions_say_cpu_cache(regions).unwrap_or(false)
 }

@@ -259,7 +259,7 @@ impl<S: Seam> Memory<S> {
     pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
         let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
         let mut words = words[first..(skip + len).div_ceil(8).max(first)].iter();
-        // Not zeroed first, because an allocator's shortest paths are those that do not zero.
+        // Not zeroed first, because allocators are fastest where they need not zero.
         let mut out = Vec::with_capacity(len.next_multiple_of(8));
         let mut word = words.next().map_or(0, |word| self.load(word));
         while out.len() < len {

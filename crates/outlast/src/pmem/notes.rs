@@ -8,15 +8,17 @@
 //!  NOTES_AT   [ control page | lines of set 0 | its summary | lines of set 1 | its summary ]
 //! ```
 //!
-//! Threads add lines to one set, the *current* one. A [cut](Notes::take) hands out its lines and makes
-//! the other set the current one. The lines that were handed out are removed once they are durable
-//! ([`Notes::durable`]). So the two sets together always hold every line that the journal may lack.
+//! Threads add lines to one set, the *current* one. A [cut](Notes::take) hands out the lines of
+//! that set and makes the other set the current one. The lines that were handed out are removed
+//! once they are durable ([`Notes::durable`]). So the two sets together always hold every line that
+//! the journal may lack.
 //!
-//! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups flush
-//! too, but outside of the gate: they flush what they read, because a process may have died before it
-//! flushed that. So a line may be noted at any time, even in the set that was just handed out. Such a
-//! note is not lost: only lines that were handed out are removed, and the next cut takes what is left
-//! over. If the lookup's thread then waits for durability, it waits for that next cut.
+//! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups
+//! flush too, but outside of the gate: they persist what they read, because the process that stored
+//! it may have died before it flushed it. So a line may be noted at any time, even in the set that
+//! was just handed out. Such a note is not lost: only lines that were handed out are removed, and
+//! the next cut takes what is left over. If the lookup's thread then waits for durability, it waits
+//! for that next cut.
 
 use super::LINE;
 use super::disk::Disk;
@@ -162,8 +164,8 @@ impl Notes {
                 }
             }
         }
-        // It never shrinks, also if two threads grow the pool at the same time: a cut takes no note
-        // beyond it.
+        // A maximum, so that it never shrinks even if two threads grow the pool at the same time: a
+        // cut takes no note beyond it.
         self.word(COVERED).fetch_max(len, Ordering::Relaxed);
         Ok(())
     }
@@ -221,7 +223,7 @@ impl Notes {
         // Relaxed: inside the gate, the gate orders this thread and a cut. Outside of it, either set
         // will do.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        // SeqCst: either the cut that clears `any` sees these lines, or this sees that it was cleared.
+        // SeqCst: either the cut that clears `any` sees these lines, or this load sees it cleared.
         if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::SeqCst) {
             self.any.store(true, Ordering::SeqCst);
         }

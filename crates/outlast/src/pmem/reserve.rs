@@ -225,7 +225,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Returns what a child returns that has `room` bytes of address space left.
+    /// Runs `child` in a forked child with `room` bytes of address space left. Returns its result.
     fn in_child_with_room(room: u64, child: impl FnOnce() -> bool) -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();

@@ -73,13 +73,13 @@ macro_rules! commit_points {
             $crate::pmem::Point::new($owner, $name)$(.$does())+;)*
         /// Every commit point declared here, in table order.
         pub static ALL: &[&$crate::pmem::Point] = &[$(&$id),*];
-        /// The same, after those of the code that this is built on.
+        /// The same, preceded by the commit points of the code that this component is built on.
         pub static PARTS: &[&[&$crate::pmem::Point]] = &[$($others,)? ALL];
     };
 }
 
-/// A seeded bug. The code that names it makes the bug if the recorder was told to. Declared by
-/// `seeded_bugs!`, beside that code.
+/// A seeded bug. The code that names it misbehaves if the recorder was told to make the bug.
+/// Declared by `seeded_bugs!`, beside that code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SeededBug {
     /// The name of the bug in reports. No two have the same.
@@ -96,8 +96,8 @@ macro_rules! seeded_bugs {
     };
 }
 
-/// A bug that the proof harness has the recorder make, to show that the harness finds it. The
-/// recorder makes those at a commit point itself.
+/// A bug that the proof harness has the recorder make, to show that the harness finds it. Bugs at
+/// a commit point are made by the recorder itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seeded {
     /// Flushes at this point are skipped.
@@ -108,11 +108,12 @@ pub enum Seeded {
     WrongLine(&'static Point),
     /// Words are stored in two halves at this point.
     TornStore(&'static Point),
-    /// The code makes this bug, where it names it.
+    /// The code that names this bug makes it.
     InCode(&'static SeededBug),
 }
 
-/// A call of the index interface, as the recorder sees it: its begin and its end.
+/// A mark in the record: the begin or the end of a call of the index interface, or the death of the
+/// process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// An operation begins. The text describes it for the reader of a report.

@@ -104,11 +104,12 @@ impl LineSet {
     }
 }
 
-/// What was read, without a log: for a recorder that sees thousands of pools a second.
+/// Keeps a digest of what was read instead of a log: for a recorder that sees thousands of pools a
+/// second.
 struct Watch {
     /// One bit per word that was read or stored.
     seen: Box<[AtomicU64]>,
-    /// One bit per line that was read.
+    /// One bit per line with a word that was read before it was stored.
     lines: Box<[AtomicU64]>,
     /// A sum over the words that were read before they were stored. It does not depend on their
     /// order.
@@ -266,13 +267,13 @@ impl Traced {
         }
     }
 
-    /// Returns a digest of every word that was read before it was stored, with its offset, in no
-    /// order; 0 if there is no watch.
+    /// Returns a digest of every word that was read before it was stored, with its offset. It does
+    /// not depend on the order of the reads. It is 0 if there is no watch.
     pub fn digest(&self) -> u64 {
         self.0.watch.as_ref().map_or(0, |w| w.digest.load(Ordering::Relaxed))
     }
 
-    /// Returns the lines that contain such words.
+    /// Returns the lines that contain the words of the [digest](Self::digest).
     pub fn lines_read(&self) -> LineSet {
         let lines = self.0.watch.iter().flat_map(|w| &w.lines);
         LineSet(lines.map(|bits| bits.load(Ordering::Relaxed)).collect())

@@ -51,9 +51,9 @@ pub struct Journaled {
     pub base: std::fs::File,
     /// The directory of the journal, locked.
     pub directory: std::fs::File,
-    /// Held while the pool grows, and whether it was closed. Space is prepared outside of the gate and
-    /// of the locks of `Core`, so two threads can be growing the pool at the same time, and a close
-    /// waits for neither.
+    /// Whether the pool was closed. Locked while the pool grows: space is prepared outside of the
+    /// gate and of the locks of `Core`, so two threads can be growing the pool at the same time,
+    /// and a close waits for neither.
     pub growing: Mutex<bool>,
     /// Whether the base or the journal is on a file system that is only in memory.
     pub is_in_memory: bool,
@@ -105,7 +105,7 @@ fn filled(layout: Layout, image: &[u8], fill: u8) -> NonNull<u8> {
     // SAFETY: no layout here is of size zero: the capacity is at least one page.
     let memory =
         NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-    // SAFETY: so many bytes were just allocated and nobody else knows of them; no image is
+    // SAFETY: that many bytes were just allocated and nobody else knows of them; no image is
     // longer than its memory.
     unsafe {
         memory.as_ptr().copy_from_nonoverlapping(image.as_ptr(), image.len());
@@ -294,7 +294,7 @@ impl Backing {
         }
     }
 
-    /// Whether what the medium makes durable stays after a power loss, as far as is known now.
+    /// Whether what the medium makes durable survives a power loss, as far as is known now.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
             Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),

@@ -1,4 +1,5 @@
-//! The log of a batch, and the word that leads to it. [`db::batch`](crate::db::batch) has the protocol.
+//! The log of a batch, and the word that points to it. [`db::batch`](crate::db::batch) has the
+//! protocol.
 //!
 //! ```text
 //! log:   magic | bytes of the changes | CRC-32C of id, offset, bytes, changes | the changes
@@ -15,11 +16,12 @@ use crate::pmem::{Offset, Point, Seam, Word};
 /// Bytes of a log before the changes.
 const HEAD: usize = 24;
 
-/// The log of a batch. If it is dropped after [`commit`](Log::commit) and without [`clear`](Log::clear),
-/// the pool is not used any more until it is opened again, which makes the batch again.
+/// The log of a batch. If it is dropped after [`commit`](Log::commit) and without
+/// [`clear`](Log::clear), the pool is poisoned: only the next open, which makes the batch again,
+/// can use it.
 pub struct Log<'c, S: Seam> {
     core: &'c Core<S>,
-    /// Linked while the batch word leads to it.
+    /// Linked while the batch word points to it.
     block: UnlinkedBlock<'c, S>,
     under_way: bool,
 }
@@ -48,7 +50,7 @@ fn set<S: Seam>(core: &Core<S>, value: u64, at: &'static Point) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the batch word leads anywhere, or is damaged.
+/// Returns whether the batch word points to a log, or is damaged.
 pub fn is_under_way<S: Seam>(core: &Core<S>) -> Result<bool> {
     let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
     Ok(word != 0 && has_feature(core))
@@ -59,18 +61,18 @@ pub fn unexpected() -> Damage {
     Damage::new(BATCH_OFFSET, "0, because the pool was closed", "a batch under way")
 }
 
-/// Lets the batch word lead nowhere, without a look at the log.
+/// Clears the batch word, without reading the log.
 pub fn forget<S: Seam>(core: &Core<S>) -> Result<()> {
     set(core, 0, &points::BATCH_DONE)
 }
 
-/// Whether the batch word has a meaning. If not, it is one of the pool's unused bytes.
+/// Whether the batch word has a meaning. If not, its bytes are unused.
 fn has_feature<S: Seam>(core: &Core<S>) -> bool {
     core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0
 }
 
 impl<'c, S: Seam> Log<'c, S> {
-    /// Writes a log. It is durable when this returns, and nothing leads to it yet.
+    /// Writes a log. It is durable when this returns, and nothing points to it yet.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no block can hold it; those of an allocation.
@@ -122,7 +124,7 @@ impl<'c, S: Seam> Log<'c, S> {
         if checksum(core, offset, &changes) != sum {
             return Err(no_log());
         }
-        // The trace does not find it.
+        // The trace does not find the log's block.
         core.alloc().mark(core, offset, None)?;
         let block = UnlinkedBlock::part(core, offset);
         Ok((Log { core, block, under_way: true }, changes))
@@ -133,16 +135,16 @@ impl<'c, S: Seam> Log<'c, S> {
         Damage::new(self.block.offset(), expected, "others")
     }
 
-    /// Lets the batch word lead to the log. Once this returns, the batch takes place.
+    /// Points the batch word to the log. Once this returns, the batch takes effect.
     pub fn commit(&mut self) -> Result<()> {
         self.block.set_linked();
         self.under_way = true;
         set(self.core, pack_batch(self.block.offset()), &points::BATCH_COMMIT)
     }
 
-    /// Gives up a log that cannot be used. The batch word goes on leading there, so that the next open
-    /// reports it too. But no open uses the log, not even if that could be done later: the pool's records
-    /// are changed from now on.
+    /// Gives up a log that cannot be used. The batch word still points to it, so that the next open
+    /// reports it too. But no open uses the log, even if one could: the pool's records are changed
+    /// from now on.
     pub fn abandon(mut self) -> Result<()> {
         if !self.core.options().read_only {
             let magic = self.core.memory.at(Offset::<Word>::new(self.block.offset()))?;
@@ -154,7 +156,7 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(())
     }
 
-    /// Lets the batch word lead nowhere, and frees the log. All changes are durable.
+    /// Clears the batch word and frees the log. The caller has made all changes durable.
     pub fn clear(mut self) -> Result<()> {
         set(self.core, 0, &points::BATCH_DONE)?;
         self.under_way = false;

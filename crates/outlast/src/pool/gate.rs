@@ -13,12 +13,12 @@
 //!                            +----> POISONED
 //! ```
 //!
-//! The thread that holds the gate can [lend](Held::lend) itself the right to pass it: for changes beside
-//! which no other thread may make one.
+//! The thread that holds the gate can [lend](Held::lend) itself the right to pass it, to make
+//! changes while no other thread makes any.
 //!
-//! In the state WATCHED, threads may store as in OPEN. The next thread that enters, unless for
-//! background work, makes the gate OPEN again. So nobody but the background work has passed a gate
-//! that is still WATCHED after a while. Operations need not count themselves for that.
+//! In the state WATCHED, threads may store as in OPEN. The next thread that enters for anything but
+//! background work makes the gate OPEN again. So if the gate is still WATCHED after a while, only
+//! background work has passed it. This way operations need not be counted.
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
@@ -267,11 +267,11 @@ impl Gate {
         self.exchange(CLEAN, OPEN);
     }
 
-    /// Returns whether no thread has entered since the last call, background work aside, and watches
-    /// the gate from now on. `false` if the pool does not have the dirty mark.
+    /// Returns whether nothing but background work has entered since the last call, and watches the
+    /// gate from now on. Returns `false` if the pool does not have the dirty mark.
     ///
-    /// A thread that enters at the same moment may go unnoticed. So the answer says when to sync a
-    /// pool, and not that its structures are at rest. Callers hold the core's `control` lock.
+    /// A thread that enters at the same moment may go unnoticed. So the result tells when to sync a
+    /// pool, not that its structures are at rest. Callers hold the core's `control` lock.
     pub fn was_quiet(&self) -> bool {
         self.state.load(Ordering::Relaxed) == WATCHED || {
             self.exchange(OPEN, WATCHED);
@@ -286,7 +286,7 @@ impl Gate {
         }
     }
 
-    /// Replaces the state `from`, if it is that.
+    /// Replaces the state by `to`, if it is `from`.
     fn exchange(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -310,8 +310,8 @@ impl Gate {
         Ok(held)
     }
 
-    /// As [`hold`](Gate::hold), but lets the writers go on if a thread inside does not leave within
-    /// a time. Returns `None` then.
+    /// As [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns `None`
+    /// and lets the writers go on.
     pub fn hold_within(&self, seam: &impl Seam, time: Duration) -> Result<Option<Held<'_>>> {
         let held = self.begin_to_hold()?;
         let (start, mut turn) = (Instant::now(), 0);
@@ -326,7 +326,7 @@ impl Gate {
         Ok(Some(held))
     }
 
-    /// Lets no thread enter any more. Those inside may still be there.
+    /// Keeps threads from entering. Some may still be inside.
     fn begin_to_hold(&self) -> Result<Held<'_>> {
         self.end_watch();
         let before = self.state.load(Ordering::SeqCst);

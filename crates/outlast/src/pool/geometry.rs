@@ -145,8 +145,8 @@ impl Geometry {
         (bytes <= self.small_max()).then_some(bytes)
     }
 
-    /// Pages of a run of blocks of `bytes` each. A page that holds fewer than 16 blocks is extended
-    /// to a run of at least 15, so that little space is left over.
+    /// Pages of a run of blocks of `bytes` each. If one page holds fewer than 16 blocks, the run
+    /// has enough pages for 15, so that little space is left over.
     pub fn run_pages(self, bytes: u64) -> u32 {
         if bytes * 16 <= self.page_bytes() { 1 } else { self.pages_for(bytes * 15) as u32 }
     }

@@ -175,8 +175,7 @@ impl Header {
         u64::from(super::alloc::checksum(&words[..field::CHECKSUM]))
     }
 
-    /// Sets what the header's medium is, for a header that was just read or created under this
-    /// boot.
+    /// Sets the medium of a header that was just read, or created under this boot.
     ///
     /// If this boot has left the pool dirty, the other copy holds a dirty mark that is on the disk,
     /// and the newer copy may be in the page cache alone.
@@ -188,12 +187,12 @@ impl Header {
         self
     }
 
-    /// Notes that the write with this sequence number is on the disk.
+    /// Records that the write with this sequence number is on the disk.
     pub fn now_durable(&mut self, sequence: u64) {
         self.unsynced &= self.get(field::SEQUENCE) != sequence;
     }
 
-    /// Returns the sequence number of the next write. It tells the copy that the write goes to.
+    /// Returns the sequence number of the next write. It decides which copy the write goes to.
     pub fn next_sequence(&self) -> u64 {
         self.get(field::SEQUENCE) + if self.unsynced { 2 } else { 1 }
     }
@@ -216,7 +215,8 @@ impl Header {
             memory.store(word, *value, at);
         }
         memory.persist(copy, at);
-        // A crash during a write of the other copy is no damage once that copy is whole again.
+        // The copy is whole again, so it no longer matters what an interrupted write had left
+        // there.
         self.copy_damaged.take_if(|damage| damage.offset() == offset);
         Ok(())
     }
@@ -433,7 +433,7 @@ mod tests {
         header.set(field::INODE, 13);
         let copy = Identity { device: 7, inode: 13, born: 2_000 };
         assert_eq!(header.possibly_torn(copy, 5), None);
-        // Nor has that build recorded one.
+        // A pool that only the older build has written has no birth time at all.
         let mut header = dirty(MediumKind::Dax);
         header.set(field::BORN, 0);
         assert_eq!(header.possibly_torn(Identity { born: 9, ..ORIGINAL }, 1), None);

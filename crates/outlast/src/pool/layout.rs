@@ -23,8 +23,8 @@ pub const INCOMPATIBLE: u64 = 0;
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];
 /// Offset of the frontier word, which has a cache line to itself.
 pub const FRONTIER_OFFSET: u64 = 8192;
-/// Offset of the batch word, which has a cache line to itself: where the log of a batch is that is under
-/// way, or 0. See [`pack_batch`].
+/// Offset of the batch word, which has a cache line to itself. The word points to the log of the
+/// batch that is under way; 0 if there is none. See [`pack_batch`].
 pub const BATCH_OFFSET: u64 = FRONTIER_OFFSET + 64;
 /// Offset of the table of named roots.
 pub const ROOTS_OFFSET: u64 = 16 << 10;
@@ -161,7 +161,7 @@ pub enum PageKind {
     Blocks = 1,
     /// One block that takes whole pages.
     Large = 2,
-    /// Saved free state. The pages count as free, except to the header that names them.
+    /// Saved free state. The pages count as free unless the header names them.
     Saved = 3,
     /// A later page of a run. The count is the distance to the first page.
     Continued = 4,

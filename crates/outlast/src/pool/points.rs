@@ -40,11 +40,12 @@ crate::commit_points! { "pool":
     /// The batch word of a pool that has its first batch: 0 instead of what was there. Durable before the
     /// header gives it a meaning.
     BATCH_FIRST = "batch: first word": store, flush, fence;
-    /// The header of a pool that has its first batch. Durable before the batch word leads to a log.
+    /// The header of a pool that has its first batch. Durable before the batch word points to a
+    /// log.
     BATCH_FEATURE = "header copy: batches": store, flush, fence;
-    /// The log of a batch. Durable before the batch word leads to it.
+    /// The log of a batch. Durable before the batch word points to it.
     BATCH_LOG = "batch: log": store, flush, fence;
-    /// The batch word. Once it is durable, the batch takes place. Durable before the first change.
+    /// The batch word. Once it is durable, the batch takes effect. Durable before the first change.
     BATCH_COMMIT = "batch: word": store, flush, fence;
     /// The batch word, which becomes 0 when all changes are durable. Durable before another thread
     /// changes a record, and before the log is free.

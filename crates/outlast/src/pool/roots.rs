@@ -38,10 +38,10 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
     fixed_of(slot, commit, &words).map(Some)
 }
 
-/// Returns the fixed words among the words of a root. `commit` is its commit word, and not 0.
+/// Returns the fixed words among the words of a root. `commit` is its commit word, which is not 0.
 ///
 /// # Errors
-/// [`Error::DamagedRoot`] if the commit word is not theirs.
+/// [`Error::DamagedRoot`] if the commit word does not match the fixed words.
 pub fn fixed_of(slot: usize, commit: u64, words: &[u64; ROOT_WORDS]) -> Result<FixedWords> {
     let expected = commit_word(&words[ROOT_FIXED..]);
     if commit != expected {
@@ -59,7 +59,7 @@ pub fn commits<S: Seam>(core: &Core<S>, lost: Option<usize>) -> Result<u32> {
     match lost {
         None => {}
         Some(slot) if words[slot] == 0 => words[slot] = commit_word(&fixed_words(core, slot)?),
-        // The slot was a wrong guess. Any other checksum says that a root is missing.
+        // The slot was a wrong guess. Any checksum that differs says that a root is missing.
         Some(_) => return Ok(checksum(&words) ^ 1),
     }
     Ok(checksum(&words))
@@ -124,8 +124,8 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
 /// word is durable leaves the slot free.
 ///
 /// The fence before the commit word makes the fixed words durable, and also everything that the
-/// scheme has flushed for `scheme` to lead to. The scheme's words share the commit word's cache
-/// line, so they are durable whenever it is.
+/// scheme has flushed and that its words, `scheme`, lead to. These words share the commit word's
+/// cache line, so they are durable whenever it is.
 pub fn commit<S: Seam>(
     core: &Core<S>,
     slot: usize,

@@ -21,7 +21,7 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 struct Slot(AtomicU64);
 
 impl Slot {
-    /// Replaces `old` by `new`, which counts one guard more. Returns whether the slot held `old`.
+    /// Replaces `old` by `new`, whose count is higher by one. Returns whether the slot held `old`.
     fn exchange(&self, old: u64, new: u64) -> bool {
         let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if done {
@@ -31,7 +31,7 @@ impl Slot {
         done
     }
 
-    /// Counts one guard less.
+    /// Decrements the count.
     fn leave(&self) {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
@@ -71,7 +71,7 @@ pub struct Epochs {
     shared: Box<[Slot]>,
     /// Whether a collector makes the fence for all visitors.
     asymmetric: bool,
-    /// Whether a block was retired that visits can reach.
+    /// Whether any block that visits can reach was ever retired.
     visited: AtomicBool,
     /// Retired blocks, by ascending epoch.
     limbo: Mutex<VecDeque<Retired>>,
@@ -128,8 +128,8 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// Creates epochs, at the first one. `asymmetric` says whether the [`heavy_fence`] is made for
-    /// all threads.
+    /// Creates the epochs of a pool, at the first one. `asymmetric` says whether the
+    /// [`heavy_fence`] is made for all threads.
     pub fn new(asymmetric: bool) -> Self {
         Epochs {
             epoch: AtomicU64::new(1),

@@ -21,16 +21,16 @@
 //! once, because the thread that retires is in a visit itself. A visit never reads a freed block
 //! either:
 //!
-//! - The collector has taken over the retired blocks first, and so it sees that their links are
-//!   gone. It then makes the fence and looks for marks. A visit whose mark it does not see either
-//!   reads after the fence, and finds no such link, or has ended, and so has read before.
+//! - The collector first takes over the retired blocks, so it sees that their links are gone. It
+//!   then makes the fence and looks for marks. If it does not see the mark of a visit, either the
+//!   visit reads after the fence and finds no such link, or it has ended and reads nothing more.
 //! - A visit whose mark it sees may have read before the fence. Then its epoch decides. If the
 //!   visit found the link, it read the link before the unlinking. The unlinking comes before a
 //!   SeqCst fence and the reading of epoch `e`, and that reading comes before the addition that
 //!   began `e + 1`. A visit that had read `e + 1`, with Acquire, would find the link gone. This
 //!   needs *links that are read by SeqCst loads*, like those of clevel, because the argument rests
-//!   on the single total order of all these accesses. No collector's fence needs to lie between two
-//!   epochs: other threads begin epochs as well, and make no fence there ([`Epochs::begin`]).
+//!   on the single total order of all these accesses. It cannot rest on a collector's fence between
+//!   two epochs: other threads begin epochs too, without such a fence ([`Epochs::begin`]).
 //! - A block is kept for one epoch more than that, until all visits are of `e + 2` or later. If the
 //!   collector that began `e + 1` has made its fence before another thread began `e + 2`, the block
 //!   is safe by that fence alone, however links are read. This is only a margin: it usually holds,

@@ -1,29 +1,31 @@
 //! How a batch is made.
 //!
 //! A batch is written to a *log*, a block of its own, before the first of its changes is made. The
-//! *batch word* of the pool leads to the log:
+//! *batch word* of the pool points to the log:
 //!
 //! 1. The thread holds the gate, so that nobody else makes a change until the batch is over.
 //! 2. It reads the values that the keys have, and writes them to the log together with the changes. The
 //!    log is durable before the batch word is stored.
-//! 3. The batch word is stored. Once it is durable, the batch takes place, whatever happens.
+//! 3. The batch word is stored. Once it is durable, the batch takes effect, whatever happens.
 //! 4. The changes are made as operations on their maps. Each is durable by itself, and readers may see it
 //!    at once, because a crash cannot undo it any more.
 //! 5. The batch word becomes 0. Once that is durable, the log's block is free.
 //!
-//! A pool that opens and finds a batch word makes all changes of the log again, before anything else
-//! is done with the pool. That does no harm to those that were made already, since nobody has changed
+//! An open that finds a batch word makes all changes of the log again, before anything else is done
+//! with the pool. Repeating a change that was made already does no harm, since nobody has changed
 //! the records since.
 //!
-//! A change can fail, because the pool is full for example. Then all keys get back the values that they
-//! had. For each old record in a block, a block of its size is kept aside from the beginning, and freed
-//! just before the record is written again. If even that fails, the pool is not used any more. The next
-//! open, like one after a crash meanwhile, tries the changes again, and takes them back if one fails.
+//! A change can fail, because the pool is full for example. Then every key gets its old value back.
+//! To have space for that, the thread sets aside a block of the same size for each old record that
+//! is in a block, before it makes any change. It frees that block just before it writes the old
+//! record again. If even that fails, the pool is poisoned. The next open tries the changes again,
+//! and takes them back if one fails. So does an open after a crash in the meantime.
 //!
-//! In three cases an open does neither. If the pool may be torn, pages of different moments are in it, and
-//! the batch word can be an old one: it is cleared. If the log is damaged, or names what is not there, the
-//! pool opens as it is, and a verification reports the damage. If the pool is opened for reading, the
-//! open fails with [`Error::Unfinished`], unless the user accepts what may be torn.
+//! In three cases an open does neither. If the pool may be torn, it can mix pages of different
+//! moments, and the batch word may be an old one: it is cleared. If the log is damaged, or names
+//! something that is not there, the pool opens as it is, and a verification reports the damage. If
+//! the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the user
+//! accepts a pool that may be torn.
 
 use super::BatchRecord;
 use crate::db::bugs;
@@ -71,7 +73,8 @@ impl Logged {
     /// slot: 4 bytes | key: its length in 4 bytes, then it | value | value before
     /// ```
     ///
-    /// A value is its length and 1 in 4 bytes, then it; 0 stands for no value.
+    /// A value is 4 bytes with its length plus 1, and then its bytes. A 0 there stands for no
+    /// value.
     fn encode(&self, log: &mut Vec<u8>) {
         log.extend((self.slot as u32).to_le_bytes());
         log.extend((self.key.len() as u32).to_le_bytes());
@@ -168,7 +171,7 @@ impl<'c, S: Seam> Part<'c, S> {
     fn take_back(&mut self) -> Result<()> {
         let Logged { key, before, .. } = &self.change;
         self.kept = None;
-        // Most of what was never made needs no space this way.
+        // A change that was never made mostly ends here, and needs no space to be taken back.
         if get(&self.map, key)? == *before {
             Ok(())
         } else {

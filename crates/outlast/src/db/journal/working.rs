@@ -1,4 +1,4 @@
-//! The working files of journaled pools: where they are, to which pool and life they belong.
+//! The working files of journaled pools: where they are, and to which pool and life they belong.
 
 use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
@@ -73,8 +73,8 @@ pub(super) fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
-/// Opens a working file. Returns `None` only if there is none: whatever else keeps it from being used,
-/// its changes must not be given up for that. `owner` is the user that owns the base.
+/// Opens a working file. Returns `None` only if there is none. Any other obstacle is an error,
+/// because the changes in the file must not be given up. `owner` is the user that owns the base.
 fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
     let io = |e| Error::io(format!("opening {}", path.display()), e);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -125,7 +125,7 @@ pub(in crate::db) fn find(
         let has = |(word, expected): (&AtomicU64, u64)| word.load(Ordering::Relaxed) == expected;
         let whole = notes.control().iter().zip(owned.words()).all(has);
         if !whole {
-            // It is that of another boot, or of another base: this one is a copy.
+            // It belongs to another boot, or to another base, of which this one is a copy.
             continue;
         }
         lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;

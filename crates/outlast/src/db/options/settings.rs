@@ -12,7 +12,7 @@ impl PoolOptions {
     /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
     /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
     /// (192 KiB; with pages below 64 KiB less, with larger ones two pages) is refused with
-    /// [`Error::Invalid`](crate::Error::Invalid), which names the least one.
+    /// [`Error::Invalid`](crate::Error::Invalid), which names the least possible size.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -29,8 +29,8 @@ impl PoolOptions {
 
     /// Sets the size that the pool may not exceed, in bytes; 0 means no limit and is the default.
     /// The limit is stored in the pool. When an existing pool is opened, a limit given here
-    /// replaces the stored one. A pool that is larger than its limit opens, and does not grow: what
-    /// finds no free space fails with [`Error::PoolFull`](crate::Error::PoolFull).
+    /// replaces the stored one. A pool that is larger than its limit opens, but does not grow: an
+    /// operation that finds no free space fails with [`Error::PoolFull`](crate::Error::PoolFull).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -97,9 +97,10 @@ impl PoolOptions {
     /// ([`MediumKind::Journal`]). Operations then work on a file in memory, and the file at the pool's
     /// path is brought up to date in the background.
     ///
-    /// A power loss takes back at most the changes of the last [interval](JournalOptions::interval)
-    /// and of the commit under way, and none that was [waited for](crate::Pool::wait_durable). It leaves the
-    /// pool as it was between two operations. Process death loses nothing, as without a journal.
+    /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
+    /// of the commit under way, and none that was [waited for](crate::Pool::wait_durable). It
+    /// leaves the pool as it was between two operations. Process death loses nothing, as without a
+    /// journal.
     ///
     /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
     /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
@@ -153,9 +154,10 @@ impl PoolOptions {
     /// with a page cache ([`MediumKind::PageCache`]): no other medium needs it. Default: yes.
     ///
     /// The price: a change that comes during such a sync waits for its end, and the first change after it
-    /// waits until the dirty mark is on the disk, as with any `sync`. If a pool is changed again soon
-    /// after each of them, the time without changes is doubled up to about a minute. Where changes are
-    /// seconds apart and must never wait for the disk, turn this off.
+    /// waits until the dirty mark is on the disk, as with any `sync`. Each time that a pool is
+    /// changed again soon after such a sync, the time without changes before the next one doubles,
+    /// up to about a minute. Where changes are seconds apart and must never wait for the disk, turn
+    /// this off.
     ///
     /// While the pool is open, a copy of its file is refused as before
     /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
@@ -185,10 +187,11 @@ impl PoolOptions {
     /// file system with a page cache, and not in a pool with a journal; `outlast compact` works for all.
     /// Default: yes.
     ///
-    /// Space is given back once it was free for a second or two, if it lies in pieces of 64 KiB or more and
-    /// is worth the work: a sixteenth of the pool, but at least 1 MiB. If the pool needs the space again, it
-    /// takes it from the file system again. If the disk has become full meanwhile, that fails with
-    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that has to keep the disk space that it once had.
+    /// Space is given back once it was free for a second or two, if it lies in pieces of 64 KiB or
+    /// more and is worth the work: a sixteenth of the pool, but at least 1 MiB and never more than
+    /// 64 MiB. A pool that needs the space again takes it from the file system again. If the disk
+    /// has become full meanwhile, that fails with [`Error::DiskFull`](crate::Error::DiskFull). Turn
+    /// this off for a pool that has to keep the disk space that it once had.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -324,8 +327,8 @@ impl PoolOptions {
         self
     }
 
-    /// For tests: sets the medium to record and to judge by, instead of the detected one. Does not
-    /// affect flushing.
+    /// For tests: sets the medium to record and to base decisions on, instead of the detected one.
+    /// Does not affect flushing.
     #[doc(hidden)]
     #[must_use]
     pub fn medium(mut self, kind: MediumKind) -> Self {

@@ -72,9 +72,9 @@ impl RawIter {
         }
     }
 
-    /// Makes the iterator check every record that it reads, if it has not begun. It fails with
-    /// [`Error::Damaged`] at a record whose checksum does not match, and ends. (Records that are stored
-    /// in place have no checksum.)
+    /// Makes the iterator check every record that it reads, if this is called before the first
+    /// record is read. At a record whose checksum does not match, it fails with [`Error::Damaged`]
+    /// and ends. (Records that are stored in place have no checksum.)
     #[must_use]
     pub fn checked(mut self) -> Self {
         if self.cursor.care == Care::Trust {
@@ -229,13 +229,15 @@ impl RawRange {
         self
     }
 
-    /// Makes the scan check every record that it reads, if it has not begun; see [`RawIter::checked`].
+    /// Makes the scan check every record that it reads, if this is called before the first record
+    /// is read; see [`RawIter::checked`].
     #[must_use]
     pub fn checked(self) -> Self {
         self.with_care(Care::Check)
     }
 
-    /// Makes the scan step over damage, if it has not begun; see [`Map::salvage`](crate::Map::salvage).
+    /// Makes the scan step over damage, if this is called before the first record is read; see
+    /// [`Map::salvage`](crate::Map::salvage).
     #[must_use]
     pub fn salvage(self) -> Self {
         self.with_care(Care::Salvage)

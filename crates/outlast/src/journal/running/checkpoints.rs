@@ -40,8 +40,8 @@ impl Journal {
         }
     }
 
-    /// Prepares what will be needed. Makes a checkpoint if the journal is half as long as it should
-    /// become, or if the disk has no room for more of it.
+    /// Prepares what will be needed. Makes a checkpoint if the journal has reached half of its
+    /// limit, or if the disk has no room for more of it.
     fn checkpoint_if_due(&self, source: &dyn Source) -> Result<()> {
         let prepared = self.prepare(source);
         let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
@@ -96,8 +96,9 @@ impl Journal {
             // If there is no room for another segment, the checkpoint makes some.
             let _ = self.prepare(source);
         }
-        // So that all segments that exist now can be deleted at the end. A full disk needs the room that
-        // is left in the open one, and one that refuses checkpoints must not get a segment for each try.
+        // Closes the open segment, so that all segments that exist now can be deleted at the end.
+        // Not without a spare one: on a full disk, the room left in the open segment is needed. Nor
+        // after a checkpoint that failed: each further try would add a segment.
         if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
             lock(&self.writer).close_segment();
         }
@@ -164,7 +165,7 @@ impl Journal {
         if closed && lock(&self.writer).durable() != checkpoint.epoch() {
             return Ok(None);
         }
-        // It never becomes shorter, unless somebody else wrote to it. Then any page can be another one.
+        // The base never becomes shorter, unless another program wrote to it, possibly to any page.
         let (known, len) =
             (self.base_len.load(Ordering::Acquire), self.base.file().len().map_err(failed)?);
         if len < known {

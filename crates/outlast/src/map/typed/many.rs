@@ -201,7 +201,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Makes a change for each item, in their order, and returns the results. Before the changes of
-    /// a batch, it has the memory that they will need brought into the caches.
+    /// a batch, it prefetches the memory that they will need.
     fn each<T>(
         &self,
         items: &[T],

@@ -72,8 +72,8 @@ pub struct Alloc {
     freed: Mutex<Vec<(u8, u64)>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
-    /// Increases when free pages become impossible to claim for a while, and when that ends: odd
-    /// meanwhile. See [`trim`].
+    /// Incremented when free pages become impossible to claim for a while, and again when that
+    /// ends. So it is odd meanwhile. See [`trim`].
     outs: AtomicU64,
     /// Whether a claim waits for such pages.
     wanted: AtomicBool,
@@ -286,7 +286,8 @@ impl Alloc {
     /// `total` pages.
     ///
     /// # Errors
-    /// [`Error::DiskFull`] if the only pages that it could take have no blocks, and get none.
+    /// [`Error::DiskFull`] if the only pages that it could take lack file blocks and cannot get
+    /// any.
     pub fn claim<S: Seam>(
         &self,
         core: &Core<S>,
@@ -365,7 +366,7 @@ impl Alloc {
             }
             let left = self.geometry.left_in_region(head);
             if left >= pages {
-                // Pages beyond the frontier that are being given back end the space there for now.
+                // While pages beyond the frontier are being given back, the space ends there.
                 let out = space.out.as_ref().map_or(u32::MAX, |out| out.start);
                 let end = if out >= space.frontier { total.min(out) } else { total };
                 return head.checked_add(pages).is_some_and(|last| last <= end).then_some(head);
@@ -452,8 +453,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Releases runs that are kept although all their blocks are free, and those whose last blocks
-    /// in use are at some shard's hand. Returns whether that yielded pages.
+    /// Releases runs that are kept although all their blocks are free, and runs whose only blocks
+    /// in use are those that some shard has at hand. Returns whether that yielded pages.
     pub(in crate::pool) fn give_back<S: Seam>(&self, core: &Core<S>) -> Result<bool> {
         let seam = core.memory.seam();
         let before = self.stats(core).free_pages;
@@ -478,7 +479,7 @@ impl Alloc {
         Ok(self.stats(core).free_pages > before)
     }
 
-    /// Frees the blocks that are at the shards' hands.
+    /// Frees the blocks that the shards have at hand.
     fn empty_hands<S: Seam>(&self, core: &Core<S>) -> Result<()> {
         for shard in &self.shards {
             let in_hand: Vec<u64> = {

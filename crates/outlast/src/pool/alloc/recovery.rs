@@ -32,8 +32,9 @@ impl Alloc {
                 }
             }
             Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
-            // A crash cut short the claim that wrote this descriptor. Then the frontier of another
-            // claim became durable, and a crash came before that claim's descriptors did.
+            // Only in a torn pool, or in one of an older build that had no fence between
+            // descriptors and frontier: a crash cut short the claim that wrote this descriptor.
+            // Later another claim's frontier became durable, and its descriptors did not.
             Some(d) if !self.is_below_frontier(page, d) => Slot::Free,
             Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
         })

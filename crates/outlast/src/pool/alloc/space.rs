@@ -15,7 +15,7 @@ pub(super) struct Space {
     /// Free pages, below and beyond the frontier, that may lack blocks in the file. They need blocks
     /// before anything is stored there.
     pub(super) bare: Ranges,
-    /// Those of them that the pool has given back since it was opened.
+    /// The part of `bare` that the pool has given back since it was opened.
     pub(super) given: Ranges,
     /// Pages below the frontier that became free since the last [`age`](Space::age).
     pub(super) fresh: Ranges,

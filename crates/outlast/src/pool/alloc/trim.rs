@@ -17,11 +17,13 @@
 //!    so nothing links to it. Its descriptor lies in a system page, and system pages are never punched.
 //!    A page is in `Space::runs` only once the descriptor of its release is stored; one beyond the frontier
 //!    was never claimed.
-//! 2. *No claim takes a page while it is punched.* [`Alloc::take_out`] removes it from the free pages, or
-//!    ends the space beyond the frontier before it. It also notes that the page may lack blocks, before
-//!    the first one is gone. [`Alloc::put_back`] comes after the system call.
-//! 3. *No allocation fails or grows the pool for that.* A claim that finds no place while pages are out
-//!    waits until they are back ([`Alloc::wait_for_trim`]), and the trim ends early.
+//! 2. *No claim takes a page while it is punched.* [`Alloc::take_out`] removes the page from the
+//!    free pages; if it lies beyond the frontier, the space that claims can take ends before it.
+//!    `take_out` also notes that the page may lack blocks, before the first one is gone.
+//!    [`Alloc::put_back`] comes after the system call.
+//! 3. *No allocation fails or grows the pool because pages are out.* A claim that finds no place
+//!    while pages are out waits until they are back ([`Alloc::wait_for_trim`]), and the trim ends
+//!    early.
 //! 4. *Readers.* A lookup without a guard may still look at a page that has been released. It finds what it
 //!    would find in a page that was claimed again: arbitrary words, read atomically. It then sees that the
 //!    version changed before the block was unlinked, and reads again. Zeros are no worse than other content.
@@ -36,9 +38,9 @@
 //!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
 //!    all pages back. In particular, no other process opens the file meanwhile.
 //! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A salvage of
-//!    it reads links that may be older than the pages that they lead to. So that punching costs it
-//!    nothing, a page is punched only after a write-back of the whole file that began after the page
-//!    became free. Then no link on the disk leads there.
+//!    it reads links that may be older than the pages that they lead to. So that punching loses
+//!    nothing that it could read, a page is punched only after a write-back of the whole file that
+//!    began after the page became free. Then no link on the disk leads there.
 
 use super::ranges::Ranges;
 use super::run::Slot;
@@ -55,7 +57,8 @@ const PIECE: u64 = 64 << 10;
 pub const TRIM_PART: u64 = 16 << 20;
 /// Free bytes that keep their blocks, at least.
 const KEPT: u64 = 1 << 20;
-/// The least and the most free bytes with blocks that are worth a round.
+/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
+/// are at least and at most these.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
 /// Bytes that get blocks with one call, if a claim needs less.
 const REFILL: u64 = 1 << 20;
@@ -274,8 +277,9 @@ impl Alloc {
         found
     }
 
-    /// Makes free pages impossible to claim, and notes that they may lack blocks. Returns whether they are
-    /// still free, and were all the time since the round began. The caller puts them back.
+    /// Makes free pages impossible to claim, and notes that they may lack blocks. Returns whether
+    /// they have been free ever since the round began; if not, does nothing. The caller puts them
+    /// back.
     pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
         let mut space = core.memory.seam().lock(&self.space);
         if space.fresh.overlaps(pages) || space.out.is_some() {

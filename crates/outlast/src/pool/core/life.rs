@@ -25,7 +25,7 @@ enum Until {
     ChangedOrCopied,
 }
 
-/// What a look at a pool that may be idle has found; see [`Core::sync_if_quiet`].
+/// The result of [`Core::sync_if_quiet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quiet {
     /// There is nothing to sync.
@@ -60,8 +60,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// The fast path of [`enter_to_change`](Core::enter_to_change). Returns `None` if entering
-    /// would take waiting or anything else.
+    /// The hot path of [`enter_to_change`](Core::enter_to_change). Returns `None` if the thread
+    /// would have to wait, or to do anything else before it may enter.
     #[inline(always)]
     pub fn pass_to_change(&self) -> Option<Brief<'_>> {
         if self.options.read_only { None } else { self.gate.pass() }
@@ -200,9 +200,9 @@ impl<S: Seam> Core<S> {
         inside: usize,
         lock: impl FnOnce() -> (u64, u64),
     ) -> Result<()> {
-        // A thread that holds a lock is inside the gate. One look can fall between two holders, so
-        // it takes several. If all of them fall between holders, the caller gets an error and
-        // nothing has happened.
+        // A thread that holds a lock is inside the gate. A single look can fall between two
+        // holders, so it takes several. If all of them do so, the caller gets an error, and nothing
+        // has happened.
         if turn.is_multiple_of(64) && self.gate.inside() <= inside {
             *turn = turn.saturating_add(WAIT_TURNS / 16);
         }
@@ -448,7 +448,7 @@ impl<S: Seam> Core<S> {
         held.now_closed();
         drop(held);
         if let Some(journal) = self.journal() {
-            // Before the lock: whoever opens the pool next may use a working file that it finds.
+            // Before the lock is given up: the next opener may use a working file that it finds.
             journal.shut(result.is_ok());
         }
         self.backing.unlock();

@@ -49,17 +49,17 @@ pub struct Core<S: Seam> {
     header: Mutex<Header>,
     /// Serialises marking dirty, sync, snapshot and close.
     control: Mutex<()>,
-    /// Held while the pool is written back beside changes. Whoever calls the pool clean or closes it
-    /// takes this after `control`: the kernel reports a failed write-back only once, and the report
-    /// may have gone to the other thread.
+    /// Held while the pool is written back and changes go on. A thread that marks the pool clean or
+    /// closes it takes this after `control`: the kernel reports a failed write-back only once, and
+    /// the report may have gone to the other thread.
     write_back: Mutex<()>,
     growth: Mutex<()>,
     /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
     size: AtomicU64,
     gate: Gate,
-    /// Whether background work leaves the pool alone while the gate is clean. It does after the
-    /// pool was created, closed or synced, and it does not after an open that finds space to
-    /// reclaim. Changed under `control`.
+    /// Whether background work leaves the pool alone while the gate is clean. True after the pool
+    /// was created, closed or synced, and false after an open that finds space to reclaim. Changed
+    /// under `control`.
     at_rest: AtomicBool,
     alloc: Alloc,
     epochs: Shared<Epochs>,
@@ -70,7 +70,7 @@ pub struct Core<S: Seam> {
     /// Bytes that were announced since the background thread last looked; see
     /// [`expect`](Core::expect).
     announced: AtomicU64,
-    /// Up to which offset the pool will soon be in use.
+    /// The offset up to which the pool will soon be in use.
     expected: AtomicU64,
     /// A root that a clean pool has lost: its slot, and the damage found.
     lost_root: Option<(usize, Damage)>,
@@ -173,7 +173,7 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Puts the parts of a core together. It is not at rest, and not suspect.
+    /// Builds a core from its parts. It is neither at rest nor suspect.
     fn assemble(
         memory: Memory<S>,
         header: Header,
@@ -234,9 +234,9 @@ impl<S: Seam> Core<S> {
         if let Some(reason) = torn
             && !options.accept_possibly_torn
         {
-            // A damaged copy may have been the one that called the pool clean. Or a writer was
+            // The damaged copy may have been the one that called the pool clean. Or a writer was
             // just writing it, in the middle of changes, when the file was copied or the power
-            // failed. The bytes are the same, so the whole copy's dirty mark decides.
+            // failed. The two cases look the same, so the whole copy's dirty mark decides.
             return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
         }
         // A close must not mark such a pool clean before it has been verified.

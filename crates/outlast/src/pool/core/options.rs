@@ -62,7 +62,7 @@ pub struct CoreOptions {
     pub hash_function: u32,
     /// Hash seed and pool id. Used at creation; random if not given.
     pub identity: Option<(u64, u128)>,
-    /// The medium to record and to judge by.
+    /// The medium to record in the header and to base decisions on.
     pub medium: MediumKind,
     /// Stores go to private pages, and nothing reaches the file.
     pub read_only: bool,
@@ -70,7 +70,7 @@ pub struct CoreOptions {
     pub boot: u128,
     /// The pool is known not to be torn, even if it is dirty.
     pub whole: bool,
-    /// The pool may hold pages of several moments, whatever its header says. It is suspect.
+    /// The pool may mix pages of different moments, whatever its header says. It is suspect.
     pub mixed: bool,
     /// Open the pool even if a power loss may have torn it.
     pub accept_possibly_torn: bool,

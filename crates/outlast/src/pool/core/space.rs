@@ -58,7 +58,7 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Counts blocks that cannot be freed because of damage. The free state is then not exact.
+    /// Counts a block that cannot be freed because of damage. The free state is then not exact.
     pub fn note_unfreeable(&self) {
         self.leaked.fetch_add(1, Ordering::Relaxed);
     }
@@ -159,7 +159,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Claims a run of pages, growing the pool or finishing the reclaim if necessary. Returns
-    /// `None` if blocks were freed meanwhile, in which case the caller looks there first.
+    /// `None` if blocks were freed meanwhile: the caller then looks for a free block again.
     /// `unreclaimed` says whether space was unaccounted for when the caller last looked.
     pub(in crate::pool) fn claim_or_help(
         &self,
@@ -177,7 +177,8 @@ impl<S: Seam> Core<S> {
                     return Ok(Some(head));
                 }
                 Ok(None) => None,
-                // Free pages have no blocks, and get none. Space can come from elsewhere all the same.
+                // The free pages lack file blocks and cannot get any. Space can still come from
+                // elsewhere.
                 Err(error) if error.is_full() => Some(error),
                 Err(error) => return Err(error),
             };
@@ -185,8 +186,8 @@ impl<S: Seam> Core<S> {
                 continue;
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {
-                // Another thread has finished the reclaim since. So there is space, and growing now
-                // would count as needed for ever.
+                // Another thread has finished the reclaim since. So there is space, and a growth
+                // now would count as needed for ever.
                 return Ok(None);
             }
             let of_class = (kind == PageKind::Blocks).then_some(class);
@@ -264,7 +265,7 @@ impl<S: Seam> Core<S> {
     /// way end, and with many threads on few processors one of them may not have run for a long
     /// time. And a thread can briefly hold the last run of the list, to take blocks from it. A
     /// user's guard may never end, nor may a visit for which a wait has timed out before. For
-    /// those, this waits no longer than such a brief moment.
+    /// those, this call waits no longer than for such a brief hold.
     pub(super) fn wait_for_space(&self, of_class: Option<u8>) -> Result<bool> {
         let free_pages = || self.alloc.stats(self).free_pages;
         let had = free_pages();
@@ -435,8 +436,8 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Announces that an index will soon allocate so many bytes at once. The background thread grows
-    /// the pool for that and pre-faults its pages, so that no operation has to wait for either.
+    /// Announces that an index will soon allocate `bytes` at once. The background thread grows the
+    /// pool for that and pre-faults its pages, so that no operation has to wait for either.
     #[cold]
     pub fn expect(&self, bytes: u64) {
         self.announced.fetch_add(bytes, Ordering::Relaxed);

@@ -76,8 +76,8 @@ impl<S: Seam> Core<S> {
         Some(self.alloc.begin_trim(self, ahead, total))
     }
 
-    /// Writes the pool back, beside changes. Once this has succeeded, no link on the disk leads to a page that
-    /// was free when it began.
+    /// Writes the pool back while changes go on. Once this has succeeded, no link on the disk leads
+    /// to a page that was free when it began.
     pub fn write_back_for_trim(&self) -> Result<()> {
         let _write_back = self.memory.seam().lock(&self.write_back);
         self.gate.check()?;
@@ -88,9 +88,10 @@ impl<S: Seam> Core<S> {
     /// a round, and has written the pool back since.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file system refuses it. The pool is as good as before.
+    /// [`Error::Io`] if the file system refuses it. That does the pool no harm.
     pub fn trim(&self, most: u64) -> Result<Trimmed> {
-        // A close, a sync, a snapshot and a verification wait for this lock, and find all pages back.
+        // A close, a sync, a snapshot and a verification wait for this lock, so they find no pages
+        // out.
         let _write_back = self.memory.seam().lock(&self.write_back);
         self.gate.check()?;
         let Some(mapping) = self.trimmable() else { return Ok(Trimmed::All(0)) };
@@ -119,7 +120,7 @@ impl<S: Seam> Core<S> {
         free.iter().map(|pages| self.bytes_of(pages)).collect()
     }
 
-    /// Whether blocks of the file in `range` were given back, and not needed since.
+    /// Whether blocks of the file in `range` were given back and have not been needed since.
     pub fn is_given_back(&self, range: Range<u64>) -> bool {
         let end = self.geometry.pages_for(range.end).min(u32::MAX.into()) as u32;
         self.alloc.is_given(self, self.geometry.page_of(range.start)..end)
