@@ -1,4 +1,4 @@
-//! `micro`: one operation at a time, next to maps in DRAM.
+//! `micro`: one operation at a time, compared with maps in DRAM.
 //!
 //! A *turn* is one system with one number of threads, starting empty: load, insert, the reads and
 //! updates, remove. A *round* is one turn of each system. A ratio to a rival is computed within a
