@@ -54,8 +54,8 @@ impl Series {
         Ok((sum / f64::from(count.max(1)), count))
     }
 
-    /// Returns a sensor's last reading: the record with the greatest key up to the greatest one that
-    /// the sensor can have.
+    /// Returns a sensor's last reading: the record with the greatest key up to the greatest one
+    /// that the sensor can have.
     fn last(&self, sensor: u32) -> outlast::Result<Option<(u64, f64)>> {
         let found = self.readings.floor(&(sensor, u64::MAX))?;
         Ok(found.filter(|((of, _), _)| *of == sensor).map(|((_, time), value)| (time, value)))
