@@ -67,7 +67,7 @@ pub struct Row {
 /// Runs each number of threads, and prints a row for each thread.
 ///
 /// # Errors
-/// For invalid options; if an operation fails or returns a wrong result; if the pool is not sound
+/// If an option is invalid; if an operation fails or returns a wrong result; if the pool is not sound
 /// in the end, or does not hold the records that the threads left in it.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;

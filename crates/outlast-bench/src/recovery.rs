@@ -128,7 +128,7 @@ fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
 /// Measures all sizes, and prints a row for each.
 ///
 /// # Errors
-/// For invalid options, a child that fails, and a lookup that does not find what the child stored.
+/// If an option is invalid, if a child fails, or if a lookup does not find what the child stored.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let setup = Setup::plain(options.scheme, RecordForm::Inline, options.dir.clone(), options.seed);
     setup.check()?;
@@ -371,7 +371,7 @@ fn die_with_this(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // A parent that died before the call is not signalled.
+            // If the parent died before `prctl` was called, no signal comes.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
             }

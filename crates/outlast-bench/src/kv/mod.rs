@@ -238,7 +238,7 @@ type Results = BTreeMap<(Store, usize), Observed>;
 /// Measures all stores, and prints a row for each store and phase.
 ///
 /// # Errors
-/// For invalid options, a store that fails, and a wrong result.
+/// If an option is invalid, or if a store fails or returns a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let setup = &options.setup;

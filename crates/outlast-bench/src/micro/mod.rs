@@ -241,7 +241,7 @@ pub type Distributions = Vec<(Phase, usize, Kind, Latency)>;
 /// Measures all systems, and prints a row for each phase, number of threads and system.
 ///
 /// # Errors
-/// For invalid options, a system that fails, and a wrong result of any system.
+/// If an option is invalid, or if a system fails or returns a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distributions)> {
     options.check()?;
     let mut kinds = vec![Kind::Outlast];
