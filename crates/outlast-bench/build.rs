@@ -1,4 +1,4 @@
-//! Which commit the sources of this program and of the library are: `OUTLAST_COMMIT`.
+//! Sets `OUTLAST_COMMIT`: the commit of the sources of this program and of the library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn git(root: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 fn commit(root: &Path) -> Option<String> {
-    // A tree that was unpacked within some other one is not that one's commit.
+    // If the sources were unpacked inside another repository, its commit is not theirs.
     let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
     if top.canonicalize().ok()? != root.canonicalize().ok()? {
         return None;

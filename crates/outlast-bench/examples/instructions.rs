@@ -1,6 +1,6 @@
 //! Operations for `.ci/instructions` to count: one function for each record form and
-//! operation, of which callgrind counts the instructions. Run without it, it only checks
-//! the answers. Its argument is the scheme.
+//! operation, whose instructions callgrind counts. Without callgrind, the program only checks
+//! the results. Its argument is the scheme.
 
 use outlast::{Key, Map, MapOptions, Pool, PoolOptions, Scheme};
 use outlast_bench::keys::{ABSENT, Draw, Keys, belongs, value};
@@ -123,7 +123,7 @@ struct Counted<F: Form> {
     remove: fn(&MapOf<F>, &[u64]) -> usize,
 }
 
-/// What the background thread would have done: a step now and then, else levels of clevel pile up.
+/// Does what the background thread would do: a step now and then, or else clevel's levels pile up.
 fn rest(pool: &Pool, number: u64) {
     if number.is_multiple_of(16) {
         pool.step().unwrap();

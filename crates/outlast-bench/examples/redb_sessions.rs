@@ -23,7 +23,7 @@ type Id = [u8; 16];
 type Session = (u64, u64, u64);
 
 const TABLE: TableDefinition<'_, &Id, Session> = TableDefinition::new("sessions");
-/// The durability of a request. A durable commit for each would take a sync of the disk for each. A
+/// The durability of a request. A durable commit for each request would sync the disk each time. A
 /// prolonged session becomes durable with the next login or the next run of the reaper.
 const OF_REQUESTS: Durability = Durability::None;
 
@@ -73,7 +73,7 @@ impl Sessions {
         Ok(was_there)
     }
 
-    /// Removes what has expired, and returns how many sessions that were.
+    /// Removes the expired sessions, and returns how many there were.
     fn expire(&self, now: u64) -> Fallible<u64> {
         let transaction = self.0.begin_write()?;
         let expired;

@@ -21,7 +21,7 @@ const URLS: TableDefinition<'_, u64, &str> = TableDefinition::new("urls");
 const LINKS_OF: TableDefinition<'_, (u32, u64), u64> = TableDefinition::new("links of");
 /// How often each link was visited.
 const VISITS: TableDefinition<'_, u64, u64> = TableDefinition::new("visits");
-/// The durability of a visit. A durable commit for each would take a sync of the disk for each. A
+/// The durability of a visit. A durable commit for each visit would sync the disk each time. A
 /// visit becomes durable with the next link that is made.
 const OF_VISITS: Durability = Durability::None;
 

@@ -11,7 +11,7 @@ use outlast_bench::systems::{Kind, Medium, NodeSizes, Setup};
 use outlast_bench::{Fallible, counts};
 use std::path::PathBuf;
 
-/// Measures outlast next to what one would use instead. docs/benchmarks.md has the method.
+/// Measures outlast against what one would use instead. docs/benchmarks.md has the method.
 #[derive(Parser)]
 #[command(name = "outlast-bench", version)]
 pub(crate) struct Cli {
@@ -21,13 +21,13 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Throughput and latency of single operations, next to maps in DRAM.
+    /// Throughput and latency of single operations, compared with maps in DRAM.
     Micro(MicroArgs),
-    /// Inserts and lookups, next to embedded stores on the same file system.
+    /// Inserts and lookups, compared with embedded stores on the same file system.
     Kv(KvArgs),
     /// How full a table is while it grows by inserts alone.
     LoadFactor(LoadFactorArgs),
-    /// How full a table of group hashing is when it has to grow, beside a simulation.
+    /// How full a table of group hashing is when it has to grow, compared with a simulation.
     FirstFull(FirstFullArgs),
     /// How soon a pool returns its first result after its process was killed with SIGKILL.
     Recovery(RecoveryArgs),
@@ -197,8 +197,8 @@ pub(crate) struct MicroArgs {
     /// Number of additional rounds in which every operation is timed.
     #[arg(long, default_value_t = 1)]
     pub(crate) latency_rounds: usize,
-    /// The greatest number of operations of a phase in those rounds; inserts and removals are all
-    /// timed.
+    /// The greatest number of operations of a phase in those rounds. Inserts and removals are
+    /// always all timed.
     #[arg(long, default_value_t = 2_000_000)]
     pub(crate) latency_operations: u64,
     /// What to compare with: maps in DRAM (dashmap, papaya, scc, hashbrown; dashmap-u64, which
@@ -206,8 +206,8 @@ pub(crate) struct MicroArgs {
     /// order), and schemes.
     #[arg(long, value_delimiter = ',', default_values_t = Kind::MAPS.first().copied())]
     pub(crate) rival: Vec<Kind>,
-    /// Makes inserts, updates and removals in batches of 16, where a system has such calls. Latencies
-    /// of these phases are then those of a batch.
+    /// Makes inserts, updates and removals in batches of 16, where a system has such calls.
+    /// Latencies of these phases are then those of a batch.
     #[arg(long)]
     pub(crate) batched: bool,
     /// Phases; insert always runs. Default: all.
@@ -296,7 +296,7 @@ pub(crate) struct FirstFullArgs {
     /// Cells of both levels, one table for each number.
     #[arg(long, value_delimiter = ',', default_value = "1048576")]
     pub(crate) cells: Vec<u64>,
-    /// Number of rounds, each with another seed. The median counts.
+    /// Number of rounds, each with another seed. Results are medians.
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: u64,
     /// Seed of the keys and the hash function.

@@ -1,9 +1,9 @@
-//! `contention`: several threads change one map for a long time, and how each of them gets on.
+//! `contention`: the progress of each of several threads that change one map for a long time.
 //!
-//! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until the
-//! pool is full. Then the pool is closed. [`outlast::offline`] checks the file, and counts its records.
-//! After that the threads fill another pool, so the table grows all the time. A thread that waits for
-//! ever, or whose work another thread undoes, makes no progress.
+//! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until
+//! the pool is full. Then the pool is closed. [`outlast::offline`] checks the file, and counts its
+//! records. After that the threads fill another pool, so the table grows all the time. A thread
+//! that waits for ever, or whose work another thread undoes, makes no progress.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
@@ -54,11 +54,11 @@ pub struct Row {
     pub splits: u64,
     /// The thread's operations.
     pub operations: u64,
-    /// Its operations, divided by the average of all threads.
+    /// Its number of operations, divided by the average of all threads.
     pub share: f64,
-    /// The longest time that half of its operations took.
+    /// Half of its operations took at most this long.
     pub p50_ns: u64,
-    /// The same for 99.99 percent of them.
+    /// 99.99 percent of them took at most this long.
     pub p9999_ns: u64,
     /// Its longest operation.
     pub max_ns: u64,
@@ -67,8 +67,8 @@ pub struct Row {
 /// Runs each number of threads, and prints a row for each thread.
 ///
 /// # Errors
-/// For invalid options; if an operation fails or returns a wrong result; if the pool is not sound
-/// in the end, or holds other records than the threads left in it.
+/// If an option is invalid; if an operation fails or returns a wrong result; if the pool is not sound
+/// in the end, or does not hold the records that the threads left in it.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let Options { setup, records, seconds, .. } = options;
@@ -170,8 +170,8 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Does operations until its share of records is there, or the time is over. Returns how long they
-    /// took, and how many records are left.
+    /// Does operations until its share of records is there, or the time is over. Returns how long
+    /// they took, and how many records are left.
     fn fill(&self) -> Fallible<(Latency, u64)> {
         let keys = Keys::new(self.setup.seed);
         let key = |number: u64| keys.key(number * self.threads as u64 + self.thread as u64);

@@ -1,5 +1,5 @@
-//! `first-full`: how full a table that does not grow is when the first insert fails, beside a
-//! simulation.
+//! `first-full`: how full a table that does not grow is when the first insert fails, compared with
+//! a simulation.
 //!
 //! Group hashing as published does not grow. Here the first split of a table that begins with all
 //! of its segments stands for the first failed insert.
@@ -22,7 +22,7 @@ pub struct Options {
     pub group_sizes: Vec<u32>,
     /// Cells of the table, in each level half of them; one table for each number.
     pub cells: Vec<u64>,
-    /// Number of rounds, each with another seed. The median counts.
+    /// Number of rounds, each with another seed. Results are medians.
     pub rounds: u64,
     /// Seed of the keys and the hash function.
     pub seed: u64,
@@ -72,7 +72,7 @@ const STEP: u64 = 256;
 /// Fills the tables and prints how full they are.
 ///
 /// # Errors
-/// For invalid options, and as inserting into a map.
+/// If an option is invalid, or if an insert fails.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
     options.check()?;
     #[derive(Serialize)]
@@ -98,7 +98,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
             let filled: Fallible<Vec<u64>> =
                 seeds.clone().map(|seed| fill(group_size, cells, seed)).collect();
             let records = median(filled?);
-            // As many homes, and a second level that is smaller by a chunk.
+            // In the library's tables, the second level is smaller than the first by a chunk.
             let own = (second_chunks(group_size) * 8).into();
             let equal = group_size.into();
             let segments = cells / (2 * u64::from(group_size));

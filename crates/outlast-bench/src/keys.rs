@@ -1,9 +1,9 @@
 //! The keys and values of all workloads, computed where they are needed.
 //!
-//! Key number *i* is a hash of *i* and the seed that no other number has. So a range of numbers is
-//! a set of distinct keys, without an array of keys that would cost a cache miss of its own per
-//! operation. Values are computed from keys. They equal their key only with a chance of one in
-//! 2^64, and contain a version that updates change.
+//! Key number *i* is a hash of *i* and the seed, a different one for each *i*. So a range of
+//! numbers is a set of distinct keys, without an array of keys that would cost a cache miss of its
+//! own per operation. Values are computed from keys. They equal their key only with a chance of one
+//! in 2^64, and contain a version that updates change.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

@@ -104,7 +104,7 @@ impl Peak {
 /// Measures the load factors, and prints all samples (as JSON) and the peaks.
 ///
 /// # Errors
-/// For invalid options, and as inserting into a map.
+/// If an option is invalid, or if an insert fails.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
     options.check()?;
     #[derive(Serialize)]

@@ -98,7 +98,8 @@ fn run_micro(args: MicroArgs) -> Fallible {
     Ok(())
 }
 
-/// A run may take hours, and must not end with a file that cannot be written.
+/// Checks that the plot's file can be written. A run may take hours, and must not fail at its end
+/// because of that.
 fn check_plot(path: Option<&Path>) -> Fallible {
     if cfg!(not(feature = "plot")) && path.is_some() {
         return Err(refused("--plot: this build cannot (feature `plot`)"));

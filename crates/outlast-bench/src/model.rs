@@ -96,7 +96,7 @@ fn row(medium: &MediumFigures, counted: &counts::Row, base_ns: f64) -> Row {
     }
 }
 
-/// Counts operations, and prints what the model makes of the counts. `base_ns` is the time in
+/// Counts operations, and prints the model's figures for the counts. `base_ns` is the time in
 /// nanoseconds of an operation if nothing about the medium is slow.
 ///
 /// # Errors

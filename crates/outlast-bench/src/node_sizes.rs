@@ -109,7 +109,7 @@ struct Turn {
 /// Measures maps of all sizes, and prints a row for each.
 ///
 /// # Errors
-/// For invalid options, and as operations of a map. A wrong result is an error, too.
+/// If an option is invalid, or if an operation fails or returns a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     #[derive(Serialize)]

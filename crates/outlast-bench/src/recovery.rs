@@ -1,7 +1,7 @@
 //! `recovery`: how soon a pool returns results again after its process was killed.
 //!
-//! A child process fills a pool and says so. It goes on to insert and update records until the
-//! parent kills it with SIGKILL. The parent opens the pool and looks up a key. The file's
+//! A child process fills a pool and reports that. Then it inserts, updates and removes records
+//! until the parent kills it with SIGKILL. The parent opens the pool and looks up a key. The file's
 //! pages are in the page cache, as after any restart of a process. Then the parent closes
 //! the pool and repeats this with another child.
 //!
@@ -92,7 +92,8 @@ pub struct Row {
     pub answer_ms: f64,
     /// The longest such time.
     pub answer_ms_max: f64,
-    /// Time to read the bytes of the pool's file from the disk in one piece, median; after a reboot.
+    /// Time to read the bytes of the pool's file from the disk in one piece, median; after a
+    /// reboot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_ms: Option<f64>,
     /// The effect of threads, if opening reads all of the map.
@@ -127,7 +128,7 @@ fn map_of(pool: &Pool, scheme: Scheme) -> Fallible<Map<u64, u64>> {
 /// Measures all sizes, and prints a row for each.
 ///
 /// # Errors
-/// For invalid options, a child that fails, and a lookup that does not find what the child stored.
+/// If an option is invalid, if a child fails, or if a lookup does not find what the child stored.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let setup = Setup::plain(options.scheme, RecordForm::Inline, options.dir.clone(), options.seed);
     setup.check()?;
@@ -360,8 +361,8 @@ fn check(key: u64, found: Option<u64>) -> Fallible {
     }
 }
 
-/// Makes the child die with this program, however this program ends. The child accepts no other
-/// signals: those that ask a program to end are blocked here, and so in the child.
+/// Makes the child die with this program, however this program ends. The child gets none of the
+/// signals that ask a program to end: this program blocks them, and the child inherits that.
 fn die_with_this(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: between fork and exec, this only makes system calls.
@@ -370,7 +371,7 @@ fn die_with_this(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // A parent that died before the call is not signalled.
+            // If the parent died before `prctl` was called, no signal comes.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -433,7 +434,7 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64, journal: bool
     for key in (0..records).map(|number| keys.key(number)) {
         map.insert(&key, &value(key, 0))?;
     }
-    // A reboot may take back inserts that nothing has waited for.
+    // A reboot may undo inserts that nothing has waited for.
     if journal {
         pool.wait_durable()?;
     }

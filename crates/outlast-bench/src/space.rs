@@ -39,8 +39,8 @@ pub struct Row {
 /// and for the file.
 ///
 /// # Errors
-/// For invalid options, as the inserts, and if the walk finds damage or a different number of
-/// records.
+/// If an option is invalid, if an insert fails, and if the walk finds damage or a different number
+/// of records.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     let Options { setup, records } = options;
     setup.check()?;

@@ -1,5 +1,5 @@
-//! A command that gets a signal to end, in the middle of whatever it does, leaves no files and no
-//! processes, and ends by that signal.
+//! A command that a signal ends, in the middle of whatever it does, leaves no files and no
+//! processes, and its exit status names that signal.
 //!
 //! Each command starts with more work than it can do during the test.
 

@@ -1,4 +1,4 @@
-//! Loads many records at once, from lines of text: with several threads, and many records a call.
+//! Loads many records at once, from lines of text: with several threads, and many records per call.
 //!
 //! ```text
 //! cargo run --release --example bulk_load               # in a temporary directory
@@ -12,8 +12,8 @@ use std::thread;
 use std::time::Instant;
 
 const LINES: usize = 300_000;
-/// Records of one call. A few hundred are enough: what counts is that the memory accesses for
-/// different keys overlap.
+/// Records per call. A few hundred are enough for the memory accesses for different keys to
+/// overlap.
 const PER_CALL: usize = 1_000;
 
 /// What other programs would read from a file: a word, a tab and a number in each line.
@@ -31,8 +31,9 @@ fn load(words: &Map<str, u64>, lines: &[&str]) -> Result<usize, Box<dyn Error + 
             records.push((word, number.parse::<u64>()?));
         }
         let records: Vec<_> = records.iter().map(|(word, number)| (*word, number)).collect();
-        // Each record is durable by itself. If the process dies, start the load again: what was stored
-        // is stored again, with the same value. (`insert_many` would leave older values alone.)
+        // Each record is durable by itself. If the process dies, start the load again: it stores
+        // the same records again, with the same values. (`insert_many` would leave older values
+        // alone.)
         let was_there = words.put_many(&records)?;
         new += was_there.iter().filter(|was_there| !**was_there).count();
     }

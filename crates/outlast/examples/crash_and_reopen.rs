@@ -1,5 +1,5 @@
-//! Starts itself as a child process that moves money between accounts, kills the child with SIGKILL,
-//! opens the pool again, and shows that nothing is missing.
+//! Starts itself as a child process that moves money between accounts, kills the child with
+//! SIGKILL, opens the pool again, and shows that nothing is missing.
 //!
 //! ```text
 //! cargo run --release --example crash_and_reopen              # in a temporary directory
@@ -33,8 +33,8 @@ impl Bank {
         Ok(Bank { pool, balances, transfers })
     }
 
-    /// Moves money. A crash leaves all three changes or none. Any number of threads may call this: if a
-    /// balance was changed since it was read, the batch is not made, and this begins again.
+    /// Moves money. A crash leaves all three changes or none. Any number of threads may call this:
+    /// if a balance was changed since it was read, the batch is not made, and this begins again.
     fn transfer(&self, number: u64, from: u64, to: u64, amount: i64) -> outlast::Result<()> {
         loop {
             let mut batch = self.pool.batch();
@@ -68,15 +68,15 @@ impl Bank {
     }
 }
 
-/// What the child does until it is killed: makes transfers, and reports each one after it.
+/// The child's work until it is killed: makes transfers, and reports each one when it is complete.
 fn transfer_for_ever(path: &Path) -> Result<(), Box<dyn Error>> {
     let bank = Bank::open(path)?;
     let begin = bank.transfers.last()?.map_or(1, |(number, _)| number + 1);
     for number in begin.. {
         let from = number % ACCOUNTS;
         bank.transfer(number, from, (from + 1 + number % 7) % ACCOUNTS, (number % 50) as i64)?;
-        // On an ordinary disk, a power loss is another matter than the death of the process. There,
-        // a journal (`PoolOptions::journal`) and `Pool::wait_durable` would come before the report.
+        // To survive a power loss on an ordinary disk as well, this would need a journal
+        // (`PoolOptions::journal`), and a call of `Pool::wait_durable` before the report.
         writeln!(std::io::stdout(), "{number}")?;
     }
     Ok(())
@@ -98,7 +98,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut child = command.arg("--child").arg(&path).stdout(Stdio::piped()).spawn()?;
         let reports = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let (mut count, mut reported) = (0, 0);
-        // The pipe still has reports after the kill. Each is of a transfer that had been made.
+        // After the kill, there are still reports in the pipe, each of a complete transfer.
         for line in reports.lines() {
             reported = line?.parse()?;
             count += 1;
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let bank = Bank::open(&path)?;
         println!("  opened in {:.1?}", start.elapsed());
         let last = bank.check()?;
-        // The last transfer may have been made and not reported.
+        // The last transfer may be complete, but not reported.
         assert!(count >= REPORTED && (reported..=reported + 1).contains(&last), "{last}");
         bank.pool.verify()?.ensure_sound()?;
         println!("  {last} transfers, all accounts are right, the pool is sound");

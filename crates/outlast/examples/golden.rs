@@ -1,4 +1,4 @@
-//! Writes the golden pool of a format, once for each. See `tests/golden.rs`.
+//! Writes the golden pool of a format and a scheme. It is run once for each. See `tests/golden.rs`.
 //!
 //! ```text
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh

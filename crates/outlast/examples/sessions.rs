@@ -22,8 +22,8 @@ const LIFETIME: u64 = 15 * 60;
 
 type Id = [u8; 16];
 
-/// The struct is stored as its bytes. `zerocopy`'s derives make sure that it has no padding and that
-/// all bytes are valid.
+/// The struct is stored as its bytes. `zerocopy`'s derives make sure that it has no padding and
+/// that all bytes are valid.
 #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Session {
@@ -47,9 +47,9 @@ impl Sessions {
 
     /// Prolongs a session and returns it, unless it has expired.
     fn request(&self, id: &Id, now: u64) -> outlast::Result<Option<Session>> {
-        // `alter` is atomic. The closure gets the value, if there is one, and returns what is to
-        // take its place; `None` removes it. It runs again if another thread was faster, so it
-        // should do nothing else.
+        // `alter` is atomic. The closure gets the value, if there is one, and returns the value to
+        // replace it; `None` removes it. It runs again if another thread was faster, so it should
+        // have no side effects.
         self.0.alter(id, |session| {
             let session = session.filter(|session| session.expires > now)?;
             Some(Session { expires: now + LIFETIME, requests: session.requests + 1, ..*session })
@@ -60,10 +60,10 @@ impl Sessions {
         self.0.delete(id)
     }
 
-    /// Removes what has expired, and returns how many sessions that were.
+    /// Removes the expired sessions, and returns how many there were.
     fn expire(&self, now: u64) -> outlast::Result<u64> {
-        // A session that is prolonged at this very moment is judged again by its new time. A `get`
-        // followed by a `remove` would throw such a session away.
+        // If a session is prolonged at this very moment, its new time is checked too. A `get`
+        // followed by a `remove` would remove such a session.
         self.0.retain(|_, session| session.expires > now)
     }
 }

@@ -35,7 +35,7 @@ impl Series {
         Ok(Series { pool, readings, hours })
     }
 
-    /// Stores what all sensors measured at a moment. Each reading stands for itself, so no batch is
+    /// Stores what all sensors measured at a moment. The readings are independent, so no batch is
     /// needed, and `put_many` is faster.
     fn record(&self, time: u64, values: &[f64]) -> outlast::Result<()> {
         let keys: Vec<Place> = (0..).map(|sensor| (sensor, time)).take(values.len()).collect();
@@ -54,7 +54,8 @@ impl Series {
         Ok((sum / f64::from(count.max(1)), count))
     }
 
-    /// Returns a sensor's last reading: the greatest key that is not above the greatest it can have.
+    /// Returns a sensor's last reading: the record with the greatest key up to the greatest one
+    /// that the sensor can have.
     fn last(&self, sensor: u32) -> outlast::Result<Option<(u64, f64)>> {
         let found = self.readings.floor(&(sensor, u64::MAX))?;
         Ok(found.filter(|((of, _), _)| *of == sensor).map(|((_, time), value)| (time, value)))
@@ -66,8 +67,8 @@ impl Series {
         if mean.1 == 0 {
             return Ok(());
         }
-        // All or nothing: a crash must neither lose the hour nor leave it in both maps, where it would
-        // count twice.
+        // All or nothing: a crash must neither lose the hour nor leave it in both maps, where it
+        // would count twice.
         let mut batch = self.pool.batch();
         batch.put(&self.hours, &(sensor, hour), &mean)?;
         for reading in self.readings.range((sensor, hour)..(sensor, hour + HOUR)) {

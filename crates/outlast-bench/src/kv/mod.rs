@@ -1,10 +1,10 @@
-//! `kv`: outlast next to embedded stores on the same file system. Every row names the failures that
-//! a change survives.
+//! `kv`: outlast compared with embedded stores on the same file system. Every row names the
+//! failures that a change survives.
 //!
 //! Each store makes every operation a transaction of its own, as a server needs before it answers a
 //! client. Each store is measured with what it promises per operation, and again with the least
-//! that it can be told to promise. A store that waits for the disk on every insert makes few of
-//! them, so inserts end after a given time.
+//! that it can be told to promise. A store that waits for the disk on every insert makes few
+//! inserts, so they end after a given time.
 
 mod library;
 mod promise;
@@ -118,8 +118,8 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// For inserts: bytes written to the disk per insert, with everything that was in the page cache
-    /// at their end.
+    /// For inserts: bytes written to the disk per insert, with everything that was in the page
+    /// cache at their end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.
@@ -187,8 +187,8 @@ impl Seen {
     }
 
     /// Runs operations in all threads of a team until there are enough or time is up. `ready` makes
-    /// a thread's operation from the thread's number; the operation is told the number of each turn,
-    /// no two turns with the same. Returns the numbers of the turns of each thread.
+    /// a thread's operation from the thread's number. Each call of an operation gets a number that
+    /// no other call gets. Returns the numbers that each thread has used.
     fn measure<O: FnMut(u64) -> Fallible>(
         &mut self,
         threads: usize,
@@ -238,7 +238,7 @@ type Results = BTreeMap<(Store, usize), Observed>;
 /// Measures all stores, and prints a row for each store and phase.
 ///
 /// # Errors
-/// For invalid options, a store that fails, and a wrong result.
+/// If an option is invalid, or if a store fails or returns a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let setup = &options.setup;

@@ -1,4 +1,4 @@
-//! `micro`: one operation at a time, next to maps in DRAM.
+//! `micro`: one operation at a time, compared with maps in DRAM.
 //!
 //! A *turn* is one system with one number of threads, starting empty: load, insert, the reads and
 //! updates, remove. A *round* is one turn of each system. A ratio to a rival is computed within a
@@ -241,7 +241,7 @@ pub type Distributions = Vec<(Phase, usize, Kind, Latency)>;
 /// Measures all systems, and prints a row for each phase, number of threads and system.
 ///
 /// # Errors
-/// For invalid options, a system that fails, and a wrong result of any system.
+/// If an option is invalid, or if a system fails or returns a wrong result.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Row>, Distributions)> {
     options.check()?;
     let mut kinds = vec![Kind::Outlast];

@@ -55,7 +55,8 @@ pub enum Phase {
     #[serde(rename = "mix_insert_5")]
     #[value(name = "mix_insert_5")]
     MixInsert5,
-    /// Removal of the records of the load and of `insert`, in an order other than that of insertion.
+    /// Removal of the records of the load and of `insert`, in an order other than that of
+    /// insertion.
     Remove,
 }
 

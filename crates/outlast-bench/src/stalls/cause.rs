@@ -1,4 +1,4 @@
-//! What an insert waited for, as the readings around it tell.
+//! Infers what an insert waited for from the readings around it.
 
 use crate::usage::ThreadUsage;
 use outlast::Growth;
@@ -123,7 +123,7 @@ fn cause_of(slow: &Slow) -> Cause {
     // The readings themselves take a few microseconds at worst.
     let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
     match slow {
-        // Whatever else it did, most of the time did not go into that.
+        // Most of the time did not go into whatever else it did.
         Slow { preemptions: 1.., waits: 0, .. } if off_processor => Cause::Preemption,
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,

@@ -6,10 +6,10 @@
 //! readings show what the insert did or waited for. With several threads, splits and growth may be
 //! another thread's.
 //!
-//! A control run then takes the same readings around as many turns of a loop that does nothing for
-//! as long as an insert took on average. Both runs watch a clock for the same total time. So timer
-//! interrupts, and whatever else stops a thread on this machine, affect both equally often. Any
-//! excess of the inserts, in the same bins of time, is their own.
+//! A control run then takes the same readings around as many turns of an idle loop, each as long as
+//! an insert took on average. Both runs watch a clock for the same total time. So timer interrupts,
+//! and whatever else stops a thread on this machine, affect both equally often. If a bin of times
+//! has more inserts than turns of the control run, the excess is the inserts' own.
 
 mod cause;
 
@@ -209,7 +209,7 @@ impl Seen {
 /// Measures all schemes, and prints the distribution, the groups by cause, and the slowest inserts.
 ///
 /// # Errors
-/// For invalid options, and as the inserts.
+/// If an option is invalid, or if an insert fails.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Group>> {
     options.check()?;
     #[derive(Serialize)]
@@ -331,7 +331,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
     Seen::merged(threads, options.slowest)
 }
 
-/// As [`insert`], but with a loop that does nothing for `spin_ns` nanoseconds per turn.
+/// As [`insert`], but with an idle loop of `spin_ns` nanoseconds per turn.
 fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
     let (threads, _) = team::run(options.threads, |thread| {
         let mut seen = Seen::new(options.slowest)?;

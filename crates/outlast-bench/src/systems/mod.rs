@@ -1,8 +1,8 @@
 //! The systems being measured: the library, and the maps in DRAM that one would use instead.
 //!
 //! A measurement is a [`Job`], written once over [`System`] and compiled for each system, so that
-//! none pays for a call that another does not make. No system is told how many records to expect:
-//! all begin empty and grow.
+//! none pays for dynamic dispatch. No system is told how many records to expect: all begin empty
+//! and grow.
 
 mod library;
 #[cfg(feature = "maps")]
@@ -43,8 +43,8 @@ pub trait System: Send + Sync {
         Ok(())
     }
 
-    /// Changes many records, in their order, and appends to `done` whether each was changed. Systems
-    /// without batched changes make them one by one.
+    /// Changes many records, in their order, and appends to `done` whether each was changed.
+    /// Systems without batched changes make them one by one.
     fn change_many(
         &self,
         hand: &mut Hand,
@@ -94,7 +94,7 @@ pub enum Many {
     Remove,
 }
 
-/// The space that a system uses, as far as only the system itself can tell.
+/// The space that a system uses, so far as only the system itself can report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Room {
     /// Records per record slot.

@@ -37,8 +37,8 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
             check_spread(ours);
             check_percentiles(ours);
             assert_eq!(ours["guarantee"], "process death");
-            // No system uses more processor time than the processors have. The median of two rounds is
-            // their mean, so it has to be compared with the mean of the times that they took.
+            // No system uses more processor time than the processors have. The median of two rounds
+            // is their mean, so it has to be compared with the mean of the times that they took.
             assert_eq!(ours["rounds"], 2);
             let took: f64 =
                 ["/mops_min", "/mops_max"].iter().map(|of| 500.0 / number(ours, of)).sum();
@@ -65,7 +65,7 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
         assert_eq!(number(insert, "/records") as u64, RECORDS);
         let load = number(insert, "/load_factor");
         assert!((0.3..1.0).contains(&load), "{insert}");
-        // A slot takes 16 bytes, and its share of a bucket's 256 bytes is 256 / 14.
+        // A slot takes 16 bytes.
         assert!(number(insert, "/bytes_per_record/pool") > 16.0 / load);
         assert!(number(insert, "/bytes_per_record/file") > 16.0 / load);
         // Bucket metadata is two bytes per slot, in DRAM.

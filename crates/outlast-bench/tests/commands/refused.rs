@@ -1,4 +1,4 @@
-//! Arguments that cannot be are refused by name, before anything is said.
+//! Invalid arguments are refused by name, before any other output.
 
 use super::bench;
 
