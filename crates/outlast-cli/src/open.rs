@@ -220,7 +220,7 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
         Error::PossiblyTorn { reason, damaged_copy } => {
             let but = damaged_copy.map_or_else(String::new, |damage| {
                 format!(
-                    " (so says one header copy; the other, which may be newer, is damaged {damage})"
+                    " (according to one header copy; the other, which may be newer, is damaged {damage})"
                 )
             });
             let again = match reason {

@@ -272,7 +272,9 @@ impl From<Damage> for Error {
 /// Qualifies the reason of [`Error::PossiblyTorn`] where only one copy of the header is whole.
 fn only_copy_says(damaged_copy: &Option<Damage>) -> String {
     damaged_copy.as_ref().map_or_else(String::new, |damage| {
-        format!(" (so says one header copy; the other, which may be newer, is damaged {damage})")
+        format!(
+            " (according to one header copy; the other, which may be newer, is damaged {damage})"
+        )
     })
 }
 

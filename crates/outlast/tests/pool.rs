@@ -258,7 +258,7 @@ fn maps_are_what_they_were_created_as() {
     assert!(matches!(pool.drop_map("none"), Err(Error::NoSuchMap { .. })));
     let of_another_scheme = MapOptions::new().scheme(Scheme::Clevel).stash_buckets(2);
     let refused = pool.map_with::<u64, u64>("new", &of_another_scheme).unwrap_err().to_string();
-    assert!(refused.contains("stash_buckets is no option of the scheme clevel"), "{refused}");
+    assert!(refused.contains("stash_buckets is not an option of the scheme clevel"), "{refused}");
     for options in [MapOptions::new().stash_buckets(3), MapOptions::new().bucket_bits(7)] {
         let invalid = pool.map_with::<u64, u64>("new", &options);
         assert!(matches!(invalid, Err(Error::Invalid { .. })));

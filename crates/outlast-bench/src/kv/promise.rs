@@ -87,22 +87,22 @@ impl Store {
         };
         match self {
             Store::Outlast | Store::OutlastSync if medium != Medium::PageCache => {
-                let text = "process death; power loss, were the file on PM";
-                promise(true, false, "all, were it on PM", text)
+                let text = "process death; power loss, if the file were on PM";
+                promise(true, false, "all, if it were on PM", text)
             }
             Store::Outlast => promise(true, false, "the last snapshot", "process death"),
             // A pool that is dirty at the power loss is refused as possibly torn.
             Store::OutlastSync => promise(
                 true,
                 false,
-                "all, if idle by then",
-                "process death; power loss while nothing is being changed",
+                "all, unless during a change",
+                "process death; power loss, unless during a change",
             ),
             Store::OutlastJournal => promise(
                 true,
                 false,
-                "all but about 10 ms",
-                "process death; power loss, but for about 10 ms",
+                "all except about the last 10 ms",
+                "process death; power loss, except about the last 10 ms",
             ),
             Store::OutlastWait => promise(true, true, "all", "power loss"),
             Store::Redb | Store::Lmdb | Store::Fjall => promise(true, true, "all", "power loss"),

@@ -33,7 +33,7 @@ impl Medium {
     pub fn guarantee(self) -> String {
         match self {
             Medium::PageCache => "process death".into(),
-            Medium::EmulatedPm { .. } => "process death; power loss, were the file on PM".into(),
+            Medium::EmulatedPm { .. } => "process death; power loss, if the file were on PM".into(),
             Medium::Journal => "process death; power loss, after 10 ms or a wait".into(),
         }
     }

@@ -72,7 +72,7 @@ pub trait System: Send + Sync {
         found: &mut Vec<(u64, u64)>,
     ) -> Fallible {
         let _ = (hand, from, records, found);
-        Err("a system that keeps no order was asked for a range".into())
+        Err("range scan on an unordered system".into())
     }
 
     /// Returns the load factor with `records` records, and the space that the system uses outside
@@ -377,7 +377,7 @@ fn with_map<F: Form, J: Job>(kind: Kind, setup: &Setup, job: J) -> Fallible<J::O
     let build = crate::form::OurBuild::new(setup.seed)?;
     match kind {
         Kind::Outlast | Kind::Scheme(_) | Kind::Journaled => {
-            Err(Failure::from("outlast is no map in DRAM"))
+            Err(Failure::from("outlast is not a map in DRAM"))
         }
         Kind::Dashmap | Kind::DashmapU64 => job.run(&maps::Dashmap::<F>::new(build)),
         Kind::Papaya => job.run(&maps::Papaya::<F>::new(build)),

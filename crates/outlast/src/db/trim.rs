@@ -117,7 +117,7 @@ impl Trimmer {
             tracing::debug!(%error, "no free space is given back");
             self.phase = Phase::Never;
         } else {
-            tracing::warn!(%error, "giving free space back");
+            tracing::warn!(%error, "giving free space back failed");
             (self.phase, self.next) = (Phase::Look, now + PAUSE_MAX);
         }
     }

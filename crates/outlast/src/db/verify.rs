@@ -48,7 +48,7 @@ impl Verification {
             return Ok(());
         }
         let leaked = || {
-            let found = format!("{} bytes of others", self.leaked_bytes.unwrap_or(0));
+            let found = format!("{} leaked bytes", self.leaked_bytes.unwrap_or(0));
             Damage::new(0, "only blocks that a map owns or that are free", found)
         };
         Err(self.all_damage().next().cloned().unwrap_or_else(leaked).into())

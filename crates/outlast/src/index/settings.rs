@@ -53,7 +53,7 @@ impl Settings {
         match self.values.into_keys().next() {
             None => Ok(()),
             Some(name) => {
-                let why = format!("{name} is no option of the scheme {scheme}");
+                let why = format!("{name} is not an option of the scheme {scheme}");
                 Err(Error::Invalid { what: "map options", why })
             }
         }

@@ -332,7 +332,7 @@ impl Journal {
         let failures = state.failures;
         while state.done < target {
             if state.ended || state.stop {
-                return Err(Error::NotOpen("it was closed before that was durable"));
+                return Err(Error::NotOpen("it was closed before the changes were durable"));
             }
             // The first of them may have begun before this call.
             if state.failures >= failures + 2
@@ -432,7 +432,7 @@ impl Journal {
             self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
         }
         if let Err(error) = writer.append(&turn.change) {
-            tracing::warn!(%error, "writing the journal");
+            tracing::warn!(%error, "writing the journal failed");
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
             let mut state = lock(&self.state);
             state.failures += 1;

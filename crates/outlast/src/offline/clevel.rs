@@ -99,7 +99,7 @@ impl Walk<'_, '_> {
         }
         if self.features & 1 == 0 {
             let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
         // Offset, a mark that is ignored here, a count, and a checksum folded to 8 bits.
         let low = words[0] & ((1 << 56) - 1) & !(1 << 48);
@@ -216,7 +216,7 @@ impl Walk<'_, '_> {
                 }
                 let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
                 if !seen.insert(node) {
-                    return Err(bad("one that the chain has passed already".into()));
+                    return Err(bad("one that occurred earlier in the chain".into()));
                 }
                 let words = self.image.words(node, NODE_BYTES / 8)?;
                 if words[0] != identity(NODE, 0, node) {

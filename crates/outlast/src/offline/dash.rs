@@ -105,7 +105,7 @@ impl Walk<'_, '_> {
                 return Err(bad("an odd offset".into()));
             }
             if !seen.insert(node) {
-                return Err(bad("one that the chain has passed already".into()));
+                return Err(bad("one that occurred earlier in the chain".into()));
             }
             let words = self.image.words(node, NODE_BYTES / 8)?;
             if words[0] != identity(NODE, 0, node, 0) {

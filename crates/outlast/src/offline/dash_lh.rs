@@ -80,7 +80,7 @@ impl Walk<'_, '_> {
             .ok_or_else(|| bad("a shape of segments", format!("{config:?}")))?;
         if self.features & FEATURE == 0 {
             let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
         let (depth, first, arrays) = self.dash_directory(place, words[0])?;
         let turn = words[1];

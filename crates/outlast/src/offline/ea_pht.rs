@@ -105,7 +105,7 @@ impl Walk<'_, '_> {
         };
         if self.features & FEATURE == 0 {
             let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
         let root = |number: u64, word: u64| {
             unpack(number, word).map_err(|_| {

@@ -60,7 +60,7 @@ impl Walk<'_, '_> {
         };
         if self.features & FEATURE == 0 {
             let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
         let (mut at, depth) = unpack(0, word)
             .map_err(|_| Damage::new(place, "the first segment's offset", format!("{word:#x}")))?;

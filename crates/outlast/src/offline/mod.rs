@@ -507,7 +507,7 @@ fn walk_image<'r>(
         walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
     }
     if header.words[field::DIRTY] & LACKS_ROOT != 0 {
-        let expected = "all roots that there were at the last clean end";
+        let expected = "all roots of the last clean close";
         walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
     }
     walk.check_later_pages()?;

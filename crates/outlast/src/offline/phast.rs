@@ -75,7 +75,7 @@ impl Walk<'_, '_> {
         let features = if leaves.sealed { 6 } else { 2 };
         if self.features & features != features {
             let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header that tells of maps of this scheme", found));
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {

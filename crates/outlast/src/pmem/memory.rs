@@ -149,7 +149,7 @@ impl<S: Seam> Memory<S> {
         Damage::new(
             offset,
             format!("{bytes} aligned bytes inside the {} of the pool", self.len()),
-            "an offset outside or unaligned",
+            "an offset that is out of bounds or not aligned",
         )
     }
 

@@ -114,7 +114,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     let lost = lost_slot(core, told as u32)?;
     let expected = match differs {
         true => format!("roots whose commit words have the checksum {:#x}", told as u32),
-        false => "all roots that there were at the last clean end".into(),
+        false => "all roots of the last clean close".into(),
     };
     let damage = Damage::new(root_offset(lost).raw(), expected, format!("{commits:#x}"));
     Ok(Some((lost, damage)))

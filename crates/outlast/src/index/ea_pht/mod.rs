@@ -473,7 +473,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing.cloned().unwrap_or_else(|| {
             // In a damaged file, two maps can share a table.
             let segment = self.current().segment(self.current().index(hash));
-            let found = "one with the mark of another map";
+            let found = "a table that another map uses too";
             let damage = Damage::new(self.root.raw(), "a table of its own", found);
             (segment.low, segment.high(), damage)
         })

@@ -268,5 +268,5 @@ impl<S: Seam, R: Record> Group<S, R> {
 #[cold]
 fn too_many(segment: Segment) -> Damage {
     let found = "more records than that";
-    Damage::new(segment.offset, "as many records as its cells hold", found)
+    Damage::new(segment.offset, "records that fit the segment's cells", found)
 }

@@ -359,7 +359,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // No thread can find the new leaf, so no operation may return that its keys are absent.
             self.set_damaged(&closed, &error);
-            tracing::warn!(%error, "a leaf that was split cannot be entered");
+            tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
         }
         let bitmap = &self.header(offset).head.bitmap;
@@ -683,7 +683,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.set_damaged(&right, &error);
             // Nothing owns its space now, and the allocator does not know that.
             core.note_unfreeable();
-            tracing::warn!(%error, "a leaf that was merged cannot be taken out");
+            tracing::warn!(%error, "a merged leaf could not be removed from its node");
             right.dead = false;
             return Ok(());
         }

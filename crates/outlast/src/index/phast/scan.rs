@@ -485,7 +485,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
         let found = format!("one from {:?} to {:?}", edges.low, edges.high);
-        Damage::new(offset, "a leaf behind the last one", found)
+        Damage::new(offset, "a leaf after the previous one", found)
     }
 
     /// Returns the keys that bound a leaf. The result must be validated.

@@ -26,7 +26,7 @@ impl Journal {
                     Ok(()) => RETRY.0,
                     Err(Error::NotOpen(_)) => return,
                     Err(error) => {
-                        tracing::warn!(%error, "a checkpoint of the journal");
+                        tracing::warn!(%error, "a checkpoint of the journal failed");
                         due = Instant::now() + pause;
                         (pause * 2).min(RETRY.1)
                     }

@@ -305,7 +305,7 @@ impl<S: Seam> Core<S> {
             header.write(&self.memory, &points::HEADER_DIRTY)
         };
         if let Err(error) = noted.and_then(|()| self.backing.sync_header()) {
-            tracing::warn!(%error, "a failed write-back is noted in memory alone");
+            tracing::warn!(%error, "a failed write-back could be recorded only in memory");
         }
     }
 
@@ -484,7 +484,7 @@ impl<S: Seam> Core<S> {
             self.mark_dirty_controlled()?;
         }
         let held = self.gate.hold(seam)?;
-        let _lent = held.lend().ok_or(Error::NotOpen("the thread is just ending"))?;
+        let _lent = held.lend().ok_or(Error::NotOpen("the calling thread is exiting"))?;
         change()
     }
 

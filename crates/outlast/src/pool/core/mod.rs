@@ -284,9 +284,9 @@ impl<S: Seam> Core<S> {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
             core.at_rest.store(restored, Ordering::Relaxed);
             if !restored {
-                let found = format!("{} bytes that are no such state", saved.1);
+                let found = format!("{} bytes that cannot be decoded", saved.1);
                 core.saved_damage = Some(Damage::new(saved.0, "a saved free state", found));
-                tracing::warn!("saved free state is damaged; space is traced instead");
+                tracing::warn!("the saved free state is damaged; tracing the space instead");
             }
         }
         core.find_holes()?;

@@ -370,7 +370,9 @@ impl<S: Seam> Core<S> {
         }
         let free = self.geometry.offset_of(self.alloc.stats(self).free_pages);
         let note = match (self.epochs().limbo_bytes(), self.epochs().pins()) {
-            (0, _) if free >= bytes => Some(format!("{free} bytes are free, in shorter pieces")),
+            (0, _) if free >= bytes => {
+                Some(format!("{free} bytes are free, but in smaller pieces"))
+            }
             (0, _) => None,
             (held, 1) => Some(format!("1 guard keeps {held} bytes from reuse")),
             (held, pins) => Some(format!("{pins} guards keep {held} bytes from reuse")),
