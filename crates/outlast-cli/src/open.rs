@@ -3,12 +3,14 @@
 use crate::args::CreateArgs;
 use crate::failure::Failure;
 use crate::place;
+use crate::progress;
 use crate::text::{self, Column};
 use outlast::{
-    Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme,
-    TornReason,
+    Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, ReclaimState,
+    RecordForm, Scheme, TornReason,
 };
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The least free space, in bytes, with which a pool is created.
 const LEAST_SPACE_BYTES: u64 = 16 << 20;
@@ -78,6 +80,20 @@ pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure>
     // SAFETY: as in `to_read`.
     let pool = unsafe { options(journal).open(path) };
     pool.map_err(|e| about(path, e))
+}
+
+/// Closes a pool that was opened for writing. Finishes the reclaim after a crash first: otherwise it would
+/// never end in a pool that only short commands write to.
+pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
+    let bar = progress::spinner("reclaiming the space that a crash has left");
+    while pool.stats().reclaim == ReclaimState::Running {
+        // The pool's own thread does steps as well. At times, there is only something to wait for.
+        if !pool.step().unwrap_or(false) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    bar.finish_and_clear();
+    Ok(pool.close()?)
 }
 
 /// Options that give the pool a journal, if asked to.

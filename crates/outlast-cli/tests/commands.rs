@@ -541,6 +541,34 @@ fn a_reader_that_leaves_is_no_error() {
     }
 }
 
+/// The next command that writes finishes what the kill has left, however short it is.
+#[test]
+fn a_load_that_is_killed_leaves_nothing_pending_for_long() {
+    let place = Place::new();
+    let mut load = command()
+        .arg("--pool")
+        .arg(place.pool())
+        .arg("load")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = load.stdin.take().unwrap();
+    for n in 0..100_000 {
+        writeln!(input, "key {n}\tvalue {n}").unwrap();
+    }
+    input.flush().unwrap();
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let reclaim = || place.run(["stat", "--json"]).expect(0).objects()[0]["reclaim"].clone();
+    assert_eq!(reclaim(), "pending");
+    place.run(["put", "one", "more"]).expect(0);
+    assert_eq!(reclaim(), "done");
+    place.run(["verify"]).expect(0);
+    let count = place.run(["count"]).expect(0);
+    assert!(count.text().trim().replace(',', "").parse::<u64>().unwrap() > 90_000);
+}
+
 #[test]
 fn types_of_programs_that_keep_their_order_are_shown_and_taken() {
     let place = Place::new();

@@ -17,7 +17,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &DelArgs, out: &mut Output) -> Resu
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;
     let before = map.remove(&key)?;
     drop(map);
-    pool.close()?;
+    open::close(pool)?;
     let Some(before) = before else {
         return Err(Failure::NotFound(format!("no key {}", args.key.display())));
     };

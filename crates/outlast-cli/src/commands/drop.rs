@@ -11,7 +11,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &DropArgs, out: &mut Output) -> Res
     let pool = open::to_write(&open::path(pool)?)?;
     let dropped = pool.drop_map(&args.map).map_err(|error| open::no_such_map(&pool, error));
     // The pool is closed in any case, so that it can be copied.
-    let closed = pool.close();
+    let closed = open::close(pool);
     dropped?;
     closed?;
     out.object(&json!({"event": "drop", "name": args.map}))?;

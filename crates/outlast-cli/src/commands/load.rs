@@ -49,7 +49,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     };
     bar.finish_and_clear();
     drop(map);
-    let closed = pool.close();
+    let closed = open::close(pool);
     let seconds = start.elapsed().as_secs_f64();
     let loaded = inserted + replaced;
     if let Err(failure) = result {

@@ -16,7 +16,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &PutArgs, out: &mut Output) -> Resu
     let (pool, map) = target.make()?;
     let before = map.put(&key, &value)?;
     drop(map);
-    pool.close()?;
+    open::close(pool)?;
     let before = before.map(|before| values.json(&before));
     out.object(&json!({"event": "put", "key": keys.json(&key), "before": before}))
 }

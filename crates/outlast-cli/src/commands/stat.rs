@@ -98,7 +98,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;
     out.line(format!("huge pages  {huge}"))?;
     let goes_on = match stats.reclaim {
-        ReclaimState::Running => ": it runs while a program has the pool open for writing",
+        ReclaimState::Running => ": the next command that writes finishes it",
         _ => "",
     };
     out.line(format!("reclaim     {}{goes_on}", reclaim(&stats.reclaim)))?;
