@@ -1,5 +1,5 @@
-//! A watchdog over cases. It catches panics, and names a case that does not end or ends by a signal
-//! before the process ends.
+//! A watchdog over cases. It catches panics. If a case does not end, or a signal ends it, the
+//! watchdog prints the name of the case before the process ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
