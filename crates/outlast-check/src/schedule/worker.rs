@@ -55,7 +55,7 @@ pub(super) fn scanned<R: Form>(
     batch.iter().map(record).collect()
 }
 
-/// Looks up a key, by each way in turn.
+/// Looks up a key in the way that `way` chooses.
 fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u64>, Asked> {
     let bytes = R::nth_key(key);
     let asked = R::key_of(&bytes);
@@ -70,7 +70,8 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u
     }
 }
 
-/// Makes a call on an index. Lookups take each way in turn.
+/// Makes a call on an index. `way` chooses how a lookup is made, and whether a change wants the
+/// previous value.
 ///
 /// # Errors
 /// If the index fails or returns a value that no thread wrote, or if a change of a present key does
