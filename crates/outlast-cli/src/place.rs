@@ -43,8 +43,8 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
     Ok(())
 }
 
-/// Refuses to copy the pool `from` to a path that names it, or something else that is there already.
-/// `replace` allows that to be a file.
+/// Fails if `to`, where the pool `from` is to be copied, is the pool itself or exists already. With
+/// `replace`, it may be an existing file.
 pub(crate) fn check_copy(from: &Path, to: &Path, replace: bool) -> Result<(), Failure> {
     if to.as_os_str() == "-" {
         let why = "a copy cannot be written to standard output; for a file of this name, write ./-";

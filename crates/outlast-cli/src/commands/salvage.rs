@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
     let broken = open::to_salvage(from)?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
-    // Before anything is made: these maps must be there.
+    // Check that these maps exist before anything is created.
     for name in &args.map {
         if !broken.maps().iter().flatten().any(|info| info.name == *name) {
             return Err(open::no_such_map(&broken, Error::NoSuchMap { name: name.clone() }));
