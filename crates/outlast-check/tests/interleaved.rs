@@ -82,7 +82,7 @@ fn growth_hides_no_record_from_the_trace() {
         let (file, capacity, key) = about_to_grow(scheme, &alive);
         beside_the_trace(&file, capacity, &alive, &|session| {
             session.change("m", key, Do::Insert(key + 700_000)).unwrap();
-            // In Dash-LH, an overflow node brings two splits of small segments.
+            // In Dash-LH, an overflow node causes four splits.
             assert!(session.grown("m").unwrap() >= 1);
         });
     }

@@ -20,8 +20,8 @@ fn assert_holds_all(place: &Path, returned: u64) {
     assert_holds(&pool, 0..held);
 }
 
-/// Without the segments that the base needs, the next power loss would lose what a wait has
-/// confirmed.
+/// Working on without the segments that the base needs would lose, at the next power loss, what a
+/// wait has confirmed.
 #[test]
 fn a_working_file_is_not_used_without_its_segments() {
     let place = tempfile::tempdir().unwrap();

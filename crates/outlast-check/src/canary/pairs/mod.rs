@@ -314,7 +314,7 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
             for (i, &fence) in fences.iter().enumerate() {
-                // Stop as soon after the fence as the other thread does not have to wait.
+                // Stop at the first moment after the fence at which the other thread need not wait.
                 let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
                 for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
                 {
