@@ -21,17 +21,18 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Builds what crashes of recorded runs can leave, reopens it, and checks it.
     Explore(ExploreArgs),
-    /// Does every flush and fence wrong, one at a time; the suite must notice each mutant.
+    /// Leaves out or misplaces each flush and fence, one at a time; the suite must notice each
+    /// mutant.
     Canaries(CanaryArgs),
     /// Puts published bugs into the library, one at a time; the harness must find each.
     Planted(PlantedArgs),
-    /// Kills a process that works on a pool, again and again. Says nothing about flushes.
+    /// Kills a process that works on a pool, again and again. This does not test flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes if its process is killed again and again.
     Growth(GrowthArgs),
     /// Holds a reference into a pool for a long time, while the pool is updated.
     Guard(GuardArgs),
-    /// Fills a pool that cannot grow, kills its process, and inserts at once.
+    /// Fills a pool that cannot grow, kills its process, and inserts right after reopening it.
     Full(PlaceArgs),
     /// Runs a few threads in chosen interleavings with crashes, and checks their histories.
     Schedule(ScheduleArgs),
@@ -67,10 +68,10 @@ pub(crate) struct RunArgs {
     /// The medium: any that has no journal, or one with a journal.
     #[arg(long, value_enum, default_value_t = MediumName::Plain)]
     pub(crate) medium: MediumName,
-    /// Only this scenario; for the medium journal.
+    /// Only this scenario, for the medium journal.
     #[arg(long)]
     pub(crate) scenario: Option<String>,
-    /// The first round, each of which has other keys; for the medium journal.
+    /// The first round, for the medium journal. Each round has other keys.
     #[arg(long, default_value_t = 0)]
     pub(crate) round: u64,
     /// How much to try.
@@ -105,7 +106,7 @@ pub(crate) struct PlaceArgs {
     /// The scheme of the map.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     pub(crate) scheme: Scheme,
-    /// Where to put the pool, which is removed in the end.
+    /// Where to put the pool, which is removed at the end.
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -332,7 +333,7 @@ pub(crate) struct TortureArgs {
     pub(crate) journal: bool,
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
-    /// Where to put the pool, which is removed in the end.
+    /// Where to put the pool, which is removed at the end.
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
 }
@@ -365,7 +366,7 @@ pub(crate) struct GrowthArgs {
     /// Gives all records one size.
     #[arg(long)]
     pub(crate) even: bool,
-    /// Where to put the pools, which are removed in the end.
+    /// Where to put the pools, which are removed at the end.
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
 }

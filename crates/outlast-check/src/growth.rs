@@ -65,7 +65,8 @@ fn options() -> PoolOptions {
 
 type BytesMap = Map<[u8], [u8]>;
 
-/// Segments, or a first level, of 16 buckets, where the scheme has such: small against the pool.
+/// Returns options for segments, or a first level, of 16 buckets if the scheme has that setting:
+/// small compared with the pool.
 pub(crate) fn map_options(scheme: Scheme) -> MapOptions {
     let options = MapOptions::new().scheme(scheme);
     if scheme.has_setting("bucket_bits") { options.bucket_bits(4) } else { options }
@@ -124,7 +125,7 @@ fn live(map: &BytesMap, options: &Options, life: u64) -> Checked {
 /// Runs the workload in both ways.
 ///
 /// # Errors
-/// If an operation fails, or the pool is not sound in the end.
+/// If an operation fails, or the pool is not sound at the end.
 pub fn run(options: &Options) -> Checked<Summary> {
     let uncrashed = {
         let path = options.dir.join("uncrashed.pool");

@@ -15,7 +15,7 @@ const VALUE_BYTES: usize = 200;
 pub struct Summary {
     /// Updates made meanwhile.
     pub updates: u64,
-    /// Bytes that the guard kept from reuse in the end.
+    /// Bytes that the guard kept from reuse at the end.
     pub held_bytes: u64,
     /// Bytes that the pool grew by meanwhile.
     pub grown_bytes: u64,

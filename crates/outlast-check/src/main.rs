@@ -398,7 +398,7 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs in a directory of its own inside the requested one, and removes that directory in the end.
+/// Runs in a directory of its own inside the requested one, and removes that directory at the end.
 fn in_place(dir: Option<PathBuf>, run: impl FnOnce(&Path) -> Checked) -> ExitCode {
     let within = dir.unwrap_or_else(std::env::temp_dir);
     match tempfile::tempdir_in(&within) {

@@ -246,7 +246,7 @@ mod tests {
     use outlast::pool::core::{Core, CoreOptions};
 
     /// Makes four stores in a thread that stops before the third. Returns what `meanwhile`
-    /// returned, and how many stores were made in the end.
+    /// returned, and how many stores were made at the end.
     fn four_stores<T>(
         stops: &Stops,
         meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T,

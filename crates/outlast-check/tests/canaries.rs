@@ -1,5 +1,5 @@
-//! Every commit point does what its row declares. The suite notices every flush and fence that is
-//! done wrong, or the table of harmless mutants has it.
+//! Checks that every commit point does what its row declares, and that the suite notices every
+//! flush and fence that is done wrong, unless the table of harmless mutants lists it.
 
 use outlast_check::canary::{Budget, Fate, run};
 use outlast_check::suite::Half;
@@ -7,14 +7,14 @@ use outlast_check::suite::Half;
 #[test]
 fn every_flush_and_fence_is_needed_or_said_not_to_be() {
     for (index, (scheme, form)) in Half::Second.pairs().enumerate() {
-        // The pool's own points once are enough: the pool is the same under each scheme.
+        // The pool's own points are tried once: the pool is the same under each scheme.
         let budget = Budget { pool: index == 0, ..Budget::default() };
         let report = run(scheme, form, &budget, |_, _| ());
         println!("{}", report.table());
         assert!(report.is_good(), "{}", report.failures());
         let own = if budget.pool { report.points } else { scheme.commit_points().len() };
         assert!(own >= 2 && report.killed() > own);
-        // Harmless mutants have been tried, with images.
+        // Harmless mutants must have been tried, with crash images.
         for (canary, fate) in &report.fates {
             if let Fate::Equivalent { images, .. } = fate {
                 assert!(*images > 100, "{canary}: {images} images");

@@ -12,7 +12,7 @@ fn every_command_has_the_name_that_scripts_use() {
     let output = Command::new(env!("CARGO_BIN_EXE_outlast-check")).arg("--help").output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    // Each name stands two columns in; the lines that go on with its description stand further in.
+    // A name is indented by two columns, and the further lines of its description by more.
     let names = listed
         .take_while(|line| !line.is_empty())
         .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())

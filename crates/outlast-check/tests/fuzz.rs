@@ -1,7 +1,7 @@
-//! A few mutants of each scheme, on every build.
+//! Tries a few mutants of each scheme, on every build.
 //!
-//! Goal: verification tells the truth, see `outlast_check::fuzz`. For the long run there is a
-//! command: `outlast-check fuzz --scheme S --mutants 20000`.
+//! Goal: verification tells the truth, see `outlast_check::fuzz`. A long run is a command:
+//! `outlast-check fuzz --scheme S --mutants 20000`.
 
 use outlast::Scheme;
 use outlast_check::fuzz::Fuzzer;
@@ -11,7 +11,7 @@ fn verification_tells_the_truth_about_damaged_pools() {
     for &scheme in Scheme::ALL {
         let summary = Fuzzer::new(scheme, 7).run(200, 2, |_, _| {});
         assert_eq!(summary.failures, Vec::<String>::new());
-        // Neither verdict is rare.
+        // Both verdicts must occur often.
         assert!(summary.sound > 20 && summary.sound < 150, "{scheme}: {} sound", summary.sound);
     }
 }

@@ -86,12 +86,12 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
                 image.clean || (before ^ word) >> (64 - depth) == 0
             }
         }
-        // A mark that may be left there means nothing after a crash.
+        // A mark may be left there, and means nothing after a crash.
         What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
         What::Context { .. } | What::Level { .. } | What::ReadyLevel => true,
         What::ChainNode if index == 0 => true,
         What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
-        // Marks void a slot, as a crash does, or mean nothing.
+        // A mark makes the slot void, as a crash does, or means nothing.
         What::ClevelSlot => (image.word(word_offset) ^ word) << 2 != 0 && image.clean,
         // The kind of a state, and the priority of an insert that is over, are not covered.
         What::ClevelRecord if index == 0 => (image.word(word_offset) ^ word) >> 46 == 0,
@@ -100,7 +100,7 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
         What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } | What::Turn => true,
         What::PhtRoot | What::PhtTable | What::PhtArea | What::PhtLink => true,
-        // Where no segment is yet, an array has any content.
+        // An array may hold anything where no segment is yet.
         What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
@@ -200,7 +200,7 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             image.regions.iter().filter(|r| r.what == What::Node).map(|r| r.offset).collect();
         let mut covering: Vec<Option<usize>> = vec![None; image.bytes.len()];
         for (r, region) in image.regions.iter().enumerate() {
-            // A live slot is inside its bucket and counts as itself.
+            // A live slot is inside its bucket, and is a region of its own.
             if matches!(region.what, What::Bucket { .. }) {
                 continue;
             }

@@ -74,7 +74,7 @@ fn about_to_grow(scheme: Scheme, alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
 }
 
 /// Growth moves a record while a trace runs, for example when a split takes it back from the stash.
-/// The trace has already read the one place and reads the other later.
+/// The trace may have read the new place already, and read the old one later.
 #[test]
 fn growth_hides_no_record_from_the_trace() {
     let alive = alive();
@@ -82,7 +82,7 @@ fn growth_hides_no_record_from_the_trace() {
         let (file, capacity, key) = about_to_grow(scheme, &alive);
         beside_the_trace(&file, capacity, &alive, &|session| {
             session.change("m", key, Do::Insert(key + 700_000)).unwrap();
-            // In Dash-LH, an overflow node brings two splits of small segments.
+            // In Dash-LH, an overflow node causes four splits.
             assert!(session.grown("m").unwrap() >= 1);
         });
     }

@@ -14,7 +14,7 @@ fn a_power_loss_leaves_a_cut_that_is_no_older_than_what_was_confirmed() {
     }
 }
 
-/// Those that are noticed within a few lives.
+/// The mutants that are noticed within a few lives.
 #[test]
 fn mutants_of_the_journal_are_noticed() {
     let budget = Budget { images: 1, lives_of_mutant: 12, ..Budget::quick() };

@@ -1,7 +1,7 @@
 //! The version lock and the epochs, in every order that the memory model allows.
 //!
-//! Method: the library's own files are compiled here a second time, with loom's atomics, and each a
-//! third time with an ordering taken away, which the tests must notice.
+//! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
+//! are compiled a third time with an ordering taken away, which the tests must notice.
 
 #![allow(
     clippy::duplicate_mod,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_outlast-check");
 
-/// In these tests processes are killed in the middle of their work. How far a process has come by
-/// then depends on what else runs, so the tests take turns.
+/// Makes the tests take turns. They kill processes in the middle of their work, and how far a
+/// process has come by then depends on what else runs.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|e| e.into_inner())

@@ -72,7 +72,7 @@ fn each_kind_of_tampering_is_found() {
             assert!(at_rest.is_err(), "{form}, at rest");
             assert!(under_load.is_err(), "{form}, under load");
         }
-        // Iteration finds a key that came from nowhere.
+        // Iteration finds a key that nobody inserted.
         let (at_rest, _) = tampered(form, |map| {
             let key = match form {
                 RecordForm::Inline => 100_000u64.to_le_bytes().to_vec(),

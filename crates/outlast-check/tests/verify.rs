@@ -99,8 +99,8 @@ fn a_changed_bit_of_a_leaf_is_noticed() {
     }
 }
 
-/// Opening makes a directory for the deepest segment, so no file may make it believe in a depth that
-/// takes all memory.
+/// Opening allocates a directory for the deepest segment, so no file may make it believe in a depth
+/// that takes all memory.
 #[test]
 fn a_forged_depth_is_noticed() {
     for image in small_images(Scheme::Group) {
@@ -338,8 +338,8 @@ fn a_table_of_too_many_buckets_is_noticed() {
     assert!(tables >= 3, "{tables}");
 }
 
-/// A pool that a kill has left with the log of a batch that was under way. Its maps `a` (inline) and `b`
-/// (byte strings) are in the slots 0 and 1, and have the key 1 with the value 10.
+/// Returns a pool that a kill left with the log of an unfinished batch. Its maps `a` (inline) and
+/// `b` (byte strings) are in the slots 0 and 1, and have the key 1 with the value 10.
 fn with_log(scheme: Scheme, changes: &[u8], edit: impl FnOnce(&mut [u8], u64)) -> Vec<u8> {
     let store = create(1, 12);
     for (name, form) in [("a", RecordForm::Inline), ("b", RecordForm::Bytes)] {
@@ -410,11 +410,11 @@ fn a_batch_that_a_kill_has_cut_short_is_made() {
         assert!(Verdicts::of(&bytes, &ALIVE).unwrap().all_sound(), "{scheme}");
         let store = open(&bytes, &ALIVE).unwrap();
         assert_eq!((value(&store, "a"), value(&store, "b")), (Some(20), None), "{scheme}");
-        // The next open does not make it again.
+        // The next open does not apply the batch again.
         change(&store.open_map("a").unwrap(), Some(30));
         let store = open(&bytes_of(&store), &ALIVE).unwrap();
         assert_eq!(value(&store, "a"), Some(30), "{scheme}");
-        // Without the feature, the word is an unused one.
+        // Without the feature bit, the batch word counts as unused.
         let unused = with_log(scheme, &whole, |bytes, _| {
             for copy in HEADER_OFFSETS {
                 let at = copy + field::READ_ONLY_COMPATIBLE as u64 * 8;

@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Accept,
     /// Check the pool and copy it; the copy is cleanly closed
     Snapshot(SnapshotArgs),
-    /// Copy the pool, also while another process uses it, if it has a journal; the copy is cleanly
+    /// Copy the pool, even while another process uses it if it has a journal; the copy is cleanly
     /// closed and has no journal
     Backup(BackupArgs),
     /// Copy all that can be read of a damaged pool into a new one, and list what cannot
@@ -131,8 +131,8 @@ pub(crate) struct DemoArgs {
     /// Seed for everything random except the system's timing [default: random]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Give the pool a journal, and let the power fail after some of the kills, as far as that can be
-    /// simulated
+    /// Give the pool a journal, and simulate a power loss after some of the kills, as far as
+    /// possible
     #[arg(long)]
     pub(crate) journal: bool,
     /// Keep the pool at the end
@@ -237,7 +237,7 @@ pub(crate) struct RangeArgs {
     /// Ordered maps only: end before this key
     #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
     pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this; in a map without order, all records are read for that
+    /// Only keys that begin with this; in a map without order, this reads all records
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["from", "to"])]
     pub(crate) prefix: Option<OsString>,
 }
@@ -260,7 +260,7 @@ pub(crate) struct ScanArgs {
     /// Read a pool that a power loss may have torn
     #[arg(long)]
     pub(crate) accept_possibly_torn: bool,
-    /// Go on after damage; report each damaged place, and exit with 3 in the end
+    /// Continue after damage; report each damaged place, and exit with 3 at the end
     #[arg(long)]
     pub(crate) skip_damaged: bool,
     /// Also print records whose checksum does not match
@@ -320,7 +320,7 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct SnapshotArgs {
     #[command(flatten)]
     pub(crate) copy: BackupArgs,
-    /// Copy the pool without a check; an existing file is not replaced then
+    /// Copy the pool without a check; this never replaces an existing file
     #[arg(long)]
     pub(crate) no_verify: bool,
 }

@@ -32,7 +32,8 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Opens a pool for reading. Nothing is written to it, unless it has to be completed first.
+/// Opens a pool for reading. Nothing is written to it unless it must first be completed from its
+/// journal.
 pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Failure> {
     let pool = to_read_if_free(path, accept_possibly_torn)?;
     pool.ok_or_else(|| about(path, Error::Locked))

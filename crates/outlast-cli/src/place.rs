@@ -43,9 +43,9 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
     Ok(())
 }
 
-/// Refuses to copy the pool `from` to a path that names it, or something else that is there already.
-/// `replace` allows that to be a file.
-pub(crate) fn check_copy(from: &Path, to: &Path, replace: bool) -> Result<(), Failure> {
+/// Fails if `to`, where the pool `from` is to be copied, is the pool itself or exists already. With
+/// `force`, it may be an existing file; `None` stands for a command that replaces none.
+pub(crate) fn check_copy(from: &Path, to: &Path, force: Option<bool>) -> Result<(), Failure> {
     if to.as_os_str() == "-" {
         let why = "a copy cannot be written to standard output; for a file of this name, write ./-";
         return Err(Failure::Usage(why.into()));
@@ -59,10 +59,11 @@ pub(crate) fn check_copy(from: &Path, to: &Path, replace: bool) -> Result<(), Fa
     if !there.is_file() {
         return Err(Failure::Failed(format!("{to} exists and is not a regular file")));
     }
-    if !replace {
-        return Err(Failure::Failed(format!("{to} exists already; --force replaces it")));
+    match force {
+        Some(true) => Ok(()),
+        Some(false) => Err(Failure::Failed(format!("{to} exists already; --force replaces it"))),
+        None => Err(Failure::Failed(format!("{to} exists already"))),
     }
-    Ok(())
 }
 
 #[cfg(test)]

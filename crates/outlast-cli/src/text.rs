@@ -141,7 +141,7 @@ impl Column {
         }
     }
 
-    /// Returns whether the values are byte strings, of which one can begin like another.
+    /// Returns whether the values are byte strings, so that one can be a prefix of another.
     pub(crate) fn is_text(&self) -> bool {
         !self.word && matches!(self.kind, Kind::Str | Kind::Bytes)
     }
@@ -260,7 +260,7 @@ impl Column {
         let text = self.plain(bytes);
         let mut rest = &text[..];
         if text.starts_with(BYTE_ORDER_MARK) {
-            // At the beginning of a file, it would not be read as part of the key.
+            // At the beginning of a file, a byte order mark would not be read as part of the key.
             line.extend(b"\\xef");
             rest = &text[1..];
         }

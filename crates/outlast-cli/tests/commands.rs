@@ -332,7 +332,7 @@ fn a_pool_in_use_is_locked() {
     for args in [&["get", "k"][..], &["put", "k", "w"], &["verify"]] {
         assert!(place.run(args).expect(1).err.contains("in use"));
     }
-    // What its file says can be told.
+    // `stat` still prints what the file publishes.
     pool.map::<u64, u64>("counts").unwrap().put(&1, &1).unwrap();
     let stat = place.run(["stat", "--json"]).expect(0).objects();
     assert_eq!(

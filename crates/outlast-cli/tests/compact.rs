@@ -180,7 +180,8 @@ fn a_pool_in_use_is_refused() {
     let pool = open(&path);
     assert!(compact([&path]).expect(1).err.contains("in use"));
     pool.close().unwrap();
-    // What another compaction is writing is left alone. What one has left is removed.
+    // A file that another compaction is writing is left alone. One that a compaction has left is
+    // removed.
     let other = place.path("test.pool.compacting");
     let unfinished = create(&options(), &other);
     assert!(compact([&path]).expect(1).err.contains("being compacted"));

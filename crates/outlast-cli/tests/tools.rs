@@ -29,7 +29,7 @@ fn without_a_name_no_pool_is_made() {
     let pool = place.pool();
     run(&["put", "k", "v"], Some(pool.as_os_str())).expect(0);
     assert_eq!(place.run(["get", "k"]).expect(0).text(), "v\n");
-    // The argument decides.
+    // The argument takes precedence.
     let other = place.path("other.pool");
     let args = ["--pool", other.to_str().unwrap(), "put", "k", "other"];
     run(&args, Some(pool.as_os_str())).expect(0);
@@ -152,7 +152,7 @@ fn terminals_get_control_characters_escaped() {
     let place = Place::new();
     place.run(["put", "k", "\u{1b}[31mred\u{7}\ttab"]).expect(0);
     place.run(["put", "--map", "a\u{1b}\nb", "k", "v"]).expect(0);
-    // Anything but a terminal gets the bytes.
+    // If the output is not a terminal, the bytes are printed as they are.
     assert_eq!(place.run(["get", "--map", "main", "k"]).expect(0).out, b"\x1b[31mred\x07\ttab\n");
     let on_terminal = |args: &[&str]| {
         let (mut ours, mut theirs) = (0, 0);

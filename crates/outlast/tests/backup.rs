@@ -7,14 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Threads of the process that writes.
+/// The number of threads of the process that writes.
 const THREADS: usize = 2;
-/// Records of each thread that are replaced in turn.
+/// The number of records of each thread, which it replaces in turn.
 const RING: u64 = 1_000;
-/// Each thread adds a record after so many operations.
+/// Each thread adds a record after this many operations.
 const GROWS: u64 = 64;
 
-/// Options with which checkpoints follow each other closely.
+/// Returns options with which checkpoints follow each other closely.
 fn options(place: &Path) -> PoolOptions {
     let journal = JournalOptions::new()
         .interval(Duration::from_millis(1))
@@ -39,10 +39,10 @@ fn backup(place: &Path, to: &Path) -> outlast::Result<outlast::Backup> {
     unsafe { options(place).backup(place.join("a.pool"), to) }
 }
 
-/// Opens a backup as what it must be: a clean pool without a journal.
+/// Opens a backup, which must be a clean pool without a journal.
 fn opened(path: &Path) -> Pool {
     let copied = path.with_extension("copied");
-    // A copy of a pool that is not clean is refused.
+    // Open a copy of it: a copy of a pool that is not clean is refused.
     std::fs::copy(path, &copied).unwrap();
     // SAFETY: no one else uses the file.
     let pool = unsafe { PoolOptions::new().open(copied).unwrap() };
@@ -58,7 +58,7 @@ fn key(thread: usize, number: u64) -> u64 {
     (thread as u64) << 32 | number
 }
 
-/// Operation `n` of a thread.
+/// Does operation `n` of a thread.
 fn step(ring: &Map<u64, u64>, grown: &Map<u64, u64>, thread: usize, n: u64) {
     ring.put(&key(thread, n % RING), &n).unwrap();
     if n.is_multiple_of(GROWS) {
@@ -94,8 +94,8 @@ fn prefix_of(pool: &Pool, thread: usize) -> u64 {
 /// The path for a child process of one of the tests.
 const CHILD: &str = "OUTLAST_TEST_CHILD";
 
-/// The child: each thread does its operations in order, from where the pool is, and says which are
-/// durable.
+/// The child process: each thread continues its operations where the pool ends, and reports which
+/// are durable.
 #[test]
 fn child() {
     let Some(place) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
@@ -214,7 +214,7 @@ fn the_files_of_a_process_that_died_are_backed_up() {
         let copy = opened(to);
         [0, 1].map(|thread| prefix_of(&copy, thread))
     };
-    // With the working file, everything is there; without it, what was durable.
+    // With the working file, the backup has everything; without it, what was durable.
     let to = place.path().join("b.pool");
     assert!(!backup(place.path(), &to).unwrap().in_use);
     let all = held(&to);
@@ -258,7 +258,7 @@ fn a_backup_replaces_neither_its_pool_nor_one_that_is_open() {
     let open = unsafe { PoolOptions::new().create(&other).unwrap() };
     assert!(matches!(backup(place.path(), &other), Err(Error::Locked)));
     open.close().unwrap();
-    // What a process left unfinished when it died is removed.
+    // A file that a process left unfinished when it died is removed.
     let unfinished = place.path().join(".outlast-0123456789abcdef.snapshot");
     std::fs::write(&unfinished, "half of it").unwrap();
     map(&pool, "ring").insert(&1, &2).unwrap();

@@ -75,7 +75,7 @@ fn what_a_batch_refuses_it_refuses_whole() {
     pool.drop_map("gone").unwrap();
     assert!(matches!(batch.commit(), Err(Error::MapDropped)));
     assert_eq!(map.get(&1).unwrap(), None);
-    // A batch that no block holds.
+    // A batch that does not fit in any block.
     let mut batch = pool.batch();
     batch.put(&map, &1, &1).unwrap();
     for key in 0..5_u8 {
@@ -123,7 +123,7 @@ fn a_batch_whose_requirements_do_not_hold_changes_nothing() {
     }
 }
 
-/// Transfers that require what they were computed from lose and make no money.
+/// Transfers that require what they were computed from neither lose nor make money.
 #[test]
 fn transfers_between_threads_keep_the_sum() {
     const ACCOUNTS: u64 = 8;
@@ -162,7 +162,7 @@ fn transfers_between_threads_keep_the_sum() {
     }
 }
 
-/// The log has a place, and the records have not.
+/// There is space for the log, but not for the records.
 #[test]
 fn a_batch_that_does_not_fit_is_taken_back() {
     for options in everything() {
@@ -174,8 +174,7 @@ fn a_batch_that_does_not_fit_is_taken_back() {
             map.put(&key, &key).unwrap();
             texts.put(&key, &[7; 1000]).unwrap();
         }
-        // A reference keeps replaced blocks from reuse, which must not keep the batch from being taken
-        // back.
+        // A reference keeps replaced blocks from reuse. The batch must be taken back all the same.
         let kept = texts.get_ref(&0).unwrap().unwrap();
         let before: Vec<_> = texts.iter().map(Result::unwrap).collect();
         let mut refused = 0;
@@ -190,7 +189,7 @@ fn a_batch_that_does_not_fit_is_taken_back() {
             match batch.commit() {
                 Ok(held) => {
                     assert!(held);
-                    // Back to the beginning.
+                    // Restore the initial contents.
                     for key in 0..100 {
                         map.put(&key, &key).unwrap();
                         texts.put(&key, &[7; 1000]).unwrap();
@@ -215,8 +214,8 @@ fn a_batch_that_does_not_fit_is_taken_back() {
     }
 }
 
-/// No other thread changes a record between the changes of a batch. So two records that batches set to
-/// one value never differ in the end, and an addition is never lost.
+/// No other thread changes a record between the changes of a batch. So two records that batches set
+/// to one value never end up different, and an addition is never lost.
 #[test]
 fn batches_do_not_mix_with_other_changes() {
     for options in everything() {

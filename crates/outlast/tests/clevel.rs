@@ -1,5 +1,5 @@
 //! What clevel promises of its levels: how full they are when one is added, how many there are, and
-//! that they go when the table empties.
+//! that they are dropped when the table empties.
 
 use outlast::{IndexStats, MapOptions, Pool, PoolOptions, RawMap, Scheme};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,7 +63,8 @@ fn levels_stay_few_under_a_steady_load() {
 }
 
 /// Two inserting threads and the background thread compete for the processors. How many levels pile
-/// up depends on which thread gets one, and is printed. In the end all extra levels are gone.
+/// up depends on which thread gets one; the test prints the number. At the end, all extra levels
+/// are gone.
 #[test]
 fn levels_that_pile_up_with_real_threads_are_emptied() {
     const EACH: u64 = 750_000;

@@ -91,8 +91,8 @@ fn every_read_of_a_closed_pool_fails() {
         assert!(is_closed(words.stats()), "{scheme}");
         assert!(is_closed(words.iter().next().unwrap()), "{scheme}: a new iterator");
         assert!(is_closed(texts.iter().next().unwrap()), "{scheme}: a new iterator");
-        // Whatever an iterator has read is valid. Then it ends with the error, unless it had read
-        // everything.
+        // An iterator still returns what it has read. Then it ends with the error, unless it had
+        // read everything.
         let ends = |rest: Vec<bool>| {
             let failed = rest.iter().position(|failed| *failed);
             assert_eq!(failed.map_or(999, |at| at + 1), rest.len(), "{scheme}");

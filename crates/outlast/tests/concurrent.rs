@@ -184,7 +184,7 @@ fn sums_are_exact() {
     Scheme::ALL.iter().copied().for_each(sums);
 }
 
-/// Threads add to one counter, which another one removes again and again.
+/// Threads add to one counter, which another thread removes again and again.
 fn sums(scheme: Scheme) {
     let pool = pool();
     let inline = pool.map_with::<u64, i64>("inline", &small(scheme)).unwrap();
@@ -202,7 +202,7 @@ fn sums(scheme: Scheme) {
                     assert!(inline.sub(&7, n - 1).unwrap() >= 0);
                     let sum = blocks.add("seven", n.into()).unwrap();
                     assert!(sum >= n.into());
-                    // Makes and removes keys next to the counters.
+                    // Make and remove keys next to the counters.
                     let other = (n + 100).cast_unsigned();
                     inline.alter(&other, |found| found.is_none().then_some(0)).unwrap();
                 }
@@ -227,13 +227,13 @@ fn a_reaper_removes_no_session_that_was_refreshed() {
     Scheme::ALL.iter().copied().for_each(reaper);
 }
 
-/// Sessions are refreshed while a reaper removes the expired ones. A session that was refreshed to
-/// a time that has not come yet must still be there, with that time.
+/// Sessions are refreshed while a reaper removes the expired ones. A session whose new end is still
+/// in the future must be there, with that end.
 fn reaper(scheme: Scheme) {
     let pool = pool();
     const SESSIONS: u64 = 40;
     const LIVES: u64 = 300;
-    /// How a test works with the sessions of one record form.
+    /// How the test works with the sessions of one record form.
     struct Sessions<'m> {
         refresh: &'m (dyn Fn(u64, u64) + Sync),
         reap: &'m (dyn Fn(u64, u64) -> bool + Sync),
@@ -242,7 +242,7 @@ fn reaper(scheme: Scheme) {
     let inline = pool.map_with::<u64, u64>("inline", &small(scheme)).unwrap();
     let blocks = pool.map_with::<str, [u8]>("blocks", &small(scheme)).unwrap();
     let name = |session: u64| format!("session {session}");
-    // Values of several sizes that begin with the end.
+    // Values of several sizes that begin with the session's end.
     let bytes = |end: u64| end.to_le_bytes().repeat(1 + end as usize % 5);
     let end_of = |bytes: &[u8]| bytes.first_chunk().map_or(0, |end| u64::from_le_bytes(*end));
     let forms = [
@@ -277,13 +277,13 @@ fn reaper(scheme: Scheme) {
                 let (now, working, reaped) = (&now, &working, &reaped);
                 s.spawn(move || {
                     let (begun, mut lives) = (Instant::now(), 0);
-                    // The reaper may get a processor late.
+                    // The reaper may have to wait for a processor.
                     while (lives < LIVES || reaped.load(Ordering::SeqCst) < 50)
                         && begun.elapsed() < Duration::from_secs(60)
                     {
                         lives += 1;
                         for session in (t..SESSIONS).step_by(2) {
-                            // Many sessions end shortly before they are refreshed.
+                            // Many sessions expire shortly before they are refreshed.
                             let end = now.load(Ordering::SeqCst) + SESSIONS * 3 / 4;
                             (sessions.refresh)(session, end);
                             let found = (sessions.end)(session);
@@ -358,7 +358,8 @@ fn a_function_may_use_the_pool_and_panic() {
     }
 }
 
-/// Thousands of keys with one full hash are slow, but all are there, and the directory stays small.
+/// Thousands of keys with the same full hash are slow, but all are there, and the directory stays
+/// small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {
     Scheme::ALL.iter().copied().for_each(keys_with_one_hash);
@@ -388,7 +389,8 @@ fn keys_with_one_hash(scheme: Scheme) {
             assert_eq!(map.get(&same(n + SAME)).unwrap(), None);
         }
         let stats = map.stats().unwrap();
-        // In a deep directory, the number of segments is an estimate. Each split makes one of them.
+        // With a deep directory, the number of segments is an estimate. Each split makes one
+        // segment.
         let segments = stats.segments.max(stats.splits);
         assert!(stats.directory_entries <= 64 * segments, "{stats:?}");
         assert_eq!(map.iter().count() as u64, 2 * SAME);
@@ -444,7 +446,7 @@ fn maps_come_and_go(scheme: Scheme) {
         }
     });
     // The background thread may still hold a map for which it began a step. Until it lets go, the
-    // map's blocks are in use. At no moment are they leaked.
+    // map's blocks count as in use. They never count as leaked.
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         while pool.step().unwrap() {}
@@ -460,7 +462,7 @@ fn maps_come_and_go(scheme: Scheme) {
 }
 
 /// A lookup reads again if a change of another record may have disturbed it. It must not do so for
-/// ever: here each read takes longer than the changes are apart.
+/// ever: here each read takes longer than the interval between the changes.
 #[test]
 fn a_long_value_is_read_beside_constant_changes() {
     for &scheme in Scheme::ALL {

@@ -11,8 +11,8 @@ use std::fs;
 
 /// Keys from here on have one hash. It begins with 10100 and then 1.
 const CROWD: u64 = 1 << 32;
-/// The keys of one hash that fit a segment and five overflow nodes. Before there is a sixth, the turn is
-/// at the segment 10100, and the split would move all of them.
+/// The keys of one hash that fit a segment and five overflow nodes. Before the sixth, the turn is
+/// at segment 10100, and its split would move all of them.
 const FIVE_NODES: u64 = 4 * SLOTS as u64 + 5 * NODE_BUCKETS as u64 * SLOTS as u64;
 
 fn crowd(pool: &Pool, keys: std::ops::Range<u64>) {
@@ -27,21 +27,21 @@ fn splits(pool: &Pool) -> u64 {
     pool.raw_map("m").unwrap().growth().unwrap().splits
 }
 
-/// The segment stays behind its turn. Verification must not take that for a split that was lost, even
-/// where the new half's place still holds the header of another map's segment.
+/// The segment stays behind its turn. Verification must not mistake that for a lost split, even if
+/// the place of the new half still holds the header of another map's segment.
 #[test]
 fn a_pool_in_which_a_split_found_no_space_is_sound() {
     let (_dir, path) = dir();
     let options = PoolOptions::new().max_size(4 << 20).background(false).hash_function(0x7e57);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
-    // The first map makes the split.
+    // The first map does the split.
     crowd(&pool, 0..FIVE_NODES + 1);
     assert!(splits(&pool) >= 24);
     pool.drop_map("m").unwrap();
     crowd(&pool, 0..FIVE_NODES);
     assert_eq!(splits(&pool), 20);
-    // Blocks of the size of a node, until there are no more. Then one is given back.
+    // Allocate blocks of a node's size until there are no more. Then free one.
     let other = pool.map::<u64, [u8]>("other").unwrap();
     let error = (0..).find_map(|n| other.insert(&n, &[1; 1_900]).err()).unwrap();
     assert!(matches!(error, Error::PoolFull { .. }), "{error}");
@@ -64,20 +64,20 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
     };
     let pool = check(pool, FIVE_NODES + 1);
 
-    // The next node brings the split about.
+    // The next node causes the split.
     crowd(&pool, FIVE_NODES + 1..FIVE_NODES + 120);
     assert!(splits(&pool) >= 5, "{}", splits(&pool));
     check(pool, FIVE_NODES + 120);
 }
 
-/// The thread that finds no space for the next array must leave its place to later ones.
+/// A thread that finds no space for the next array must leave the array's place to later threads.
 #[test]
 fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
     let options = PoolOptions::new().max_size(4 << 20).background(false);
     let pool = options.anonymous().unwrap();
     let small = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(2).initial_depth(5);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
-    // Records of whole pages, until there are no more.
+    // Insert records of whole pages until there are no more.
     let other = pool.map::<u64, [u8]>("other").unwrap();
     while other.insert(&other.len_estimate().unwrap(), &[1; 60_000]).is_ok() {}
     let full = (0..).find(|key| map.insert(key, key).is_err()).unwrap();
@@ -92,8 +92,8 @@ fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
     assert!(pool.verify().unwrap().is_sound());
 }
 
-/// Such a turn is damage. Inserts must leave everything alone that a later turn has made: once the turn
-/// is mended, all records are there.
+/// A turn older than the segments is damage. Inserts must leave everything alone that a later turn
+/// has made: once the turn is mended, all records are there.
 #[test]
 fn an_older_turn_destroys_no_segment() {
     const KEYS: u64 = 2_400;
@@ -120,7 +120,7 @@ fn an_older_turn_destroys_no_segment() {
         before
     };
     let turn = set_turn(None);
-    // As many segments as there were eight splits ago. The last ones were in another array.
+    // Set the turn back by eight splits. The last segments were in another array.
     let segments: u64 = (1 << turn.depth) + turn.next - 8;
     let depth = segments.ilog2();
     let older = Turn { depth, next: segments - (1 << depth), ..turn };
@@ -160,7 +160,7 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         for key in 0..keys {
             assert!(map.insert(&key, &key).unwrap());
         }
-        // What a death of the process would leave here, with a turn that has just passed.
+        // Make the file that process death would leave here, with a turn that has just passed.
         let mut bytes = fs::read(&path).unwrap();
         drop((map, pool));
         let (_, regions) = offline::regions(&bytes).unwrap();
@@ -168,7 +168,7 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         let turn = Turn::unpack(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
         bytes[at..at + 8].copy_from_slice(&turn.following().pack().to_le_bytes());
         if !offline::walk_bytes(&bytes).is_ok_and(|walked| walked.problems.is_empty()) {
-            // The turn would have needed another array.
+            // Skip it, because that turn would have needed another array.
             continue;
         }
         fs::write(&path, bytes).unwrap();

@@ -1,5 +1,5 @@
-//! What a pool does when its file system fails: what it reports, and what it does not claim again
-//! before it is verified.
+//! What a pool does when its file system fails: what it reports, and which claims it withdraws
+//! until it is verified.
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
@@ -276,7 +276,7 @@ fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
     }
 }
 
-/// A process that opens the pool of a killed process waits for no disk.
+/// A process that opens the pool of a killed process need not wait for a write-back.
 #[test]
 fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
     for &scheme in Scheme::ALL {
@@ -287,12 +287,12 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         setup.faults.take_calls();
         put(&map, 100..200);
         assert_eq!(writes_back(&setup.faults), [], "{scheme}");
-        // A new dirty mark only writes the header's pages back.
+        // A new dirty mark writes back only the header's pages.
         pool.sync().unwrap();
         setup.faults.take_calls();
         put(&map, 200..201);
         assert_eq!(writes_back(&setup.faults), [Call::Msync], "{scheme}");
-        // A mark that another file or another boot has made does not count as durable either.
+        // A dirty mark from another file or another boot does not count as durable either.
         let copy = setup.path.with_extension("copy");
         std::fs::copy(&setup.path, &copy).unwrap();
         let other = Setup { path: copy, ..Setup::new(scheme, false) };
@@ -310,7 +310,7 @@ fn writes_back(faults: &Faults) -> Vec<Call> {
     faults.take_calls().into_iter().filter(is_one).collect()
 }
 
-/// Verifying a pool, opening it or looking into it changes nothing.
+/// Verifying a pool, opening it or reading it changes nothing.
 #[test]
 fn a_clean_pool_that_is_verified_stays_clean() {
     for &scheme in Scheme::ALL {
@@ -378,7 +378,7 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
         let present = std::fs::read(&copy).unwrap();
         let renamed = present != first;
         if renamed {
-            // The sync of the directory has failed, which is the last call.
+            // Only the last call has failed, the sync of the directory.
             break;
         }
         calls += 1;
@@ -417,7 +417,7 @@ fn a_failed_sync_in_the_background_is_not_hidden() {
         let pool = unsafe { options.create(&setup.path) }.unwrap();
         let map: Map<u64, str> = pool.map("m").unwrap();
         put(&map, 0..100);
-        // The write-back beside changes, that of the sync, and that of the clean header.
+        // The write-back during changes, that of the sync, and that of the clean header.
         setup.faults.fail_after(left);
         let start = Instant::now();
         while !pool.durability().is_suspect {

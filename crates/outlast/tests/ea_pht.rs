@@ -4,8 +4,8 @@ use outlast::{Error, MapOptions, PoolOptions, Scheme};
 
 const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
-/// With pages of 4 KiB, the largest block holds fewer buckets than an annex of a large table would
-/// have. Such a table could get no overflow bucket, and its inserts failed.
+/// With pages of 4 KiB, the annex of a large table would have had more buckets than the largest
+/// block holds. Such a table got no overflow bucket, and its inserts failed.
 #[test]
 fn a_large_table_in_small_pages_grows() {
     for scheme in SCHEMES {
@@ -22,8 +22,8 @@ fn a_large_table_in_small_pages_grows() {
     }
 }
 
-/// A resize for which there was no space is tried again when there is some, also if every bucket had
-/// overflow buckets by then: their number cannot rise any more.
+/// A resize that found no space is tried again when there is some, even if every bucket has
+/// overflow buckets by then, so that their number cannot rise any more.
 #[test]
 fn a_table_whose_resize_was_refused_grows_later() {
     for scheme in SCHEMES {
@@ -54,8 +54,8 @@ fn a_table_whose_resize_was_refused_grows_later() {
     }
 }
 
-/// Indexes announce what they will allocate, and the pool grows for it. Free space counts first: maps
-/// that are made and dropped again and again do not make the pool grow.
+/// Indexes announce what they will allocate, and the pool grows for it. Free space is used first:
+/// maps that are made and dropped again and again do not make the pool grow.
 #[test]
 fn what_is_announced_is_taken_from_free_space() {
     for scheme in [SCHEMES.as_slice(), &[Scheme::DashLh]].concat() {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path of an example's program: beside the directory of this test's own.
+/// Returns the path of an example's program, which is beside the directory of this test's program.
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).unwrap().join("examples");
@@ -30,8 +30,8 @@ fn run(name: &str, arguments: &[&PathBuf]) -> String {
     out
 }
 
-/// Runs an example without arguments, then twice with a pool. Each of these has to print one of the
-/// lines, in turn.
+/// Runs an example without arguments, then twice with a pool. The n-th run must print the n-th of
+/// these lines.
 fn check(name: &str, lines: [&str; 3]) {
     let dir = tempfile::tempdir().unwrap();
     let pool = dir.path().join("example.pool");
@@ -42,7 +42,7 @@ fn check(name: &str, lines: [&str; 3]) {
     assert!(pool.is_file(), "{name} keeps its pool");
 }
 
-/// The program in the README is an example, word for word.
+/// The program in the README is that of an example, word for word.
 #[test]
 fn readme() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -39,7 +39,7 @@ fn open(bytes: &[u8]) -> Arc<Store<Real>> {
     Store::new(Core::open(heap, real, header, CoreOptions::default()).unwrap()).unwrap()
 }
 
-/// The values are so large that runs skip the pages at the end of a region.
+/// The values are so large that allocations of runs skip the pages at the end of a region.
 #[test]
 fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
     for fill in [0xcd, 0x01, 0xff] {
@@ -73,9 +73,9 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
     }
 }
 
-/// Adds two interrupted claims to a file. The first claimed 20 pages, and its descriptors became
-/// durable but not its frontier. The second claimed 4 pages at the same place, and its frontier
-/// became durable but not its descriptors.
+/// Adds two interrupted claims to a file. The first claimed 20 pages; its descriptors became
+/// durable, but not its frontier. The second claimed 4 pages at the same place; its frontier became
+/// durable, but not its descriptors.
 fn with_two_claims_cut_short(mut bytes: Vec<u8>) -> Vec<u8> {
     let at = FRONTIER_OFFSET as usize;
     let frontier = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());

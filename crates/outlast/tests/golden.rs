@@ -123,7 +123,7 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     assert_eq!(words.get(&word(7)).unwrap(), None);
 }
 
-/// The same pool as a kill left it, copied while it is open.
+/// Opens the same pool as a kill left it. It is copied while it is open.
 #[test]
 fn a_pool_of_format_2_recovers() {
     for (name, scheme) in POOLS {

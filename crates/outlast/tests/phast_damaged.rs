@@ -5,8 +5,8 @@
 //! reported as damaged, never as absent or with another value. Once the bytes are restored, nothing
 //! is lost.
 //!
-//! Method: a pool that was closed, and one as its process left it. In each leaf in turn, one bit of
-//! its identity, link, least key or bitmap is changed. The test reads the leaves itself, so it
+//! Method: a pool that was closed, and one as a dead process left it. In each leaf in turn, one bit
+//! of its identity, link, least key or bitmap is changed. The test reads the leaves itself, so it
 //! knows which keys belong to which leaf.
 
 use outlast::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
@@ -80,7 +80,7 @@ fn leaves(bytes: &[u8], form: RecordForm) -> Vec<Leaf> {
     leaves
 }
 
-/// Returns a pool's bytes as it was closed, or as its process left them.
+/// Returns a pool's bytes as it was closed, or as a dead process leaves them.
 fn image(path: &Path, form: RecordForm, clean: bool) -> Vec<u8> {
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options().create(path).unwrap() };
@@ -157,7 +157,8 @@ fn check(form: RecordForm, clean: bool) {
     }
 }
 
-/// An iteration reaches the damage. A range that does not reach it succeeds.
+/// Checks that an iteration over everything reports the damage, and returns served keys up to
+/// there.
 fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     let all: Vec<_> = map.range(..).take(KEYS as usize + 1).collect();
     assert!(all.iter().any(Result::is_err), "{case}: {} records", all.len());
@@ -170,7 +171,7 @@ fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     }
 }
 
-/// Changes of served keys succeed. Changes of other keys fail, and change nothing.
+/// Checks that changes of served keys succeed, and that changes of other keys fail.
 fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) {
     for &key in served.iter().step_by(5) {
         let before = map.put(&key, &(key + 1)).unwrap();
@@ -194,7 +195,7 @@ fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) 
     }
 }
 
-/// Nothing was lost: once the bit is restored, all records are there.
+/// Checks that nothing was lost: once the bit is restored, all records are there.
 fn put_right(path: &Path, at: u64, served: &[u64], case: &str) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[at as usize] ^= 0x10;

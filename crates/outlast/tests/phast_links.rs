@@ -44,7 +44,7 @@ fn leaves(bytes: &[u8]) -> Vec<u64> {
     std::iter::successors(Some(first), |at| Some(next(at)).filter(|&at| at != 0)).collect()
 }
 
-/// Makes a leaf's least key whatever a link leads to.
+/// Makes a leaf's least key the one to which `link` leads.
 fn set_low(bytes: &mut [u8], leaf: u64, slots: u32, link: u64) {
     set(bytes, leaf + 80, link);
     set(bytes, leaf + 64, layout::identity(Kind::Leaf, slots, leaf, link));

@@ -89,7 +89,7 @@ fn truncated_and_damaged_headers() {
             "{bytes}"
         );
     }
-    // Where no copy of the header is whole, only the least size of a pool is known.
+    // If no copy of the header is whole, only the minimum size of a pool is known.
     flip(&path, 100);
     assert!(matches!(open(&path), Err(Error::Truncated { expected: 131_072, actual: 4500 })));
     // If one copy is damaged, the other one serves, and the damage is reported.
@@ -123,7 +123,7 @@ fn truncated_and_damaged_headers() {
 }
 
 /// After a close, one header copy says that the pool is clean, and the other is the dirty mark from
-/// before. Without the first, nothing tells the pool from one that was copied while a writer was
+/// before. Without the first, the pool cannot be told from one that was copied while a writer was
 /// writing that copy.
 #[test]
 fn a_damaged_header_copy_of_a_copied_pool() {
@@ -344,7 +344,7 @@ fn closed_pools_and_dropped_maps() {
     assert_eq!(pool.verify().unwrap().leaked_bytes, Some(0));
 }
 
-/// The slot of a dropped map looks like that of a lost one, and comes first here.
+/// The slot of a dropped map looks like that of a lost map. Here it comes first.
 #[test]
 fn a_lost_root_is_told_from_a_dropped_map() {
     let (_dir, path) = dir();
@@ -395,7 +395,7 @@ fn opening_tells_how_far_it_is() {
         for n in 0..60_000u64 {
             map.insert(&(n * 3), &n.to_be_bytes()).unwrap();
         }
-        // A map that is being resized would tell of two tables.
+        // A map that is being resized would report two tables.
         while pool.step().unwrap() {}
         drop(map);
         pool.close().unwrap();

@@ -190,7 +190,7 @@ fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
     assert!(!pool.store().core().is_clean());
     let killed = fs::read(&path).unwrap();
     wait_until_clean(&pool);
-    // Lookups do not end that state, and the next change does.
+    // Lookups leave the pool clean. The next change makes it dirty.
     assert_eq!(map.get(&3).unwrap(), Some(9));
     assert!(pool.store().core().is_clean());
     map.update(&3, &10).unwrap();
@@ -203,7 +203,7 @@ fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
     let pool = unsafe { with_boot(2).open(&path).unwrap() };
     assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop(pool);
-    // The same for a pool that a killed process left dirty, and that nobody changes after that.
+    // The same for a pool that a killed process left dirty, and that nobody has changed since.
     fs::write(&path, &killed).unwrap();
     // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };
@@ -235,14 +235,14 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
         Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {}
         other => panic!("{other:?}"),
     }
-    // Nor does a journal make it sound.
+    // A journal does not make the copy sound either.
     let journaled = options.clone().journal(JournalOptions::new());
     // SAFETY: the file belongs to this test.
     match unsafe { journaled.open(&copy) } {
         Err(Error::PossiblyTorn { reason: TornReason::Copy, .. }) => {}
         other => panic!("{other:?}"),
     }
-    // Verifying the pool changes nothing about that.
+    // Neither does verifying the original pool.
     assert!(pool.verify().unwrap().is_sound());
     assert!(matches!(open_copy(), Err(Error::PossiblyTorn { reason: TornReason::Copy, .. })));
     let accepted = options.clone().accept_possibly_torn(true);
@@ -251,7 +251,7 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
     assert!(matches!(accepted.sync(), Err(Error::Suspect)));
     assert!(accepted.verify().unwrap().is_sound());
     accepted.close().unwrap();
-    // The caller says that nothing changes meanwhile.
+    // The caller guarantees that nothing changes while the file is copied.
     pool.sync().unwrap();
     let copied = open_copy().unwrap();
     assert_eq!(copied.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(9));

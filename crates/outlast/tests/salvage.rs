@@ -15,7 +15,7 @@ const RECORDS: u64 = 3000;
 const SYSTEM_BYTES: usize = 1 << 17;
 const LINE: usize = 64;
 
-/// A generator of numbers that is good enough for places and contents of damage.
+/// A random number generator that is good enough to place damage and to fill it.
 struct Random(u64);
 
 impl Random {
@@ -113,7 +113,7 @@ fn what_lookups_find_in_a_damaged_map_is_salvaged() {
             let pool = open(path);
             let map = match pool.raw_map("m") {
                 Ok(map) => map,
-                // What leads to all of the map is damaged, and lookups are not possible either.
+                // The damage hit what leads to the whole map, so lookups are not possible either.
                 Err(error) => {
                     assert!(error.is_damage(), "{what}: {error}");
                     continue;

@@ -91,8 +91,8 @@ fn a_limit_that_is_too_small_is_told() {
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
 }
 
-/// An allocator that keeps a run for each size must give them back before it says that a pool is
-/// full.
+/// An allocator that keeps a run of pages for each size must give these runs back before it says
+/// that a pool is full.
 #[test]
 fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
     for &scheme in Scheme::ALL {
@@ -110,7 +110,7 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
     }
 }
 
-/// Growth takes several pages in a row. Where there are none, a map goes on in single pages.
+/// A map grows by several adjacent pages at a time. If there are none, it grows by single pages.
 #[test]
 fn a_map_grows_in_pages_that_are_not_in_a_row() {
     for &scheme in Scheme::ALL {

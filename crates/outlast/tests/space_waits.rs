@@ -1,7 +1,8 @@
 //! How long a thread that needs space waits for operations that keep retired blocks.
 //!
 //! Method: one thread allocates runs of pages until the pool grows, while another thread is in the
-//! middle of an operation. The test counts the turns of waiting, and acts during them.
+//! middle of an operation. The test counts the iterations of the first thread's wait (*turns*), and
+//! acts during them.
 
 use outlast::pmem::{Control, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};

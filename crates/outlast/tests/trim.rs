@@ -1,4 +1,4 @@
-//! Free space goes back to the file system, and comes from there again.
+//! Gives free space back to the file system, and takes it again when it is needed.
 
 mod files;
 
@@ -17,7 +17,7 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
 
-/// Bytes of the blocks that a file has.
+/// Returns how many bytes of disk blocks a file has.
 fn blocks(path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
@@ -26,7 +26,7 @@ fn options() -> PoolOptions {
     PoolOptions::new()
 }
 
-/// Gives space back as soon as it is free.
+/// Returns options that give space back as soon as it is free.
 fn at_once() -> PoolOptions {
     options().trim_after(Duration::ZERO)
 }
@@ -41,7 +41,7 @@ fn reopen(options: &PoolOptions, path: &Path) -> Pool {
     unsafe { options.open(path).unwrap() }
 }
 
-/// Waits until a file has at most so many bytes of blocks. Returns what it has.
+/// Waits until a file has at most this many bytes of blocks. Returns how many it has.
 fn wait_for(path: &Path, most: u64, time: Duration) -> u64 {
     let start = Instant::now();
     while blocks(path) > most && start.elapsed() < time {
@@ -80,12 +80,13 @@ fn large() -> u64 {
     std::env::var("OUTLAST_TEST_MIB").map_or(12, |mib| mib.parse().unwrap()) * MIB
 }
 
-/// The blocks that may be left of a pool of that size in which little is in use.
+/// The bytes of blocks that a pool of that size may keep when little of it is in use.
 fn small() -> u64 {
     (large() / 10).max(3 * MIB)
 }
 
-/// Inserts records of 100 bytes, or inline ones, until the pool has its size. Returns their number.
+/// Inserts records of 100 bytes, or inline ones, until the pool has that size. Returns their
+/// number.
 fn fill(pool: &Pool, scheme: Scheme, inline: bool) -> u64 {
     let options = MapOptions::new().scheme(scheme);
     let mut n = 0;
@@ -123,7 +124,7 @@ fn a_pool_whose_map_was_dropped_frees_its_blocks() {
             check(&pool, scheme);
             pool.close().unwrap();
             assert!(blocks(&path) <= small());
-            // Opening needs no blocks for what is free, and later changes get theirs.
+            // Opening allocates no blocks for free space. Later changes allocate theirs.
             let pool = open(&path).unwrap();
             assert!(blocks(&path) <= small(), "{scheme}: {}", blocks(&path));
             let options = MapOptions::new().scheme(scheme);
@@ -246,7 +247,7 @@ fn allocations_neither_fail_nor_lose_anything_while_space_is_given_back() {
                 let (map, stop) = (&map, &stop);
                 scope.spawn(move || churn(map, thread, u64::MAX, stop));
             }
-            // However rarely the worker gets a processor.
+            // Wait until there were enough punches, however rarely the worker gets a processor.
             let start = Instant::now();
             while punches.calls.load(Ordering::SeqCst) <= 40
                 && start.elapsed() < Duration::from_secs(30)
@@ -323,7 +324,7 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
     }
 }
 
-/// A pool of which most is free, and that no worker has touched yet.
+/// Makes a pool of which most is free, and that no worker has touched yet.
 fn shrunk(path: &Path, scheme: Scheme) -> u64 {
     let pool = create(&options().background(false), path);
     let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
@@ -358,7 +359,7 @@ fn faults_of_the_disk_do_no_harm() {
             }
             std::thread::sleep(Duration::from_millis(20));
             if fault != 0 {
-                // It is not tried again for now, or ever.
+                // The punch is not repeated soon, or ever, depending on the fault.
                 assert_eq!(punches.calls.load(Ordering::SeqCst), 1, "{scheme}, {fault}");
             }
             assert!(blocks(&path) >= before, "{scheme}, {fault}");

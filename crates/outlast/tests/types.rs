@@ -1,4 +1,4 @@
-//! The types of keys and values, and what does not belong to a map's types.
+//! The types of keys and values, and bytes that are no value of a map's types.
 
 use outlast::{
     Error, Key, Map, MapOptions, OrderedKey, Pool, PoolOptions, RecordForm, Scheme, Value,
@@ -22,7 +22,7 @@ fn overwrite(path: &Path, old: &[u8], new: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Whether each of the three verifications calls the pool sound.
+/// Returns whether each of the three verifications calls the pool sound.
 fn verdicts(path: &Path) -> [bool; 3] {
     let read_only = PoolOptions::new();
     // SAFETY: the file belongs to this test alone.
@@ -351,7 +351,7 @@ fn types_of_the_same_size_are_different_types() {
     }
 }
 
-/// What no value of a type has is damage to all three verifications.
+/// Bytes that no value of a type has are damage to all three verifications.
 #[test]
 fn a_bool_in_a_tuple_is_0_or_1() {
     for form in RecordForm::ALL {

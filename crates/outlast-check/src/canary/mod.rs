@@ -1,13 +1,13 @@
 //! Mutation testing: every flush and fence of the library is done wrong, one at a time, and the
 //! suite must notice. The code calls these mutants *canaries*.
 //!
-//! Each row of the tables of commit points declares what the operation does under it, and the
-//! recorded runs must do exactly that. Then each flush and fence of each row is dropped, dropped
-//! once, shortened by a line or made too early in the recorded trace ([`mutation`]). The suite can
-//! notice a mutant in two ways ([`trial`]): a result depends on something that is not durable, or
-//! the oracle rejects a crash image that the original trace does not allow. A mutant that the suite
-//! does not notice must be in the table of [`equivalent`] mutants, with its reason. Otherwise it is
-//! uncovered.
+//! Each row of the tables of commit points declares whether the operation stores, flushes and
+//! fences at that point, and the recorded runs must do exactly that. Then each flush and fence of
+//! each row is dropped, dropped once, shortened by a line or made too early in the recorded trace
+//! ([`mutation`]). The suite can notice a mutant in two ways ([`trial`]): a result depends on
+//! something that is not durable, or the oracle rejects a crash image that the original trace does
+//! not allow. A mutant that the suite does not notice must be in the table of [`equivalent`]
+//! mutants, with its reason. Otherwise it is uncovered.
 
 pub mod equivalent;
 pub mod mutation;
@@ -33,9 +33,10 @@ use trial::Verdict;
 /// How many deaths are chosen for one mutant in one run.
 const DEATHS_CHOSEN: usize = 200;
 
-/// How many runs of one kind are searched with images for one mutant. There are hundreds of runs in
-/// which threads meet, and what one of them shows, its neighbours show as well. Half of the runs are
-/// those with the fewest fences after the mutation. A later fence of the same thread can hide it.
+/// The most runs of one kind whose crash images are tried for one mutant. There are hundreds of
+/// runs in which threads meet, and similar runs show the same faults. Half of the runs tried are
+/// those with the fewest fences after the mutation, because a later fence of the same thread can
+/// hide it.
 const TAPES_TRIED: usize = 100;
 
 /// How much to try before a mutant counts as not noticed.
@@ -108,11 +109,11 @@ pub struct CanaryReport {
     pub form: RecordForm,
     /// Number of declared commit points.
     pub points: usize,
-    /// Points that do what they do not declare, or never do what they declare.
+    /// Points at which the runs do something undeclared, or never do something declared.
     pub undeclared: Vec<String>,
     /// The mutants that could be made, each with its fate.
     pub fates: Vec<(Canary, Fate)>,
-    /// Runs that went wrong by themselves.
+    /// Runs that failed without a mutant.
     pub broken: Vec<String>,
 }
 
@@ -283,8 +284,8 @@ impl<'a> Tapes<'a> {
     }
 
     /// Tries second lives chosen for this mutant. A flush of words that were only read matters only
-    /// if the dead process left them in the caches. So this lets the process die right after it
-    /// stored to the lines in question.
+    /// if the dead process left them in the caches. So here the process dies right after it stored
+    /// to the lines in question.
     fn by_chosen_death(&self, canary: Canary) -> Option<String> {
         let made =
             |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);

@@ -108,8 +108,8 @@ impl Mutated {
         self.note(index, std::iter::once(lost));
     }
 
-    /// Moves a flush, and the fence after it, before the stores that it is for: the stores of its
-    /// point since the previous flush, in the same operation.
+    /// Moves a flush, and the fence after it, before the stores that it should cover: the stores of
+    /// its point since the previous flush, in the same operation.
     fn hurry(&mut self, original: &[Event], from: usize, index: usize) {
         let Access::Flush { offset, bytes } = original[index].access else { return };
         let (thread, point) = (original[index].thread, original[index].point);

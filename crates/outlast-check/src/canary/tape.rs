@@ -49,7 +49,7 @@ pub struct Tape {
     pub universe: Vec<u64>,
     /// The shape of new maps.
     pub shape: Shape,
-    /// Whether its images are worth their time. If not, only its results are checked.
+    /// Whether its crash images are checked. If not, only its results are.
     pub images: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn all(timeline: &Timeline<'_>) -> Image {
     image
 }
 
-/// Builds the image of what is durable and of the stores that these lines keep.
+/// Builds the image that keeps what is durable, and the stores in `kept`.
 pub(super) fn least_and(timeline: &Timeline<'_>, kept: &[Kept]) -> Image {
     let mut image = Image::default();
     timeline.least_and(kept, &mut image);
@@ -244,7 +244,7 @@ impl Tape {
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
         // Until the reads are over, whatever the first life had in flight can still appear or
-        // vanish. (The check of the trace ensures that no result depends on it.) There are two
+        // vanish. (The check of the trace ensures that no result depends on it.) `allowed` has two
         // entries for each step.
         let mut allowed = placed(&events, start, &steps);
         let either = self.allowed(moment).0;
@@ -349,9 +349,8 @@ impl Tape {
         }
     }
 
-    /// Lists the moments at which a dying process leaves something in the caches: after the last
-    /// store of a row of stores of one commit point, for the first and some later row of each
-    /// point.
+    /// Lists the moments at which a dying process leaves something in the caches: after a sequence
+    /// of stores at one commit point, for the first and some later sequence of each point.
     pub fn deaths(&self) -> Vec<usize> {
         let stores: Vec<usize> = (self.start..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some() && self.events[i].point.is_some())
@@ -373,8 +372,8 @@ impl Tape {
         deaths
     }
 
-    /// Describes the first thing that is not durable although a result depends on it or an
-    /// operation left it behind.
+    /// Describes the first store that is not durable although a result depends on it or its
+    /// operation has returned.
     pub fn undurable(&self, events: &[Event]) -> Option<String> {
         let life = &events[self.start..];
         if let Some(found) = response::undurable(life).first() {

@@ -1,4 +1,4 @@
-//! Tries whether the suite notices a mutated trace.
+//! Checks whether the suite notices a mutated trace.
 
 use super::mutation::Mutated;
 use super::tape::{Tape, all, least_and};
@@ -148,8 +148,8 @@ fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
     check(tape, &all(&timeline), moment, alive).is_ok()
 }
 
-/// Does the same as [`by_images`], but lets the image live on until another power loss hits it: an
-/// image may hold damage that only the next life shows.
+/// Does the same as [`by_images`], but runs another life on each image, up to another power loss:
+/// an image may hold damage that only the next life shows.
 pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -193,7 +193,7 @@ pub fn images(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked {
     let stores = (tape.start..tape.events.len())
         .filter(|&i| stored(&tape.events[i]).is_some() && durable(&tape.events[i]));
     let stores: Vec<usize> = stores.collect();
-    // The first and last store of each row of stores of one commit point matter most.
+    // The first and last store of each sequence at one commit point matter most.
     let mut ends = Vec::new();
     for pair in stores.windows(2) {
         if tape.events[pair[0]].point != tape.events[pair[1]].point {

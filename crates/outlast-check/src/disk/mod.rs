@@ -48,9 +48,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
-/// How many of the contents that a power loss can leave are tried each time.
+/// The number of contents that are tried each time, of those that a power loss can leave.
 const IMAGES: usize = 8;
-/// On how many of these the harness goes on working after the check.
+/// The number of these on which the harness continues to work after the check.
 const GO_ON: usize = 2;
 
 /// The continuation after a fault.
@@ -148,8 +148,8 @@ struct Trial {
     needless: Option<&'static str>,
 }
 
-/// Tries every fault on one scheme and record form. Calls `progress` after each trial, with the
-/// number of all trials.
+/// Tries every fault on one scheme and record form. Calls `progress` after each trial, each time
+/// with the number of trials in all.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,
@@ -238,7 +238,7 @@ impl Outcomes {
         }
     }
 
-    /// Counts the write-backs that were left out and missed.
+    /// Counts the left-out write-backs that the harness noticed.
     pub fn noticed(&self) -> usize {
         self.left_out.values().filter(|verdict| **verdict == LeftOut::Noticed).count()
     }
@@ -456,7 +456,7 @@ impl Runs {
         put_back(path, image)?;
         let opened = self.open(path, BOOT + 1);
         if lies && self.subject.medium.needs_fsync() {
-            // Any verdict is fine, and any content.
+            // Any content is allowed, and so is a refusal.
             return Ok(());
         }
         match opened {

@@ -57,7 +57,7 @@ pub struct Subject {
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// The medium that the pool takes its file for.
+    /// The medium on which the pool assumes its file to be.
     pub medium: MediumKind,
 }
 
@@ -82,7 +82,8 @@ impl Subject {
             RecordForm::Bytes => "[u8]",
         };
         let options = MapOptions::new().scheme(self.scheme).form(self.form);
-        // Little more than a map needs: the calls are what matters, and there are hundreds of pools.
+        // Barely large enough for a map: the calls are what matters, and there are hundreds of
+        // pools.
         let has_depth = self.scheme.has_setting("initial_depth");
         let options = if has_depth { options.initial_depth(1) } else { options };
         pool.raw_map_with("m", schema, schema, &options)
@@ -298,7 +299,7 @@ impl<'p> Play<'p> {
         Ok(())
     }
 
-    /// Ends the process, as far as the file shows.
+    /// Makes the file look as if the process had died here.
     pub fn kill(&mut self) {
         let Some(open) = self.pool.take() else { return };
         let content = std::fs::read(self.path).expect("the pool is read");

@@ -156,8 +156,8 @@ fn two_maps(play: &mut Play) -> Checked {
     Ok(())
 }
 
-/// Each batch begins with a removal, which in all schemes is one store: so a crash shows whether the batch word
-/// was durable before it.
+/// Each batch begins with a removal, which is one store in all schemes. So a crash shows whether
+/// the batch word was durable before it.
 pub(super) fn batch(play: &mut Play) -> Checked {
     two_maps(play)?;
     play.prepared();
@@ -169,7 +169,7 @@ pub(super) fn batch(play: &mut Play) -> Checked {
         ("m", d, Some(101)),
         ("n", d, Some(102)),
     ])?;
-    // What the batch has done must not come back.
+    // The effect of the batch must not come back.
     play.change(10, Do::Put(200))?;
     play.change_in("n", 20, Do::Remove)?;
     play.change(12, Do::Insert(201))?;
@@ -198,8 +198,8 @@ pub(super) fn batch(play: &mut Play) -> Checked {
 pub(super) fn batch_full(play: &mut Play) -> Checked {
     two_maps(play)?;
     play.prepared();
-    // In the log, a large value takes little more than half a page; its record takes a whole one. So the
-    // log has a place, and the records have not.
+    // In the log, a large value takes little more than half a page. Its record takes a whole one.
+    // So there is space for the log, but not for the records.
     let values = play.session.free_pages() * 4 / 5;
     let [a, b, c] = [10, 11, 12].map(|key| play.key(key));
     let mut changes =
@@ -265,7 +265,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
     play.prepared();
     for life in 0..3 {
         play.session.crash()?;
-        // In each life, the reclaim is at a different place when the operations begin.
+        // In each life, the reclaim has come to a different place when the operations begin.
         for _ in 0..life {
             play.session.background()?;
         }
@@ -296,8 +296,8 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
 pub(super) fn collide(play: &mut Play) -> Checked {
     play.map()?;
     let crowd = play.shape.structure().crowd;
-    // Fill all places that keys of one hash can have. The map grows until it finds that growth does
-    // not help.
+    // Fill every slot that keys of this hash can go to. The map grows until it finds that growth
+    // does not help.
     for key in 0..crowd - 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
@@ -315,7 +315,7 @@ pub(super) fn collide(play: &mut Play) -> Checked {
         play.session.background()?;
         play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
     }
-    // The walk finds a map that has grown all the same.
+    // The walk notices if the map has grown all the same.
     play.session.reopen_and(true)
 }
 

@@ -70,8 +70,8 @@ pub struct Looked<'a> {
     pub result: Checked<Good>,
 }
 
-/// What is kept from one moment of a run to the next: the images already checked, and memory to
-/// build others in.
+/// State that is passed on from one moment of a run to the next: the images already checked, and
+/// memory to build others in.
 #[derive(Default)]
 pub struct Scratch {
     image: Image,

@@ -70,11 +70,12 @@ impl Cuts {
 
     /// Returns the next cut of all open lines. Lines that do not matter are cut at random.
     ///
-    /// If no line that matters has a choice, there are no cuts: the caller tries that everything is
-    /// lost and that nothing is.
+    /// If no line that matters has a choice, there are no cuts: the caller itself tries the image
+    /// in which everything is lost and the image in which nothing is.
     pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
         let count = self.combinations();
-        // Only volatile words differ, so it is enough to try all of them and none of them.
+        // Only volatile words differ, so all of them and none of them, which the caller tries, are
+        // enough.
         if count == Some(1) {
             return None;
         }

@@ -155,7 +155,7 @@ impl Case<'_> {
             }
             Err(error) => return Err(Fault(format!("opening: {error}"))),
         };
-        // Recovery starts with whatever comes first: the reclaim, a lookup or an iteration.
+        // The first access starts recovery: the reclaim, a lookup or an iteration.
         let way = random.below(3);
         let verified =
             if way == 0 { Some(outlast::db::verify::verify(session.store())?) } else { None };
@@ -210,13 +210,13 @@ impl Case<'_> {
     }
 }
 
-/// Checks that some absent keys stay absent and can be inserted. An effect that was void after the
-/// crash must not appear later.
+/// Checks that some absent keys stay absent and can be inserted. An operation that the crash undid
+/// must not take effect later.
 fn absent(session: &mut Session, name: &str, universe: &[u64], random: &mut Random) -> Checked {
     let map = &session.state().maps[name];
     let absent: Vec<u64> =
         universe.iter().copied().filter(|key| !map.records.contains_key(key)).collect();
-    // The universe is in random order, so these are any three.
+    // The universe is in random order, so the first three are a random choice.
     for &key in absent.iter().take(3) {
         let value = FRESH + 30_000 + random.below(1_000);
         session.change(name, key, Do::Update(value))?;

@@ -10,10 +10,10 @@ pub struct Budget {
     pub rounds: u64,
     /// Ends as soon as this many distinct images have been checked.
     pub distinct: Option<u64>,
-    /// One window in this many is explored, and each round takes others.
+    /// Explores one window in this many, and other windows in each round.
     pub stride: usize,
-    /// In the first round, one in this many is explored of the stores that recovery rebuilds or never
-    /// sees. Later rounds take fewer of them.
+    /// In the first round, explores one in this many of the stores to words that recovery rebuilds
+    /// or never reads. Later rounds explore fewer of them.
     pub unseen_stride: usize,
     /// The most combinations of line cuts at one moment.
     pub cuts: usize,

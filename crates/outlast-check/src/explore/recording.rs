@@ -111,9 +111,9 @@ impl Recording {
     }
 
     /// Lists the moments to crash at, in order: after each explored store (`false`), and the
-    /// [`windows`] for line cuts (`true`). Only one in `stride` is taken of two kinds of stores:
-    /// those to volatile words, and those in the middle of a row of stores to words that nothing
-    /// links to yet.
+    /// [`windows`] for line cuts (`true`). Of two kinds of stores, only one in `stride` is taken:
+    /// stores to volatile words, and stores in the middle of a sequence to words that nothing links
+    /// to yet.
     pub fn moments(&self, stride: usize) -> Vec<(usize, bool)> {
         let stores = (self.first..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some())
@@ -138,8 +138,8 @@ impl Recording {
         self.initial.bytes.len() as u64
     }
 
-    /// Returns whether a moment is in the middle of a row of stores of one commit point, such as
-    /// the words of a structure that nothing links to yet.
+    /// Returns whether a moment is in the middle of a sequence of stores at one commit point, such
+    /// as the stores to a structure that nothing links to yet.
     fn is_midway(&self, moment: usize) -> bool {
         let point =
             |i: usize| self.events.get(i).filter(|e| stored(e).is_some()).and_then(|e| e.point);

@@ -309,7 +309,7 @@ impl<'e> Explorer<'e> {
 
     fn explore(&mut self, run: &Recording) {
         let budget = &self.options.budget;
-        // Later rounds look less often at words that recovery rebuilds or never sees.
+        // Later rounds explore fewer stores to words that recovery rebuilds or never reads.
         let first = self.place.round == 0;
         let stride = if first { budget.unseen_stride } else { LATER_STRIDE };
         let moments = run.moments(stride);
@@ -320,7 +320,8 @@ impl<'e> Explorer<'e> {
         let mut window = self.place.round as usize;
         let mut due = false;
         for (number, &(moment, is_window)) in moments.iter().enumerate() {
-            // If the image at a due moment holds no pool yet, the next image with one is taken.
+            // If the image at a chosen moment holds no pool yet, the next image that holds one is
+            // taken.
             due |= seconds > 0 && number % every == every / 2;
             window += usize::from(is_window);
             if is_window && !window.is_multiple_of(budget.stride) {
@@ -459,8 +460,8 @@ impl<'e> Explorer<'e> {
         self.check_responses(&second);
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
-            // The caller asked to replay the first crash only. The response check above belongs to
-            // that replay, and a second crash does not.
+            // Only the first crash is replayed. The check of responses above is part of that, and a
+            // second crash is not.
             None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize),
         }

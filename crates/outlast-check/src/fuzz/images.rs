@@ -1,9 +1,9 @@
 //! The pools that are damaged, and what is known of them.
 //!
-//! For each scheme there are both record forms, splits, stash records and a deep directory, levels
-//! of which one is being emptied, leaves from which pairs are being moved, chains of overflow
-//! nodes, and pages of three sizes. Each pool exists as it was closed and as a kill left it, with
-//! its content at an earlier time.
+//! The images of each scheme have both record forms, and among them splits, stash records and a
+//! deep directory, levels of which one is being emptied, leaves from which pairs are being moved,
+//! chains of overflow nodes, and pages of three sizes. Each pool exists as it was closed and as a
+//! kill left it, both with the file's content at an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
 use outlast::db::roots::MapInfo;

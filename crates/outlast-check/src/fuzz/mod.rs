@@ -5,9 +5,9 @@
 //! 1. No call panics, ends by a signal, or takes longer than a limit ([`watch`]).
 //! 2. Verification of the pool opened for writing, verification of the pool opened read-only, and
 //!    the offline walk agree whether it is sound.
-//! 3. A mutant that they call sound holds the records of the pool, except those whose bytes in
-//!    place were hit ([`damage`]). It can be scanned, changed, grown tenfold, closed and reopened,
-//!    and is sound after that, with everything that was put into it ([`trial`]).
+//! 3. A mutant that they call sound holds the records of the pool, except those that the damage may
+//!    change unnoticed ([`damage`]). It can be scanned, changed, grown tenfold, closed and
+//!    reopened, and is sound after that, with everything that was put into it ([`trial`]).
 //! 4. One in three of the mutants that they call damaged is used all the same ([`operate`]), by one
 //!    thread or by two at once.
 //!

@@ -1,4 +1,4 @@
-//! Mutations aimed at structure: meaningful values in meaningful places, with checksums made good,
+//! Mutations aimed at structure: meaningful values in meaningful places, with checksums recomputed,
 //! and lines and pages from elsewhere and from an earlier time.
 
 use super::images::Image;
@@ -86,7 +86,7 @@ impl<'i> Mutator<'i> {
         }
     }
 
-    /// Picks a word that means something somewhere.
+    /// Picks a value that is meaningful in some word of some structure.
     fn telling_word(&mut self, bytes: &[u8], old: u64) -> u64 {
         let (kind, any) = self.region();
         let of_kind = self.kinds[kind].clone();

@@ -58,7 +58,7 @@ pub fn use_pool(
     let opened = open(bytes, alive);
     let Some(store) = found.note(opened) else { return found };
     found.opened = true;
-    // Only opening reports this, because the first store rewrites the copy.
+    // Only opening reports a damaged header copy, because the first store rewrites the copy.
     found.damage = store.core().header().copy_damaged.map(|damage| damage.to_string());
     if verify_first {
         verified(&store, &mut found);

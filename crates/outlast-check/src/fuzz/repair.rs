@@ -1,4 +1,4 @@
-//! Makes checksums good after a change, so that the library believes the changed bytes.
+//! Recomputes checksums after a change, so that the library believes the changed bytes.
 
 use super::pool::{set_word, word_at};
 use outlast::index::clevel::layout as clevel;

@@ -1,5 +1,5 @@
-//! A watchdog over cases. It catches panics, and names a case that does not end or ends by a signal
-//! before the process ends.
+//! A watchdog over cases. It catches panics. If a case does not end, or a signal ends it, the
+//! watchdog prints the name of the case before the process ends.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ fn watch() {
                 let running = RUNNING.lock().unwrap();
                 for (started, case) in running.iter().flat_map(|r| r.values()) {
                     if started.elapsed() > DEADLINE {
-                        eprintln!("\nhostile case does not end: {case}");
+                        eprintln!("\ncase does not end: {case}");
                         std::process::exit(99);
                     }
                 }

@@ -1,6 +1,7 @@
 //! The simplest possible checker, to test [`check`](super::check()) against. It tries every choice
-//! of the operations without a result and every order of the rest, on the whole map at once. It
-//! shares no code with the other checker, and can only handle a few operations.
+//! of which operations without a result took effect, and every order of these and the rest, on the
+//! whole map at once. It shares no code with the other checker, and can only handle a few
+//! operations.
 
 use super::record::{Answer, Call, Event, History, OpId};
 use crate::session::Do;

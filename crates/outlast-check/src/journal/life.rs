@@ -54,7 +54,7 @@ fn io_fault(what: &str) -> impl Fn(io::Error) -> Fault {
 }
 
 impl Ledger {
-    /// From now on, no earlier attempt at these epochs comes back.
+    /// Drops the earlier attempts at the epochs up to `durable`, which can no longer come back.
     pub(super) fn settle(&mut self, durable: u64) {
         for ends in self.ends.range_mut(..=durable).map(|(_, ends)| ends) {
             ends.drain(..ends.len().saturating_sub(1));
@@ -86,12 +86,13 @@ pub(super) fn tell(trial: &Trial<'_>) -> Checked {
         return Err(Fault(format!("the run itself, without a crash: {fault}")));
     }
     let run = Arc::new(played.recording);
-    // The pool was created and closed without a journal, so its life begins between two steps. Keys of
-    // the steps before the first one are not known to the checks.
+    // The pool was created and closed without a journal, so its life with one begins between two
+    // steps. It does not begin before the first explored step, because the checks do not know the
+    // keys of earlier ones.
     let events = run.first().max(1)..run.events.len();
     let rests: Vec<usize> = events.filter(|&m| run.in_flight(m).is_none()).collect();
     let Some(&first) = rests.first() else {
-        // It does nothing but create the pool.
+        // The run does nothing but create the pool.
         return Ok(());
     };
     let from =
@@ -145,7 +146,7 @@ impl Story<'_> {
         Pool { at, run, working, ledger, wrong, now: RefCell::new(now) }
     }
 
-    /// Shows calls of the disk to [`Fork`].
+    /// Makes a [`Fork`] at one in two calls to the disk.
     fn watch(&self, working: &Arc<Working>) {
         let (ledger, forks, working) =
             (Arc::clone(&self.ledger), Arc::clone(&self.forks), Arc::clone(working));
@@ -165,7 +166,7 @@ impl Story<'_> {
         );
     }
 
-    /// The first life: a closed pool gets a journal at a moment of its run.
+    /// Runs the first life: a closed pool gets a journal at a moment of its run.
     fn begin(&mut self, from: usize) -> Checked {
         let capacity = self.run().capacity();
         let pool = self.pool(Working::create(capacity, capacity, 0)?);
@@ -190,7 +191,7 @@ impl Story<'_> {
         self.live(pool, base, writer, Pages::none(0))
     }
 
-    /// Lives until the run is over, or the process dies and another one begins.
+    /// Runs a life until the run is over, or the process dies and another one begins.
     fn live(&mut self, pool: Pool, base: Base, writer: Writer, pages: Pages) -> Checked {
         let counts = self.trial.counts;
         Counts::add(&counts.lives);
@@ -209,7 +210,7 @@ impl Story<'_> {
         while !pool.is_over() && pool.at().moment < end {
             let died = pool.advance_to_death(1 + self.random.below(step) as usize);
             if died {
-                // The recorded process died here, and the run goes on in the next one.
+                // The recorded process died here, and the run continues in the next one.
                 self.count(&journal);
                 drop(journal);
                 self.look(false)?;
@@ -235,7 +236,7 @@ impl Story<'_> {
         }
         self.count(&journal);
         if pool.is_over() && !pool.now.borrow().stuck && self.random.below(2) == 0 {
-            // A close, while writers are held back.
+            // Close, while writers are held back.
             let closed = journal.while_held(|| {
                 journal.wait(&pool)?;
                 journal.checkpoint(&pool, true)
@@ -268,7 +269,7 @@ impl Story<'_> {
         counts.checkpoints.fetch_add(stats.checkpoints, Ordering::Relaxed);
     }
 
-    /// The process dies. The next one goes on with the working file.
+    /// Lets the process die. The next one continues with the working file.
     fn die(&mut self, pool: Pool) -> Checked {
         let order = self.random.next();
         let mut found = self.death(&pool, order)?;
@@ -276,8 +277,9 @@ impl Story<'_> {
         if let (Some(step), Some((state, _))) = (in_flight, &found)
             && step.before.as_ref() != Some(state)
         {
-            // It took effect, perhaps without a flush. Then a power loss can undo that until somebody
-            // has seen it, which is for the checks of responses. Here, let it end first.
+            // The operation in flight took effect, perhaps without a flush. A power loss can then
+            // undo it until some operation has read it, which the response checks cover. Here, let
+            // it end first.
             pool.come_to_rest();
             found = self.death(&pool, order)?;
         }
@@ -300,8 +302,8 @@ impl Story<'_> {
         Ok(Some((state, again)))
     }
 
-    /// Opens the journal of a process that died, of which the working file is left. Returns `None` if
-    /// the segments do not fit the working file: then it counts as lost.
+    /// Opens the journal after a process died and left its working file. Returns `None` if the
+    /// segments do not fit the working file: then the working file counts as lost.
     fn reopen(&mut self, pool: &Pool) -> Checked<Option<(Base, Writer, Pages)>> {
         Counts::add(&self.trial.counts.deaths);
         self.disk.set(u64::MAX, 0);
@@ -339,8 +341,8 @@ impl Story<'_> {
         }
     }
 
-    /// Checks what the copies of the disk leave that were made since the last call. If this is the
-    /// `last` call, another life may follow.
+    /// Checks what a power loss leaves of the copies of the disk that were made since the last
+    /// call. If this is the `last` call, another life may follow.
     fn look(&mut self, last: bool) -> Checked {
         let forks = std::mem::take(&mut *lock(&self.forks));
         let count = forks.len();
@@ -399,7 +401,7 @@ impl Story<'_> {
             Case { setting: self.setting(&run), image: &image, judge: &allowed, order: seed };
         let again = second_run(&case, state)?;
         self.runs.push(Arc::new(again));
-        // With the segments that the rebuild has copied.
+        // This copy still has the segments that the rebuild applied to the base.
         self.before = Some(disk.copy());
         self.disk = disk;
         self.owner.life += 1;
@@ -440,7 +442,7 @@ fn open(pool: &Pool, base: Base, writer: Writer, pages: Pages) -> Checked<Arc<Jo
     Ok(journal)
 }
 
-/// What a disk refuses may fail. Nothing may fail on a sound disk.
+/// Fails if a call failed on a sound disk. On a disk that refuses calls, it may fail.
 fn may_fail(sound: bool, done: outlast::Result<()>) -> Checked {
     match done {
         Ok(()) | Err(Error::NotOpen(_)) => Ok(()),
@@ -448,7 +450,7 @@ fn may_fail(sound: bool, done: outlast::Result<()>) -> Checked {
     }
 }
 
-/// The pages of the journal's entry are no part of the pool.
+/// Clears the pages of the journal's entry, which are not part of the pool.
 fn without_meta(mut bytes: Vec<u8>) -> Vec<u8> {
     for at in META_OFFSETS {
         let page: Range<usize> = at as usize..at as usize + PAGE;

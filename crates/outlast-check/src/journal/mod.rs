@@ -9,18 +9,18 @@
 //! 1. At its calls, the disk is copied. Each copy loses power in several ways: of what was written
 //!    and not synced, any part survives, and the sector that was being written is torn.
 //! 2. The copy is rebuilt. The rebuild loses power too, and is repeated.
-//! 3. The result must be the pool at a cut. That cut is no older than what a wait has confirmed. The
-//!    pool must open, hold exactly the contents of that moment, and be fit to work on.
-//! 4. In some, another life begins, and loses power again.
+//! 3. The result must be the pool as of a cut, one that is no older than what a wait has confirmed.
+//!    The pool must open, hold exactly the contents of that moment, and be fit to work on.
+//! 4. On some of the results, another life begins, and it loses power again.
 //!
-//! Some lives end with the death of the process, in the middle of an operation. The next one finds
-//! working file and notes, repairs the pool, and goes on with the journal.
+//! Some lives end with the death of the process, in the middle of an operation. The next process
+//! finds the working file and the notes, repairs the pool, and continues with the journal.
 //!
-//! Some copies are damaged as no crash does it: a segment is gone, the base is shorter, or an older
-//! base stands in its place. A rebuild must refuse them, or find the contents of a cut.
+//! Some copies are damaged as no crash can damage them: a segment is gone, the base is shorter, or
+//! an older base stands in its place. A rebuild must refuse them, or find the contents of a cut.
 //!
-//! Schedules of several threads are not repeated here. A cut holds the gate, so what it takes is what
-//! a power loss at that moment can leave of persistent memory: every flushed line as it is, and any
+//! Schedules of several threads are not repeated here. A cut holds the gate, so it captures what a
+//! power loss at that moment can leave of persistent memory: every flushed line as it is, and any
 //! other line as it was at some moment since its last flush. Those images are checked already.
 
 mod life;
@@ -46,9 +46,9 @@ use mutants::Wrong;
 /// How much to try.
 #[derive(Debug, Clone)]
 pub struct Budget {
-    /// Ends once so many distinct images of base and segments were checked.
+    /// Ends once this many distinct images of base and segments were checked.
     pub images: u64,
-    /// The most lives that are tried to find a mutant. 0: no mutants are made.
+    /// The most lives that are tried to find a mutant; 0 makes no mutants.
     pub lives_of_mutant: u64,
     /// Number of threads.
     pub threads: usize,
@@ -78,7 +78,7 @@ impl Budget {
 /// How many violations are described. The rest are counted.
 const DESCRIBED: usize = 5;
 
-/// What happened in lives.
+/// Counts of what happened in all lives.
 #[derive(Default)]
 pub struct Counts {
     images: AtomicU64,
@@ -192,7 +192,7 @@ impl Trial<'_> {
     }
 }
 
-/// Makes everything wrong that [`mutants`] lists, and tries the medium without that. Any thread may
+/// Tries the medium, first without a mutant and then with each of the [`mutants`]. Any thread may
 /// call `progress`, with the distinct images so far.
 pub fn run(
     scheme: Scheme,

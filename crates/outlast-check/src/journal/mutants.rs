@@ -1,4 +1,4 @@
-//! What is made wrong in the journal on purpose, one thing at a time. The lives must show it.
+//! The mutants of the journal: one thing at a time is made wrong, and the lives must show it.
 
 use super::{Budget, Counts, Trial};
 use crate::parts::scenario::Scenario;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Something that is made wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
-    /// The library makes a seeded bug.
+    /// The library has this seeded bug.
     Bug(&'static SeededBug),
     /// A cut is made while an operation is under way.
     GateNotHeld,
@@ -69,12 +69,12 @@ pub static ALL: &[Mutant] = &[
     bug(&bugs::VOID_EPOCHS_COUNT, "epochs count that a later segment has voided"),
     bug(&bugs::LIMIT_REFUSES, "a full journal takes no epoch, and a checkpoint waits for one"),
     bug(&bugs::WAITS_FOR_LAST_CUT, "a wait accepts a cut that began before the wait"),
-    bug(&bugs::WAITS_FOR_NOTES, "a wait is content if nothing was noted since the last cut"),
+    bug(&bugs::WAITS_FOR_NOTES, "a wait returns at once if nothing was noted since the last cut"),
     wrong(Wrong::GateNotHeld, "a cut is made inside an operation"),
     wrong(Wrong::OneLineNoted, "a flush of several lines notes only one"),
     bug(&bugs::PAGES_NOT_AWAITED, "pages are written before an epoch that ends after their copies"),
     bug(&bugs::REACHED_UNTOLD, "the base does not say which epochs its pages need"),
-    bug(&bugs::MISSING_IGNORED, "a rebuild is content without the epochs that the base needs"),
+    bug(&bugs::MISSING_IGNORED, "a rebuild succeeds without the epochs that the base needs"),
     bug(&bugs::BASE_UNSYNCED, "a checkpoint ends before its pages are synced"),
     bug(&bugs::FORGOTTEN_EARLY, "segments are deleted before the checkpoint is durable"),
     bug(&bugs::PAGES_DROPPED, "a failed checkpoint forgets its pages"),
@@ -94,7 +94,7 @@ pub static ALL: &[Mutant] = &[
 pub struct Fate {
     /// The mutant.
     pub mutant: Mutant,
-    /// How many lives were told until it was noticed, and what was found.
+    /// How many lives were tried until it was noticed, and what was found.
     pub found: Option<(u64, String)>,
 }
 
@@ -131,7 +131,7 @@ fn find(
     budget: &Budget,
     alive: &Arc<Alive>,
 ) -> Option<(u64, String)> {
-    // Its own: what it leaves is not what a sound journal leaves.
+    // Counts of its own, because a mutant does not leave what a sound journal leaves.
     let counts = Counts::default();
     (0..budget.lives_of_mutant).find_map(|number| {
         let scenario = &scenarios[number as usize % scenarios.len()];

@@ -16,7 +16,7 @@ use outlast::journal::sim::{BASE, SimDisk};
 use std::io;
 use std::sync::Arc;
 
-/// In how many ways the power is lost at one call.
+/// In how many ways power is lost at one call.
 const WAYS: u64 = 3;
 /// The largest pool, in bytes.
 const CAPACITY: u64 = 4 << 20;
@@ -60,7 +60,8 @@ pub(super) struct Rebuild<'r> {
     pub(super) seed: u64,
 }
 
-/// A base, unless its journal's entry was not written yet, the epoch that it holds, and its pool.
+/// The base (`None` if its journal's entry was not written yet), the epoch that it holds, and its
+/// pool.
 type Done = (Option<Base>, u64, Image);
 
 impl Rebuild<'_> {
@@ -96,7 +97,7 @@ impl Rebuild<'_> {
         Counts::is_new(&self.counts.seen, disk.digest())
     }
 
-    /// Rebuilds a disk, unless it was rebuilt before.
+    /// Rebuilds a disk. After the first life, returns `None` for a disk that was rebuilt before.
     pub(super) fn once(&self, disk: &SimDisk) -> Checked<Option<Done>> {
         let is_new = self.count(disk);
         let failed = |error| Fault(format!("a rebuild: {error}"));
@@ -122,7 +123,8 @@ impl Rebuild<'_> {
         Ok(Ok((Some(base), epoch, image)))
     }
 
-    /// Damages the disk as no crash does it. A rebuild must refuse it, or find what some epoch left.
+    /// Damages the disk as no crash can. A rebuild must refuse it, or find the contents of some
+    /// epoch.
     fn damaged(&self, random: &mut Random, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
         let disk = self.fork.disk.copy();
         disk.restart();

@@ -4,7 +4,7 @@
 use outlast::RecordForm;
 use outlast::pmem::Seeded;
 
-// Bugs of the pool's own for which a scheme may have a line of its own.
+// Bugs of the pool for which a scheme may have its own line.
 pub(crate) const SIZE_TOLD_EARLY: &str = "A pool's new size is used before the header has it";
 pub(crate) const UNDURABLE_GROWTH: &str = "Other threads see a growth before it is durable";
 
@@ -18,8 +18,8 @@ pub enum Checker {
     Stopped,
     /// One thread is stopped for a while, and another works meanwhile.
     Paused,
-    /// One thread of a workload's pairs is paused before each of its steps in turn. Another thread
-    /// works on what it moves, with crashes.
+    /// In each of a workload's pairs, one thread is paused before each of its steps in turn. The
+    /// other thread works on the records that it moves, with crashes.
     EachStep(&'static str),
     /// The first thread of a workload's directed schedules is held before each of its accesses at
     /// commit points, and before some others.

@@ -43,7 +43,7 @@ pub enum Wrong {
     WithoutLastLine,
     /// Flushes of more than one line leave out their first line.
     WithoutFirstLine,
-    /// The flush, with the fence if one follows it, comes before the stores that it is for.
+    /// The flush, with the fence if one follows it, comes before the stores that it should cover.
     BeforeStores,
 }
 
@@ -106,7 +106,7 @@ impl fmt::Display for Wrong {
 pub enum Reason {
     /// The header has two copies, and the other one is whole.
     DoubleHeader,
-    /// The saved free state: if it is not whole, it is traced again.
+    /// The saved free state: if it is incomplete, recovery traces the space instead.
     SavedFreeState,
     /// A mark that only saves work for the next open.
     Progress,

@@ -24,7 +24,7 @@ pub struct Workload {
     pub name: &'static str,
     /// What it tests, for people.
     pub about: &'static str,
-    /// The table is filled until its next insert would pass this.
+    /// What the next insert goes through once the table is filled.
     pub(crate) before: Before,
     pub(crate) start: Start,
     /// The map's configuration, if it is not the smallest.
@@ -36,7 +36,7 @@ pub struct Workload {
     /// Whether some records are removed again while the table is filled.
     pub(crate) holes: bool,
     /// Whether the tested operation is a removal. Then the table is filled, and emptied until the
-    /// next removal would pass `before`.
+    /// next removal would go through `before`.
     pub(crate) emptied: bool,
     /// Chooses the keys that fill the table, if they matter.
     pub(crate) filling: Option<&'static dyn Filling>,
@@ -58,16 +58,16 @@ pub(crate) enum Aim {
     Race,
     /// A duel over a key that moves to a place that was empty when its lookup began.
     Moved,
-    /// Often the last record, which a crash interrupted in the middle of a change.
+    /// Often the last record, of which a crash interrupted a change.
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
     /// A thread sleeps until others have done its work and reused the space that this freed; see
     /// `schedule/workload/late.rs`.
     Late {
-        /// Where the work takes what it may have to give back.
+        /// The point at which the work allocates what it may have to give back.
         takes: &'static Point,
-        /// Where it ends.
+        /// The point at which the work ends.
         ends: &'static Point,
     },
 }
@@ -92,7 +92,7 @@ pub(crate) enum Beside {
     Removals,
 }
 
-/// What the next insert into a filled table passes.
+/// What the next insert into a filled table goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
     /// Nothing in particular.

@@ -80,7 +80,7 @@ impl Subject {
         for (number, tape) in tapes.iter().enumerate() {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
-            // Runs are alike, so each takes different moments.
+            // The runs resemble each other, so each takes different moments.
             for &moment in deaths.iter().skip(number % step).step_by(step) {
                 let life = caught(|| tape.second(moment, &self.alive));
                 let life = life.map_err(|fault| {
@@ -114,7 +114,7 @@ impl Subject {
         Ok(())
     }
 
-    /// Checks what operations returned in threads that met, and whether a power loss leaves that.
+    /// Checks what operations returned in threads that met, and that a power loss leaves it true.
     fn met(&self) -> Checked {
         pairs::met(self.scheme, self.form, &self.alive, &mut |tape| {
             Self::answers(&tape)?;

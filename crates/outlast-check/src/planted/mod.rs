@@ -30,7 +30,7 @@ pub struct Budget {
     pub threads: usize,
     /// Whether the same checks are also run without a bug.
     pub control: bool,
-    /// Whether bugs are tried as well that take long to find.
+    /// Whether to try also the bugs that take long to find.
     pub slow: bool,
 }
 
@@ -193,8 +193,8 @@ pub fn run_some(
         bugs.iter().filter_map(Line::checker).filter(|c| budget.control && !is_held(c)).collect();
     all.sort_unstable();
     all.dedup();
-    // What takes longest comes first, so that no thread is left alone with it at the end: the checks
-    // without a bug, and then those with the most threads.
+    // The longest jobs come first, so that none of them runs alone at the end: the checks without a
+    // bug, and then those with the most threads.
     all.reverse();
     let mut order: Vec<usize> = (0..bugs.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(bugs[index].checker()));

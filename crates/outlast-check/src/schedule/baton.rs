@@ -1,9 +1,9 @@
-//! The scheduler: of all threads, the one that has the baton runs.
+//! The scheduler: of all threads, only the one that has the baton runs.
 //!
-//! Before each access to memory, and at each turn of waiting, the thread that runs asks
-//! the [`Strategy`] who is next, and hands the baton on. So an interleaving is the strategy's
-//! choices, and the same choices make the same run. A thread that waits or takes a lock asks the
-//! strategy too, because waits and locks go through the seam.
+//! Before each access to memory, and in each iteration of a wait, the running thread asks the
+//! [`Strategy`] which thread is next, and hands it the baton. So the strategy's choices determine
+//! the interleaving, and the same choices make the same run. A thread that waits or takes a lock
+//! asks the strategy too, because waits and locks go through the seam.
 
 use super::directed::Held;
 use crate::random::Random;
@@ -18,8 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
 
-/// A thread pauses after a number of its own steps that is drawn below one of these: the steps in
-/// which it finds its way, or those of a whole operation.
+/// Upper bounds for the number of own steps after which a thread pauses: the first covers the steps
+/// in which an operation finds its way, the second a whole operation.
 const OWN_STEPS: [u64; 2] = [10, 60];
 
 thread_local! {
@@ -38,8 +38,7 @@ pub enum Strategy {
         one_in: u64,
     },
     /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): the thread of the
-    /// highest priority runs. At a few steps that were chosen before, its priority becomes the
-    /// lowest.
+    /// highest priority runs. At a few steps chosen in advance, its priority becomes the lowest.
     Pct {
         /// By thread; higher goes first.
         priorities: Vec<i64>,
@@ -48,7 +47,7 @@ pub enum Strategy {
         /// Whether only steps between a store and the fence after it are counted. There, other
         /// threads can see stores that are not durable yet.
         in_windows: bool,
-        /// Threads whose priority becomes the lowest after so many steps of their own. Beside a
+        /// Threads whose priority becomes the lowest after this many steps of their own. Beside a
         /// split of a thousand steps, a lookup of a few dozen would hardly ever be interrupted.
         own: Vec<(usize, u64)>,
         /// The next priority that is lower than all others.
@@ -86,7 +85,7 @@ impl Strategy {
         Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
     }
 
-    /// One thread goes first, and pauses after `steps` steps of its own. It goes on when the
+    /// One thread goes first, and pauses after `steps` steps of its own. It continues when the
     /// others, which run one after the other, are done or wait for it.
     pub fn paused(thread: usize, steps: u64, threads: usize) -> Strategy {
         let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
@@ -164,7 +163,7 @@ pub struct Steps {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
-    /// Has not come to the start yet.
+    /// Has not reached the start yet.
     Away,
     Ready,
     /// Stopped for ever, or until all others are done.
@@ -225,7 +224,7 @@ pub struct Baton(Arc<Shared>);
 pub struct Stuck;
 
 impl Baton {
-    /// A baton for so many threads.
+    /// Makes a baton for this many threads.
     pub fn new(threads: usize, strategy: Strategy) -> Baton {
         let state = State {
             strategy,
@@ -275,7 +274,7 @@ impl Baton {
         self.state().stopped
     }
 
-    /// Whether the run could not go on.
+    /// Returns whether no thread could make progress any more.
     pub fn is_stuck(&self) -> bool {
         self.state().stuck
     }

@@ -32,14 +32,14 @@ fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     })
 }
 
-/// The file where open lines keep no more than this.
+/// Builds the file in which the open lines keep no more than this.
 fn kept(timeline: &Timeline<'_>, kept: &[Kept]) -> Vec<u8> {
     let mut image = Image::default();
     timeline.least_and(kept, &mut image);
     image.bytes
 }
 
-/// The file where everything survives.
+/// Builds the file in which everything survives.
 fn all(timeline: &Timeline<'_>) -> Vec<u8> {
     let mut image = Image::default();
     timeline.all_but(&[], &mut image);
@@ -163,7 +163,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Whether an image, with the history before it, has not been looked at.
+    /// Returns whether an image, with the history before it, was not checked before.
     fn is_new(&self, run: &Run, moment: usize, image: &[u8]) -> bool {
         let mut hasher = RapidHasher::default();
         image.hash(&mut hasher);
@@ -211,7 +211,7 @@ impl Checker<'_> {
     }
 }
 
-/// A little of everything, and a verification.
+/// Does a little of everything, and verifies.
 fn work_on(session: &mut Session, run: &Run, universe: &[u64], random: &mut Random) -> Checked {
     for i in 0..10 {
         let key = universe[random.below(universe.len() as u64) as usize];

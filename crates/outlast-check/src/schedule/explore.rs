@@ -25,7 +25,7 @@ pub struct Budget {
     pub held_points: u64,
     /// A thread is held before one in this many of its other accesses.
     pub held_others: u64,
-    /// Where two threads are held, at most so many pairs of steps are tried per instance.
+    /// Where two threads are held, at most this many pairs of steps are tried per instance.
     pub held_pairs: u64,
     /// A run that takes longer ends, and counts as a violation.
     pub time: Duration,
@@ -65,7 +65,7 @@ impl Budget {
     }
 }
 
-/// Which strategy.
+/// The strategy of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// [`Strategy::walk`](super::baton::Strategy::walk).
@@ -121,7 +121,7 @@ pub struct Counters {
     pub steps: AtomicU64,
     /// Violations.
     pub violations: AtomicU64,
-    /// Images that were looked at.
+    /// Images that were checked.
     pub(super) seen: Mutex<HashSet<u64>>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Held {
 }
 
 enum What {
-    /// A reference keeps its block, but neither its map nor its pool.
+    /// A reference keeps its block from reuse, but neither its map nor its pool open.
     Reference { reference: RecordRef, value: u64, form: RecordForm },
     /// An iteration keeps its map.
     Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
@@ -88,7 +88,7 @@ impl Held {
             }
         };
         if has_read && !was_open {
-            return Err(Asked::Wrong("it reads a pool that was closed before".into()));
+            return Err(Asked::Wrong("a read succeeded after the pool was closed".into()));
         }
         Ok(answer)
     }

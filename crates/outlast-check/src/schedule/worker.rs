@@ -55,7 +55,7 @@ pub(super) fn scanned<R: Form>(
     batch.iter().map(record).collect()
 }
 
-/// Looks up a key, by each way in turn.
+/// Looks up a key in the way that `way` chooses.
 fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u64>, Asked> {
     let bytes = R::nth_key(key);
     let asked = R::key_of(&bytes);
@@ -70,7 +70,8 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u
     }
 }
 
-/// Makes a call on an index. Lookups take each way in turn.
+/// Makes a call on an index. `way` chooses how a lookup is made, and whether a change wants the
+/// previous value.
 ///
 /// # Errors
 /// If the index fails or returns a value that no thread wrote, or if a change of a present key does
@@ -109,7 +110,7 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
     )?;
     let before = done.before.as_ref().map(number::<R>).transpose()?;
     if wanted && done.present && before.is_none() {
-        return Err(Asked::Wrong(format!("{call}: the value before was not told")));
+        return Err(Asked::Wrong(format!("{call}: the previous value was not returned")));
     }
     Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
 }

@@ -92,13 +92,13 @@ impl Workload {
         Shape { config: self.config.unwrap_or(smallest.config), ..smallest }
     }
 
-    /// Finds the numbers of records after which the next insert passes `before`. Also returns the
-    /// keys.
+    /// Finds the fills after which the next insert or removal goes through `before`. Also returns
+    /// the keys.
     fn fills(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<(Vec<Fill>, Keys)> {
         type Known = BTreeMap<(&'static str, String), (Vec<Fill>, Keys)>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
-        // Locked meanwhile, so that each is found out only once.
+        // Keep the lock, so that each is computed only once.
         let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
         let name = (self.name, format!("{shape:?}"));
         if let Some(fills) = known.get(&name) {
@@ -124,7 +124,7 @@ impl Workload {
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
         let mut fills: Vec<Fill> = Vec::new();
-        // The record that each word was first stored with.
+        // For each word, the number of the record that was inserted when it was first stored.
         let mut stored_with = HashMap::new();
         let filled = if self.emptied { EMPTIED_FROM } else { 0 };
         for number in 0..filled {
@@ -148,11 +148,11 @@ impl Workload {
                 let mut moved: Vec<u64> =
                     words.iter().filter_map(|word| stored_with.get(word)).copied().collect();
                 if self.emptied {
-                    // Some of the records that were copied are newer than the one of `number`.
+                    // The records before `number` are removed by then. `number` itself is not.
                     moved.retain(|&other| other > number);
                     moved.push(number);
                 } else {
-                    // A record that passed the phase earlier is as good.
+                    // A record whose insert went through the phase earlier does as well.
                     moved.extend(fills.iter().map(|fill| fill.records));
                 }
                 moved.sort_unstable();
@@ -451,7 +451,8 @@ struct Fill {
     records: u64,
     /// How many of the first ones are removed again.
     removed: u64,
-    /// The records that the next insert or removal moves, or that took the same way earlier.
+    /// The records that the next insert or removal moves, or whose inserts went through the same
+    /// earlier.
     moved: Vec<u64>,
 }
 
@@ -470,7 +471,7 @@ const HELD_STEPS_WORKING: usize = 40;
 /// Background steps after a crash: the trace takes a step for each slot of the root table.
 const HELD_STEPS_RECLAIMING: usize = 160;
 
-/// Background steps that do most of the work that growth leaves.
+/// Background steps that do most of the work that growth leaves to do.
 const MOVED_BY: usize = 4;
 
 /// Returns the value that record `number` has at first.

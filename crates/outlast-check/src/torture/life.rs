@@ -243,7 +243,9 @@ pub fn check_against(
                 format!("map {name:?}: key {key}: get {found:?}, iteration {by_walk:?}")
             })?;
         }
-        ensure(walked.is_empty(), || format!("map {name:?}: keys of nobody: {walked:?}"))?;
+        ensure(walked.is_empty(), || {
+            format!("map {name:?}: keys that no thread owns: {walked:?}")
+        })?;
     }
     crate::session::check_verification(&pool.verify()?, total)
 }

@@ -6,7 +6,7 @@
 //! that A operations have returned and that at most one batch more was done. The next boot must
 //! find each thread's keys as they are after exactly n operations, for one n from A to A plus a
 //! batch: nothing acknowledged is lost, and the operations in flight are there in order, each whole
-//! or not at all. A journal may take the newest of the A back (`promises`).
+//! or not at all. A journal may take back the newest of the A operations (`promises`).
 
 mod promises;
 
@@ -337,7 +337,7 @@ impl Ledger {
         Ok(contents)
     }
 
-    /// Returns the script of a thread, after so many operations.
+    /// Returns the script of a thread, after this many operations.
     fn script(&self, base: &Base, thread: u64, operations: u64) -> Script {
         let mut script = base.script(&self.subject, self.seed, thread);
         for _ in 0..operations {

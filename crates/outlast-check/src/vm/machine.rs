@@ -19,8 +19,8 @@ const LABEL_BYTES: u64 = 128 << 10;
 pub const DEVICE_BYTES: u64 = 512 << 20;
 /// Processors of a machine.
 pub const PROCESSORS: usize = 2;
-/// How long a guest may report nothing, besides the time for which the host has no processor for it. It
-/// boots in about 7 seconds on an otherwise idle machine.
+/// How long a guest may report nothing, not counting the time that it waits for a processor of the
+/// host. It boots in about 7 seconds on an otherwise idle machine.
 const SILENCE: Duration = Duration::from_secs(240);
 /// How many lines of the kernel's console are reported with a fault.
 const CONSOLE_LINES: usize = 25;
@@ -233,7 +233,7 @@ impl Guest {
         }
     }
 
-    /// Returns for how long the machine has waited for a processor: the thread that did so longest.
+    /// Returns the longest time that a thread of the machine has waited for a processor.
     fn starved(&self) -> Duration {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
         let waited = tasks.into_iter().flatten().flatten().filter_map(|task| {

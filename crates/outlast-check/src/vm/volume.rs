@@ -11,12 +11,12 @@ use std::ops::Range;
 
 /// Bytes that are written whole or not at all.
 pub const SECTOR: usize = 512;
-/// The chance that a sector's write survives a cut is one of these, of [`CHANCES`]. All sectors of
-/// a cut have the same.
+/// The chances, out of [`CHANCES`], that a sector's write survives a cut. Each cut draws one for
+/// all sectors.
 const KEPT: [u64; 5] = [0, 4, 8, 12, 16];
 const CHANCES: u64 = 16;
 
-/// How much a disk was asked for, and how much it has lost.
+/// Counts of a disk's requests and of its losses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes.
@@ -66,8 +66,8 @@ impl Volume {
         self.counts
     }
 
-    /// Lets the power go off after so many more writes. A disk without power does nothing, and says
-    /// nothing, until the [cut](Self::cut).
+    /// Lets the power go off after this many more writes. A disk without power does nothing, and
+    /// sends no reply, until the [cut](Self::cut).
     pub fn off_after(&mut self, writes: u64) {
         self.left = Some(writes);
     }
@@ -85,7 +85,7 @@ impl Volume {
         (whole && end <= self.current.len()).then_some(start..end)
     }
 
-    /// Reads sectors, or returns `None` if there are none such.
+    /// Reads sectors, or returns `None` if there are no such sectors.
     pub fn read(&self, at: u64, bytes: usize) -> Option<&[u8]> {
         Some(&self.current[self.range(at, bytes)?])
     }

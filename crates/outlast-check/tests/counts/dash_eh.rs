@@ -200,7 +200,7 @@ fn each_move_of_a_row_flushes_one_line_more() {
         for &key in &keys[row.filled()..][..6] {
             let events = bench.change(key, Do::Insert(VALUE + 41));
             // One line in each bucket. Each copy must be durable before the slot it was copied from
-            // is overwritten, by the next copy or in the end by the new record.
+            // is overwritten, by the next copy or finally by the new record.
             let moves = row.moves as u64;
             assert_eq!(cost_at(&events, &points::DISPLACE_COPY), (moves, moves), "{form} {row:?}");
             assert_eq!(cost_at(&events, &points::DISPLACE_FILL), (1, 1), "{form} {row:?}");

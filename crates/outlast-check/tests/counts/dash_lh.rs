@@ -13,8 +13,8 @@ fn roomy() -> PoolShape {
     PoolShape { max_pages: 640, ..PoolShape::default() }
 }
 
-/// A split flushes the new segment, the turn with it, and the state that commits it. Nothing names
-/// the new segment, so there is no third fence.
+/// A split flushes the new segment, the turn with it, and the state that commits the split. No
+/// pointer to the new segment is stored, so there is no third fence.
 #[test]
 fn a_split_flushes_the_new_segment_the_turn_and_a_state() {
     for form in RecordForm::ALL {
@@ -27,7 +27,7 @@ fn a_split_flushes_the_new_segment_the_turn_and_a_state() {
                 assert!(!has(&events, &points::TURN) && !has(&events, &points::ARRAY));
                 continue;
             }
-            // An overflow node brings four of them about.
+            // An overflow node causes four splits.
             let (_, nodes) = cost_at(&events, &points::NODE_COMMIT);
             assert_eq!(cost_at(&events, &points::NODE_NEW), (nodes * NODE_BYTES / 64, nodes));
             let all = 4 * nodes;
@@ -79,6 +79,7 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
         splits += count(&events, &points::SPLIT_COMMIT) / 3;
     }
     assert!(nodes > 20, "{nodes} nodes");
-    // Four for each of the first eight nodes and the sixteenth, and for some that a split has given back.
+    // Four splits for each of the first eight nodes and the sixteenth, and for some nodes that a
+    // split has given back.
     assert!(splits <= 4 * 12, "{splits} splits");
 }

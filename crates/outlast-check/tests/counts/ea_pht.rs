@@ -41,8 +41,8 @@ fn of_index(events: Vec<Event>) -> Vec<Event> {
     events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "ea-pht")).collect()
 }
 
-/// An operation must fence once before it returns, and the slot's words commit it. The thesis takes
-/// two lines and four fences of each (3.8).
+/// An operation must fence once before it returns, and the slot's words commit it. The thesis
+/// flushes two lines and fences four times for each (3.8).
 #[test]
 fn a_change_flushes_one_line() {
     each(6, 4, |shape| {
@@ -65,8 +65,8 @@ fn a_change_flushes_one_line() {
     });
 }
 
-/// The counter and the bucket must be durable before the link. The thesis takes four lines and eight
-/// fences; its buckets are zeroed in advance.
+/// The counter and the bucket must be durable before the link. The thesis flushes four lines and
+/// fences eight times; its buckets are zeroed in advance.
 #[test]
 fn an_overflow_insert_flushes_the_counter_the_bucket_and_a_link() {
     each(8, 4, |shape| {
@@ -84,8 +84,8 @@ fn an_overflow_insert_flushes_the_counter_the_bucket_and_a_link() {
     });
 }
 
-/// A resize flushes the new table, and the root that commits it. EA-PHT and -H fence 16 buckets at a
-/// time, -HPR each bucket, and its mark.
+/// A resize flushes the new table, and the root that commits it. EA-PHT and -H fence once for 16
+/// buckets; -HPR fences for each bucket, and for its mark.
 #[test]
 fn a_resize_flushes_the_new_table_and_the_root() {
     each(1, 16, |shape| {
@@ -132,8 +132,8 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
     });
 }
 
-/// The locks of EA-PHT lie in the pool. Opening a map leaves free locks alone, and resets others
-/// only after the pool's dirty mark. Without the mark, another process could have the pool.
+/// The locks of EA-PHT lie in the pool. Opening a map leaves free locks alone. It resets others
+/// only after the pool's dirty mark: without the mark, another process could have the pool.
 #[test]
 fn opening_a_map_resets_locks_after_the_dirty_mark() {
     let shape = Shape::smallest(Scheme::EaPht, RecordForm::Inline);

@@ -27,7 +27,7 @@ fn of_index(events: Vec<Event>) -> Vec<Event> {
 }
 
 /// An operation must fence once before it returns. The cell's own words commit it, in the first
-/// level and in the second. The paper takes three of each.
+/// level and in the second. The paper flushes three lines and fences three times.
 #[test]
 fn a_change_flushes_one_line() {
     for form in RecordForm::ALL {

@@ -78,7 +78,8 @@ fn a_flush_or_fence_that_is_left_out_is_found() {
         for point in (parts(shape.scheme()).expected)("change", shape.form).reaches {
             let is_flush: fn(&Event) -> bool = |e| matches!(e.access, Access::Flush { .. });
             let is_fence: fn(&Event) -> bool = |e| matches!(e.access, Access::Fence);
-            // Skip acts that a row does not declare: another row's fence completes its flush.
+            // Skip flushes and fences that the point does not declare: another point's fence
+            // completes its flush.
             let acts = [(point.flush, is_flush), (point.fence, is_fence)];
             for is_dropped in acts.into_iter().filter(|act| act.0).map(|act| act.1) {
                 let dropped = |e: &&Event| !(is_dropped(e) && e.point == Some(point));

@@ -1,6 +1,6 @@
-//! A thread of clevel is stopped before each of its accesses in turn, while another thread does
-//! much: many inserts, expansions, rehashing and drops, and it reuses what was freed. Then the
-//! first thread continues. Nothing may be lost, and no operation may fail.
+//! A thread of clevel is stopped before each of its accesses in turn. Meanwhile another thread does
+//! a great deal: many inserts, expansions, rehashing and drops, and it reuses what was freed. Then
+//! the first thread continues. Nothing may be lost, and no operation may fail.
 //!
 //! The second thread has to replace the context twice while the first is between two accesses.
 

@@ -1,5 +1,5 @@
-//! One thread is stopped before a chosen memory access while others work. Each test keeps out a bug
-//! that once existed.
+//! One thread is stopped before a chosen memory access while others work. Each test guards against
+//! a bug that once existed.
 //!
 //! The schedules of the harness switch threads now and then. Here one thread does a great deal
 //! while another is between two of its accesses.

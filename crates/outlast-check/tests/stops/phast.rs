@@ -1,5 +1,5 @@
 //! PhaST with one thread stopped before each of its memory accesses while others work. Each test
-//! keeps out a bug that once existed.
+//! guards against a bug that once existed.
 
 use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
@@ -49,8 +49,8 @@ fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bo
     index.change(key, change, Previous::UNWANTED).unwrap().applied
 }
 
-/// Tries each pair of moments of this thread's insert. At the first, another thread inserts the
-/// same key. At the second, it replaces that record until the block of the first record is reused.
+/// Tries each pair of moments of one thread's insert. At the first, another thread inserts the same
+/// key. At the second, it replaces that record until the block of the first record is reused.
 /// Returns whether there is a pair after which the key is there twice.
 fn a_key_can_stand_twice(put: bool) -> bool {
     for first in 0.. {
@@ -93,7 +93,7 @@ fn a_key_can_stand_twice(put: bool) -> bool {
     unreachable!("it ends with the accesses");
 }
 
-/// The bug: the insert compared its key with the block's content by then, did not find the key
+/// The bug: the insert compared its key with whatever the block held by then, did not find the key
 /// there, and continued, because the bits had not changed.
 #[test]
 fn a_key_that_is_replaced_beside_an_insert_of_it_stands_once() {
@@ -111,7 +111,7 @@ fn end(index: &dyn Index<Bytes>, reverse: bool) -> Option<Vec<u8>> {
 }
 
 /// The leaf at the end is empty. Another thread inserts a record into it, and then removes the end
-/// record of the next leaf. So the record behind that one is at no moment the first or the last.
+/// record of the next leaf. So the record behind that one is never the first or the last.
 #[test]
 fn the_first_and_the_last_are_so_at_some_moment() {
     for reverse in [false, true] {
@@ -145,8 +145,8 @@ fn the_first_and_the_last_are_so_at_some_moment() {
 }
 
 /// A thread splits a leaf. At each of its accesses, another thread removes a record of the upper
-/// half, and replaces one of another leaf until it is in the first record's block. Then the process
-/// dies. Returns whether there is a moment at which this leaves wrong contents.
+/// half, and updates a record of another leaf until that one is in the removed record's block. Then
+/// the process dies. Returns whether there is a moment at which this leaves wrong contents.
 fn a_split_can_leave_what_it_moved() -> bool {
     for access in 0.. {
         let table = Table::new(4);
@@ -189,7 +189,7 @@ fn a_split_can_leave_what_it_moved() -> bool {
 }
 
 /// The bug: opening identified the pairs that were moved out of the lower half by the keys that
-/// they led to. One of them led to a record of another leaf by then.
+/// they led to. By then, one of them led to a record of another leaf.
 #[test]
 fn what_a_split_has_moved_is_in_one_leaf_after_a_crash() {
     assert!(!a_split_can_leave_what_it_moved());

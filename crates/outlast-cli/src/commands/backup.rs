@@ -14,7 +14,7 @@ use std::time::Instant;
 
 pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> Result<(), Failure> {
     let from = open::path(pool)?;
-    place::check_copy(&from, &args.to, args.force)?;
+    place::check_copy(&from, &args.to, Some(args.force))?;
     let bytes = from.metadata().map_or(0, |meta| meta.len());
     place::check_space(place::parent(&args.to), bytes, "")?;
     allow_many_files();

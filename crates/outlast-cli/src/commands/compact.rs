@@ -1,9 +1,9 @@
 //! `compact`: copies a pool into one that takes no more space than its records need.
 //!
-//! A pool's file never becomes shorter, and a page that holds one record of many is not free. So the maps are
-//! copied, record by record, into a new pool beside the old one. The new pool is verified and durable before
-//! it takes the name of the old one. A crash before that leaves the old pool, and perhaps a file that the next
-//! compaction removes; a crash after it leaves the new pool.
+//! A pool's file never becomes shorter, and a page on which one record is left is not free. So the
+//! maps are copied, record by record, into a new pool beside the old one. The new pool is verified
+//! and durable before it takes the name of the old one. A crash before that leaves the old pool,
+//! and perhaps a file that the next compaction removes. A crash after it leaves the new pool.
 
 use super::salvage::Unfinished;
 use crate::args::CompactArgs;
@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What the name of the new pool ends in until it replaces the old one.
+/// The suffix of the new pool's name until it replaces the old one.
 const UNFINISHED: &str = ".compacting";
 
 pub(crate) fn run(
@@ -36,7 +36,7 @@ pub(crate) fn run(
         return Err(Failure::Usage(why.into()));
     }
     let given = args.old.display();
-    // The file itself, and not a link to it, is replaced.
+    // Replace the file itself, and not a link to it.
     let from = match args.old.canonicalize() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             return Err(Error::NoSuchPool { path: args.old.clone() }.into());
@@ -44,11 +44,11 @@ pub(crate) fn run(
         path => path.map_err(|e| Failure::io(format!("opening {given}"), &e))?,
     };
     if let Some(to) = &args.new {
-        place::check_copy(&from, to, false)?;
+        place::check_copy(&from, to, None)?;
     }
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
-    // A reader's lock: until the file is replaced, no one changes it.
+    // This takes a reader's lock, so no one changes the file until it is replaced.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
     let used = check(&old, &args.old)?;
@@ -58,7 +58,7 @@ pub(crate) fn run(
     };
     place::check_space(place::parent(&to), used + used / 4, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
-    // Nothing grows ahead of use.
+    // Without background work, the pool does not grow ahead of use.
     let new = Unfinished::create(&to, &options.background(false))?;
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
@@ -94,8 +94,8 @@ pub(crate) fn run(
     })
 }
 
-/// If the pool has a journal, ends the journal's life, so that the file alone is the pool. Returns whether it
-/// has one.
+/// If the pool's journal was not closed, opens and closes the pool, so that the file alone is the
+/// pool. Returns whether the pool has a journal.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
     if facts.journal.as_ref().is_some_and(|journal| !journal.closed) {
@@ -162,7 +162,7 @@ fn copy_map(
             ));
         }
         count += 1;
-        // A bar takes a lock.
+        // Updating a bar takes a lock.
         if count % 1024 == 0 {
             bar.inc(1024);
         }
@@ -170,8 +170,8 @@ fn copy_map(
     Ok(count)
 }
 
-/// Returns the path of the new pool until it replaces the old one. Removes what a compaction has left there
-/// that did not come to its end.
+/// Returns the path of the new pool until it replaces the old one. Removes what an unfinished
+/// compaction has left there.
 fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
     let mut name = from.as_os_str().to_owned();
     name.push(UNFINISHED);
@@ -201,14 +201,14 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     pool.close()?;
     let facts = options.facts(path).map_err(|e| open::about(path, e))?;
     if let Some(journal) = facts.journal {
-        // It is empty, and has the name of a pool that will not be there any more.
+        // The directory is empty, and named after a pool that is about to get another name.
         let _ = std::fs::remove_dir(journal.directory);
     }
     Ok(())
 }
 
-/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
-/// owner, if this process may set that.
+/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one,
+/// and its owner if this process may set that.
 fn replace(from: &Path, new: &Path) -> Result<(), Failure> {
     let replaced = || -> std::io::Result<()> {
         let meta = from.metadata()?;

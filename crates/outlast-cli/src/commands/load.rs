@@ -20,7 +20,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     if args.raw && format != Format::Tsv {
         return Err(Failure::Usage("--raw is for tab-separated lines, not for ndjson".into()));
     }
-    // Comes first, so that no pool is created for an input that cannot be read.
+    // Open the input first, so that no pool is created for an input that cannot be read.
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
     let target = Target::find(&open::path(pool)?, &args.create)?;

@@ -65,7 +65,7 @@ pub(super) fn of(
         }
         let all = care.all(map);
         return Ok(match prefix {
-            // Damage is reported, whatever the key was.
+            // Report damage, whatever the record's key was.
             Some(prefix) => Box::new(all.filter(move |record| match record {
                 Ok((key, _)) => key.starts_with(&prefix),
                 Err(_) => true,

@@ -57,7 +57,7 @@ pub(crate) fn run(
     }
     let broken = open::to_salvage(from)?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
-    // Before anything is made: these maps must be there.
+    // Check that these maps exist before anything is created.
     for name in &args.map {
         if !broken.maps().iter().flatten().any(|info| info.name == *name) {
             return Err(open::no_such_map(&broken, Error::NoSuchMap { name: name.clone() }));
@@ -81,7 +81,7 @@ pub(crate) fn run(
                 let damage = damage_of(error)?;
                 sum.add(&Tally { places: 1, lost_maps: 1, ..Tally::default() });
                 out.object(&json!({"event": "lost_map", "damage": damage_object(&damage)}))?;
-                out.line(format!("a map whose name cannot be read is lost:\n  {damage}"))?;
+                out.line(format!("a map is lost; its name cannot be read:\n  {damage}"))?;
             }
         }
     }

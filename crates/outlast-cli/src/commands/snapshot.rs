@@ -18,7 +18,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let from = open::path(pool)?;
     let (to, no_verify) = (&args.copy.to, args.no_verify);
-    place::check_copy(&from, to, args.copy.force)?;
+    place::check_copy(&from, to, Some(args.copy.force))?;
     if no_verify && to.symlink_metadata().is_ok() {
         let why = "is not replaced by a pool that was not checked: name another file";
         return Err(Failure::Usage(format!("{} {why}, or leave out --no-verify", to.display())));
@@ -47,7 +47,8 @@ pub(crate) fn run(
     out.line(format!("{} is a copy of {}, {size}", to.display(), from.display()))
 }
 
-/// Fails if the pool is not sound. Then nothing is copied: a damaged copy must not pass for a backup.
+/// Fails if the pool is not sound. Nothing is copied in that case: a damaged copy must not pass for
+/// a backup.
 fn check(pool: &Pool, path: &Path) -> Result<(), Failure> {
     let bar = progress::spinner("checking");
     let found = pool.verify()?;

@@ -112,7 +112,7 @@ fn survives(medium: &Medium) -> &'static str {
     if medium.survives_power_loss() {
         "process death and power loss"
     } else if medium.kind == MediumKind::Journal {
-        "process death; power loss, but for the last moments that nobody waited for"
+        "process death; power loss, except for the newest changes that no thread waited for"
     } else {
         "process death; power loss only once closed or synced"
     }

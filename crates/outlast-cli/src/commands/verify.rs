@@ -30,7 +30,7 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
         check(&path, true, out)?;
         let bar = progress::spinner("writing back");
         let pool = open::to_accept(&path)?;
-        // Writes every page back, and ends the suspicion under which the pool was opened.
+        // This writes every page back. The pool was opened as suspect, and is trusted from here on.
         pool.verify()?.ensure_sound()?;
         pool.close()?;
         bar.finish_and_clear();
@@ -56,7 +56,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
     let mut untold = 0;
     let account = account::account(path, &mut |bytes| {
         untold += bytes;
-        // A bar takes a lock.
+        // Updating a bar takes a lock.
         if untold >= 1 << 20 {
             bar.inc(std::mem::take(&mut untold));
         }
@@ -113,7 +113,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
     }
     let leaked = match leaked_bytes {
         Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
-        None => "leaks are not known until a program that writes has finished the reclaim".into(),
+        None => "leaks are not known until the next command or program that writes has finished the reclaim".into(),
     };
     out.line(format!("{} used by maps, {leaked}", BinaryBytes(found.used_bytes)))?;
     if sound {

@@ -98,7 +98,7 @@ impl Journal {
     /// Creates a thread's journal, with space for its script and for operations that are repeated
     /// after kills.
     pub(super) fn create(work: &Path, plan: &Plan, thread: u32, kills: u32) -> io::Result<Self> {
-        // What a kill strikes, and what a power loss takes back, is done again.
+        // Operations that a kill interrupts or a power loss takes back are done again.
         let again = 1 + if plan.journal { UNCONFIRMED_MAX } else { 0 };
         let entries = plan.len_of(thread) as usize + again * (kills as usize + 1);
         let words = SharedWords::create(&path(work, thread), (entries + 1) * ENTRY_WORDS)?;

@@ -22,7 +22,7 @@ pub(super) enum Kind {
 
 use Kind::{Insert, Remove, Update};
 
-/// The fates. All begin with an insert. One record in six does not exist in the end.
+/// The fates. All begin with an insert. One record in six does not exist at the end.
 const FATES: [&[Kind]; 12] = [
     &[Insert],
     &[Insert],
@@ -43,7 +43,7 @@ pub(super) fn fate(item: u32) -> &'static [Kind] {
     FATES[(mix(u64::from(item) + 1) % FATES.len() as u64) as usize]
 }
 
-/// Whether the item has a record in the end.
+/// Returns whether the item has a record at the end.
 pub(super) fn survives(item: u32) -> bool {
     fate(item).last() != Some(&Remove)
 }
@@ -110,7 +110,7 @@ fn shuffle(steps: &mut [Step], seed: u64) {
     }
 }
 
-/// Returns how many items it takes to have `records` records in the end.
+/// Returns how many items it takes to have `records` records at the end.
 pub(super) fn items_for(records: u32) -> u32 {
     let mut left = records;
     let mut item = 0;

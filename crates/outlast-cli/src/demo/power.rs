@@ -1,15 +1,15 @@
 //! A power loss after a kill, in a pool with a journal.
 //!
-//! It takes the working file, which is in memory, and the end of the journal. A power loss can lose
-//! any of what was written and not synced. The kill has left one epoch like that at most, at the
-//! end of the last segment: the one after the last durable epoch, whose number the working file says.
-//! Zeros are put over it from a random place on. Everything before is kept, and so is what was
-//! written to the base.
+//! The power loss takes the working file, which is in memory, and the end of the journal. It can
+//! lose anything that was written and not synced. After the kill, that is at most one epoch, at the
+//! end of the last segment: the one after the last durable epoch, whose number is in the working
+//! file. The simulation overwrites this epoch with zeros, from a random place on. Everything before
+//! it is kept, and so is what was written to the base.
 //!
-//! What is then rebuilt is the pool as it was between two operations. So each thread's operations
-//! must be in effect up to some point, which is not before what the thread was told to be durable.
-//! [`take_back`] finds that point. If there is none, nothing is taken back, and the referee finds what
-//! is missing.
+//! The rebuilt pool is then the pool as it was between two operations. So each thread's operations
+//! must be in effect up to some point, and all that the thread was told is durable must come before
+//! that point. [`take_back`] finds the point. If there is none, nothing is taken back, and the
+//! referee finds what is missing.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -28,13 +28,13 @@ use std::path::Path;
 /// The bytes that a disk loses together.
 const SECTOR: u64 = 512;
 
-/// Returns which of the kills a power loss comes with: one at least, and half of the others.
+/// Chooses the kills that come with a power loss: at least one, and about half of the others.
 pub(super) fn choose(kills: u32, random: &mut Random) -> Vec<bool> {
     let certain = random.below(u64::from(kills.max(1)));
     (0..u64::from(kills)).map(|kill| random.below(2) == 0 || kill == certain).collect()
 }
 
-/// Takes from the pool's files what a power loss takes. No process has the pool open.
+/// Simulates a power loss in the pool's files. No process has the pool open.
 pub(super) fn fail(space: &Workspace, plan: &Plan, random: &mut Random) -> Result<(), Failure> {
     let facts = workspace::options(&space.dir, plan).facts(&space.pool)?;
     let found =

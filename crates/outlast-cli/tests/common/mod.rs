@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 /// A directory for a pool, which may not exist yet.
 pub(crate) struct Place {
-    /// Removed in the end.
+    /// Removed at the end.
     pub(crate) dir: tempfile::TempDir,
 }
 

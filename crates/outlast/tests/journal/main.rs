@@ -60,7 +60,7 @@ fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// As `try_copy`, but repeats it until no checkpoint deleted segments meanwhile.
+/// As `try_copy`, but repeated until no checkpoint deletes segments meanwhile.
 fn copy(pool: &Pool, place: &Path) -> tempfile::TempDir {
     let checkpoints = || pool.stats().journal.map(|journal| journal.checkpoints);
     loop {
@@ -273,7 +273,7 @@ impl Faulty {
         self.failing.store(times, Ordering::SeqCst);
     }
 
-    /// Has all calls fail after this many.
+    /// Makes all calls fail after this many.
     fn fail_later(&self, calls: usize, errno: i32) {
         self.before.store(calls, Ordering::SeqCst);
         self.fail(usize::MAX, errno, None);
@@ -344,7 +344,7 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
         insert(&pool, 1_000..1_100);
         let Err(Error::Io { source, .. }) = pool.wait_durable() else { panic!("no error") };
         assert_eq!(source.raw_os_error(), Some(errno));
-        // Reads and changes go on. What was durable still is.
+        // Reads and changes still work. What was durable still is.
         let map = map(&pool);
         assert_eq!(map.get(&1_050).unwrap(), Some(3_150));
         assert!(map.insert(&1_100, &3_300).unwrap());
@@ -408,7 +408,8 @@ fn while_a_disk_hangs_the_pool_can_be_used() {
 /// The path for a child process of one of the tests.
 const CHILD: &str = "OUTLAST_TEST_CHILD";
 
-/// The child: inserts keys in order, and prints which inserts have returned and which are durable.
+/// The child process: inserts keys in order, and prints which inserts have returned and which are
+/// durable.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
@@ -446,7 +447,7 @@ fn killed(path: &Path, lines: usize) -> (u64, u64) {
         }
         left = left.saturating_sub(1);
         if left == 0 {
-            // Lines that it prints before it is dead still count.
+            // Lines that the child prints before it is dead still count.
             let _ = child.kill();
         }
     }

@@ -1,4 +1,4 @@
-//! The files of a journaled pool, where they are not as they should be.
+//! The files of a journaled pool that are missing, damaged or in the wrong place.
 
 use super::*;
 use std::time::Instant;
@@ -20,8 +20,8 @@ fn assert_holds_all(place: &Path, returned: u64) {
     assert_holds(&pool, 0..held);
 }
 
-/// Going on without the segments that the base needs would lose what a wait has confirmed, at the next
-/// power loss.
+/// Working on without the segments that the base needs would lose, at the next power loss, what a
+/// wait has confirmed.
 #[test]
 fn a_working_file_is_not_used_without_its_segments() {
     let place = tempfile::tempdir().unwrap();
@@ -39,13 +39,14 @@ fn a_working_file_is_not_used_without_its_segments() {
 fn a_working_file_is_found_where_it_is_by_default() {
     let place = tempfile::tempdir().unwrap();
     let returned = left_by_a_kill(place.path());
-    // As if it had been opened without a place for it: that is beside the journal.
+    // As if the pool had been opened without a working directory, so that the file is beside the
+    // journal.
     let found = &working_files(place.path())[0];
     std::fs::rename(found, journal(place.path()).join(found.file_name().unwrap())).unwrap();
     assert_holds_all(place.path(), returned);
 }
 
-/// The lock of a process that was killed can stay for a moment.
+/// The lock of a killed process can stay held for a moment.
 #[test]
 fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {
     let place = tempfile::tempdir().unwrap();
@@ -70,7 +71,7 @@ fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {
     });
 }
 
-/// What cannot be read is not what is not there.
+/// A working file that cannot be read is not taken for a missing one.
 #[test]
 fn a_working_file_that_cannot_be_used_is_an_error() {
     let place = tempfile::tempdir().unwrap();
@@ -96,11 +97,11 @@ fn kills_leave_no_segments_behind() {
         killed(place.path(), 1_500);
         counts.push(count());
     }
-    // One with epochs for each, and the spare one of the last.
+    // For each process one segment with epochs, and for the last one its spare segment.
     assert!(counts[7] <= 9, "{counts:?}");
 }
 
-/// A base with pages of several moments can have the header of a closed pool.
+/// A base whose pages are from several moments can still have the header of a closed pool.
 #[test]
 fn a_base_without_its_journal_is_suspect_until_it_was_verified() {
     let place = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ pub fn met(
                 if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
                     each(tape)?;
                 }
-                // If a store may not be durable, then neither is what another thread builds on it.
+                // If a store may not be durable, then neither may what another thread builds on it.
                 // So also record a run in which the second thread is stopped too, right after its
                 // insert has taken effect.
                 let key = plan.first + n;
@@ -133,8 +133,8 @@ impl Op {
 }
 
 impl Plan {
-    /// Lists the pairs of operations that meet, each with the number of inserts before them. After
-    /// each of these numbers, the first operation takes a different path.
+    /// Lists the pairs of operations that meet, each with the number of inserts before them. The
+    /// first operation takes a different path for each of these numbers.
     fn meetings(&self, alive: &Arc<Alive>) -> Checked<Vec<(u64, Op, Op)>> {
         let mut all = Vec::new();
         for n in self.chosen(alive)?.into_keys().filter(|&n| n > 0) {
@@ -142,7 +142,7 @@ impl Plan {
             let insert = |key| Op::Change(key, Do::Insert(61));
             let update = |key| Op::Change(key, Do::Update(62));
             let remove = |key| Op::Change(key, Do::Remove);
-            // This insert changes nothing, but it may rely on what it finds on its way.
+            // This insert changes nothing, but its result may depend on what it finds on its way.
             all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
             for first in
                 [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]
@@ -193,7 +193,7 @@ impl Plan {
         let met = told?.map(|told| (told, seam.take()));
         let Some((told, events)) = met else { return Ok(None) };
         let (steps, _, used) = session.finish();
-        // The contents in the end.
+        // The contents at the end.
         let mut last = State::clone(&before);
         for key in [first.key(), second.key(), third.key()].into_iter().flatten() {
             let found = Op::Get(key).ask(&store, &map)?;
@@ -216,8 +216,8 @@ impl Plan {
         )))
     }
 
-    /// Lists where the first of two threads is stopped: after the last store of each row of stores
-    /// of one commit point, and after its operation.
+    /// Lists where the first of two threads is stopped: after each sequence of stores at one commit
+    /// point, and after its operation.
     fn stops(&self, n: u64, first: Op, alive: &Arc<Alive>) -> Checked<Vec<u64>> {
         let seam = recorder(false);
         let mut session = self.session(&seam, alive)?;

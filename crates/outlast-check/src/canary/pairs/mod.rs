@@ -72,8 +72,8 @@ impl Plan {
         Ok(session)
     }
 
-    /// A session in which the accesses of threads with a role are controlled and all are recorded,
-    /// with a map of `keys` keys.
+    /// Makes a session with a map of `keys` keys. The accesses of threads with a role are
+    /// controlled, and all accesses are recorded.
     fn filled(&self, stops: &Stops, keys: u64, alive: &Arc<Alive>) -> Checked<(Traced, Session)> {
         let seam = stops.seam();
         seam.start(false);
@@ -84,7 +84,8 @@ impl Plan {
         Ok((seam, session))
     }
 
-    /// A recorded run as a tape, to be read with these keys and two that nobody has.
+    /// Makes a tape of a recorded run. Its images are read with these keys and two that are never
+    /// present.
     fn tape(
         &self,
         name: String,
@@ -112,7 +113,8 @@ impl Plan {
     /// that reaches it and a later one. Each comes with the number of accesses up to each of its
     /// fences.
     fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
-        // As in the runs with a stopped thread, where accesses are counted.
+        // Number the thread as in the runs with a stopped thread, so that both count the same
+        // accesses.
         stop::number(None);
         let seam = Traced::new();
         let mut session = self.session(&seam, alive)?;
@@ -130,7 +132,7 @@ impl Plan {
             for (i, event) in events.iter().enumerate() {
                 accesses += u64::from(!matches!(event.access, Access::Mark(_)));
                 let Some(point) = event.point else { continue };
-                // If the fence is missing, the flush before it takes its place.
+                // If a seeded bug removes the fence, the flush before it counts in its place.
                 let next = events.get(i + 1).map(|next| &next.access);
                 let more = matches!(next, Some(Access::Fence | Access::Flush { .. }));
                 let ends = match event.access {
@@ -312,14 +314,14 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
     for plan in plans(scheme, form) {
         for (n, fences) in plan.chosen(alive)? {
             for (i, &fence) in fences.iter().enumerate() {
-                // Stop as soon after the fence as the other thread can pass.
+                // Stop at the first moment after the fence at which the other thread need not wait.
                 let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
                 for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
                 {
                     if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
                         continue;
                     }
-                    // The last two are before the next flush and before its fence.
+                    // The last two moments are before the next flush and before that flush's fence.
                     let soon = [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130].map(|d| fence + d);
                     let moments = BTreeSet::from_iter(soon.into_iter().chain([end - 1, end]));
                     for &stop_at in moments.range(fence + 1..=end) {

@@ -13,7 +13,7 @@ use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
 /// Records lookups that persist what another thread has not persisted yet. The other thread is
-/// stopped for ever before each of its accesses in turn, and this thread looks up its key. Only the
+/// stopped for ever before each of its accesses in turn, and this thread looks up its key. Only
 /// runs in which the lookup flushes are kept, so a scheme whose lookups never flush has none.
 ///
 /// # Errors
@@ -31,8 +31,8 @@ pub fn lookups(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
 }
 
 impl Plan {
-    /// Returns `None` if the first thread has fewer accesses, and `Some(None)` if the lookup
-    /// flushes nothing.
+    /// Records one such lookup. Returns `None` if the first thread has fewer accesses, and
+    /// `Some(None)` if the lookup flushes nothing.
     fn looked_up(
         &self,
         stop_at: u64,
@@ -104,7 +104,7 @@ pub enum Meanwhile {
 
 /// Stops a thread for ever before one in `every` of its accesses, while this thread calls an
 /// operation. Then a power loss takes everything that it can. What the operation returned must
-/// still hold.
+/// still hold after it.
 ///
 /// # Errors
 /// If it does not hold.
@@ -130,7 +130,7 @@ pub fn told(
 }
 
 impl Plan {
-    /// Returns `false` if the first thread has fewer accesses.
+    /// Checks one such call. Returns `false` if the first thread has fewer accesses.
     fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
         let stops = Stops::default();
         let (seam, session) = self.filled(&stops, 8, alive)?;

@@ -44,11 +44,11 @@ impl Working {
     }
 }
 
-/// What a life changes.
+/// The state that a life changes.
 pub(super) struct Now {
     pub(super) memory: Vec<u8>,
     pub(super) moment: usize,
-    /// The file's lengths that are still to come.
+    /// The growths of the file that are still to come: each moment, and the length from then on.
     pub(super) growths: Vec<(usize, u64)>,
     pub(super) len: u64,
     pub(super) random: Random,
@@ -77,7 +77,7 @@ impl Pool {
         now.stuck || now.moment >= self.run.events.len()
     }
 
-    /// Lets so many events happen.
+    /// Lets this many events happen.
     pub(super) fn advance(&self, events: usize) {
         for _ in 0..events {
             let (moment, journal) = {
@@ -101,7 +101,7 @@ impl Pool {
         }
     }
 
-    /// Lets so many events happen, or fewer if the recorded process dies. Returns whether it did.
+    /// Lets this many events happen, or fewer if the recorded process dies. Returns whether it did.
     pub(super) fn advance_to_death(&self, events: usize) -> bool {
         let from = self.at().moment;
         let until = (from + events).min(self.run.events.len());
@@ -111,7 +111,8 @@ impl Pool {
         death.is_some()
     }
 
-    /// Grows base and notes. A disk that refuses is asked again: the run goes on as if it had not.
+    /// Grows the base and the notes. Repeats what the disk refuses, so that the run continues as
+    /// recorded. Returns whether both have grown.
     pub(super) fn grow(&self, journal: Option<&Journal>, len: u64) -> bool {
         let extended = self.wrong == Some(Wrong::GrownLate)
             || journal.is_none_or(|j| (0..30).any(|_| j.extend_base(len).is_ok()));
@@ -180,7 +181,7 @@ impl Source for Pool {
         let durable = self.working.durable();
         let mut ledger = lock(&self.ledger);
         ledger.settle(durable);
-        // An empty cut needs no epoch: the last one has all of it.
+        // An empty cut needs no epoch of its own: the last epoch holds everything.
         let epoch = durable + u64::from(!change.is_empty());
         ledger.ends.entry(epoch).or_default().push(self.at());
         ledger.settle(durable);

@@ -125,7 +125,7 @@ fn ready(play: &mut Play) -> Checked {
         play.session.background()?;
         key += 1;
     }
-    // Crash with a level kept ready that no expansion has taken.
+    // Crash while a level is kept ready that no expansion has taken.
     play.session.crash()?;
     play.change(key, Do::Insert(5))?;
     play.session.come_to_rest()?;

@@ -17,7 +17,7 @@ pub struct Row {
 
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const LINES: usize = SLOTS / LINE_SLOTS;
-/// How many records fit where the last record of a row moves back to.
+/// How many records fit in the bucket that the last record of a row moves back to.
 const ROOM: usize = 6;
 
 impl Row {

@@ -137,7 +137,7 @@ fn beat(pool: &Pool, port: &Port, stop: &AtomicBool) -> Checked {
         std::thread::sleep(PULSE);
         run_on(processor)?;
         port.say_then(|| {
-            // The time first: the commit that is under way then counts.
+            // Read the time first, so that the commit under way at that time counts.
             let now = Instant::now();
             let journal = pool.stats().journal.unwrap_or_default();
             gap = gap.max(now - last);

@@ -111,7 +111,8 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
     work(&maps, &mut hands, None, port, &nothing)
 }
 
-/// What a thread does after a batch that it has reported. It gets the numbers of both.
+/// What a thread does after it has reported a batch. Gets the numbers of the thread and of the
+/// batch.
 pub(super) type After<'a> = dyn Fn(u64, u64) -> Checked + Sync + 'a;
 
 fn nothing(_: u64, _: u64) -> Checked {
@@ -311,7 +312,7 @@ impl Hand {
     }
 }
 
-/// Lets all threads work on a pool while `meanwhile` runs, for the other steps.
+/// Lets all threads work on a pool while `meanwhile` runs, for the steps other than `work`.
 pub(super) fn beside<T>(
     subject: &Subject,
     pool: &Pool,

@@ -2,13 +2,15 @@
 //!
 //! A journal may take operations back, but only the newest ones:
 //!
-//! 1. What had returned when a thread began to wait is durable once that thread has waited, whichever
-//!    thread did it.
-//! 2. What had returned [long enough](Promises::pulse) ago is durable, although nobody waited.
-//! 3. What is there was there at one moment. An operation is not there without those that had
-//!    returned before it began, in any thread.
+//! 1. Once a thread has waited, every operation that had returned when it began to wait is durable,
+//!    whichever thread did it.
+//! 2. An operation that returned [long enough](Promises::pulse) ago is durable, even if nobody
+//!    waited.
+//! 3. The operations found are those of one moment. None of them is there without all operations,
+//!    of any thread, that had returned before it began.
 //!
-//! The guest's reports have an order, so each of them also says what had returned by then.
+//! The guest's reports have an order, so each of them also tells which operations had returned by
+//! then.
 
 use super::Totals;
 use crate::state::{Checked, Fault, ensure};
@@ -98,9 +100,9 @@ impl Promises {
 
     /// Notes a pulse, and what is old enough by then.
     ///
-    /// An operation that returns just after a cut waits for that group commit, for the interval, and
-    /// for its own commit. Longer than the longest pause of a processor, and the scheduler's delays,
-    /// is not allowed.
+    /// An operation that returns just after a cut waits for that group commit, for the interval,
+    /// and for its own commit. It may take longer by the longest pauses of a processor and by the
+    /// scheduler's delays, but by no more.
     pub(super) fn pulse(&mut self, pulse: Pulse, returned: &[u64]) -> Checked {
         let in_order = pulse.micros >= self.last.micros;
         ensure(in_order, || format!("a pulse at {} µs, too late", pulse.micros))?;
@@ -119,12 +121,12 @@ impl Promises {
         Ok(())
     }
 
-    /// Finds the number of operations of each thread, out of those that lead to what was seen, that
-    /// have one moment in common. Returns the earliest such moment, or a finding.
+    /// Finds one moment that explains what was seen: for each thread, one of the numbers of
+    /// operations that lead to what was seen. Returns the earliest such moment, or a finding.
     pub(super) fn one_moment(&self, seen: &[Vec<u64>]) -> Result<Numbers, String> {
         let mut found: Numbers = seen.iter().map(|numbers| numbers[0]).collect();
-        // What one number needs of the others only grows with it. So raise those that are too low
-        // until none is.
+        // The more operations of one thread there are, the more of the others they need. So raise
+        // the numbers that are too low until none is.
         loop {
             let before = found.clone();
             for thread in 0..found.len() {
@@ -150,9 +152,9 @@ impl Promises {
         }
     }
 
-    /// Returns how long before the last pulse the oldest operation had returned that is not in
-    /// `found`, at least, in microseconds; and whether that is more than an interval and the longest
-    /// commit.
+    /// Returns a lower bound on the age, in microseconds at the last pulse, of the oldest operation
+    /// that had returned and is not in `found`. Also returns whether that is more than an interval
+    /// and the longest commit.
     pub(super) fn oldest(&self, found: &[u64]) -> (u64, bool) {
         let missed = |(_, returned): &&(u64, Numbers)| {
             returned.iter().zip(found).any(|(returned, found)| returned > found)

@@ -68,7 +68,7 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
         ),
     );
     trial.verdict()?;
-    // A guest that gets nothing done shows nothing.
+    // A guest that gets no work done proves nothing.
     ensure(done == 0 || totals.acknowledged > 0, || "nothing was acknowledged".into())?;
     Ok(())
 }

@@ -94,7 +94,7 @@ pub(super) fn cut(stage: &Stage<'_>, options: &JournalCut) -> Result<(), Ended> 
         ),
     );
     trial.verdict()?;
-    // What never happened was not tested.
+    // An event that never happened was not tested.
     let mut events = vec![("flush of the disk", disk.flushes)];
     if done >= MANY {
         events.extend([

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 const CUTS_WHILE_OPENING: u64 = 4;
 /// Such a cut comes within this time, in milliseconds, or within the longest opening so far.
 const OPENING_MS: u64 = 400;
-/// Half of the cuts of a machine whose disk has a server come at one of so many writes of the disk,
-/// while the pool is being opened and while threads work. At a random time, little is on its way to
-/// the disk.
+/// If the machine's disk has a server, half of the cuts come at one of the next writes of the disk:
+/// at most this many while the pool is being opened, and while threads work. At a random time,
+/// little is on its way to the disk.
 const WRITES: [u64; 2] = [40, 120];
 /// How long to wait for that write.
 const WRITES_WITHIN: Duration = Duration::from_secs(10);
-/// How often to look whether the disk is off.
+/// The interval at which to look whether the disk is off.
 const LOOK: Duration = Duration::from_millis(5);
-/// The most cuts of a trial in which something is bound to be lost.
+/// The most cuts of a trial in which something must get lost.
 const CANARY_CUTS: u64 = 12;
 
 /// A pool whose power is cut.
@@ -101,7 +101,7 @@ impl<'t> Trial<'t> {
         self.pool.server.as_ref().map(Server::serve).transpose()
     }
 
-    /// Ends that once the machine is off. The disk loses what was not flushed.
+    /// Waits for the server's thread once the machine is off. The disk loses what was not flushed.
     fn end(&self, serving: Serving, life: u64) -> Checked {
         let (Some(server), Some(serving)) = (&self.pool.server, serving) else { return Ok(()) };
         let served = serving.join().map_err(|_| Fault("the disk's server panicked".into()))?;
@@ -173,8 +173,8 @@ impl<'t> Trial<'t> {
         Ok(())
     }
 
-    /// Cuts the power as often as was asked for, or until something is wrong. Then looks what the last
-    /// cut has left. Returns the number of cuts.
+    /// Cuts the power as often as was asked for, or until something is wrong. Then checks what the
+    /// last cut has left. Returns the number of cuts.
     pub(super) fn cut_all(&mut self) -> Result<u64, Ended> {
         let cuts = self.cuts.cuts;
         for life in 1..=cuts {
@@ -193,7 +193,8 @@ impl<'t> Trial<'t> {
         Ok(cuts)
     }
 
-    /// Cuts the power until something is found, which must be soon. `may` says after which totals.
+    /// Cuts the power until something is found, which must be soon. A finding counts only once
+    /// `may` accepts the totals.
     pub(super) fn notices(
         mut self,
         name: &str,

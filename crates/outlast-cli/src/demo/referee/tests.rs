@@ -68,7 +68,7 @@ impl Run {
         self.examine(&map)
     }
 
-    /// Returns some item that has a record in the end, or one that has none.
+    /// Returns some item that has a record at the end, or one that has none.
     fn item(&self, there: bool) -> &Item {
         let number = (10..).find(|&item| survives(item) == there).unwrap();
         &self.items[number as usize]
