@@ -86,7 +86,7 @@ pub struct JournalStats {
     pub longest_cut_ns: u64,
     /// The time that all cuts took together, in nanoseconds.
     pub cuts_ns: u64,
-    /// Attempts to write an epoch that failed.
+    /// Failed attempts to write an epoch.
     pub failures: u64,
     /// The time for which writers were held back because the journal was too long, in nanoseconds.
     pub slowed_ns: u64,
@@ -107,7 +107,7 @@ struct Counts {
     slowed_ns: AtomicU64,
 }
 
-/// What the threads know of each other.
+/// The state that the waiting threads and the journal's threads share.
 #[derive(Default)]
 struct State {
     /// Cuts that have begun.
@@ -133,7 +133,7 @@ struct State {
     running: usize,
 }
 
-/// What a thread with the turn works with.
+/// What the thread that has the turn works on.
 struct Turn {
     change: Change,
     /// Whether `change` was cut and is not durable yet.

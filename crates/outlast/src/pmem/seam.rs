@@ -173,7 +173,7 @@ pub trait Seam: Clone + Send + Sync + 'static {
     #[inline(always)]
     fn shared(&self, _by: OfShared) {}
 
-    /// Waits one turn for another thread, in a loop. `turn` counts the turns.
+    /// Makes one turn of a loop that waits for another thread. `turn` counts the turns.
     fn wait(&self, turn: &mut u32);
 
     /// Locks a mutex in DRAM. Another thread may run while this one waits.

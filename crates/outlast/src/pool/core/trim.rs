@@ -84,14 +84,14 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
-    /// Gives up to `most` bytes of free pages back to the file system, or a part more. The caller has begun
-    /// a round, and has written the pool back since.
+    /// Gives free pages back to the file system, in parts, until `most` bytes are reached. The
+    /// caller has begun a round, and has written the pool back since.
     ///
     /// # Errors
     /// [`Error::Io`] if the file system refuses it. That does the pool no harm.
     pub fn trim(&self, most: u64) -> Result<Trimmed> {
-        // A close, a sync, a snapshot and a verification wait for this lock, so they find no pages
-        // out.
+        // A close, a sync, a snapshot and a verification wait for this lock, so none of them runs
+        // while pages are taken out.
         let _write_back = self.memory.seam().lock(&self.write_back);
         self.gate.check()?;
         let Some(mapping) = self.trimmable() else { return Ok(Trimmed::All(0)) };
