@@ -142,7 +142,7 @@ impl Batch {
         Ok(BatchRecord { map: Arc::clone(&map.map), key, value })
     }
 
-    /// Counts the changes.
+    /// Returns the number of changes.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

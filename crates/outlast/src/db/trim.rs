@@ -8,9 +8,10 @@ use crate::pool::core::Trimmed;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long pages must have been free, at least.
+/// The shortest time for which pages must have been free.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// The time between two rounds if the pool soon uses again what it gives back, at most, and after an error.
+/// The longest time between two rounds: after an error, or if the pool keeps using again what it
+/// gave back.
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Bytes given back in one step of the worker.
 const STEP: u64 = 64 << 20;

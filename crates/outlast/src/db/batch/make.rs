@@ -22,10 +22,10 @@
 //! and takes them back if one fails. So does an open after a crash in the meantime.
 //!
 //! In three cases an open does neither. If the pool may be torn, it can mix pages of different
-//! moments, and the batch word may be an old one: it is cleared. If the log is damaged, or names
-//! something that is not there, the pool opens as it is, and a verification reports the damage. If
-//! the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the user
-//! accepts a pool that may be torn.
+//! moments, and the batch word may be an old one: the open clears it. If the log is damaged, or
+//! names something that is not there, the pool opens as it is, and a verification reports the
+//! damage. If the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the
+//! user accepts a pool that may be torn.
 
 use super::BatchRecord;
 use crate::db::bugs;

@@ -98,9 +98,8 @@ impl PoolOptions {
     /// path is brought up to date in the background.
     ///
     /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
-    /// of the commit under way, and none that was [waited for](crate::Pool::wait_durable). It
-    /// leaves the pool as it was between two operations. Process death loses nothing, as without a
-    /// journal.
+    /// of two commits, and none that was [waited for](crate::Pool::wait_durable). It leaves the
+    /// pool as it was between two operations. Process death loses nothing, as without a journal.
     ///
     /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
     /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
