@@ -18,7 +18,7 @@ const STEP: u64 = 64 << 20;
 
 /// Gives free pages back in rounds:
 ///
-/// 1. Look whether enough pages are free. From then on, each of them has to stay free.
+/// 1. Check whether enough pages are free. From then on, each of them has to stay free.
 /// 2. A while later, write the pool back.
 /// 3. Punch out the pages that have stayed free, some with each step.
 pub(super) struct Trimmer {

@@ -210,7 +210,8 @@ pub(super) fn copy_looking(
     })
 }
 
-/// Copies a file, and calls `told` after each piece with the bytes copied so far, and all.
+/// Copies a file. After each piece, calls `told` with the bytes copied so far and the bytes of the
+/// file.
 fn copy_bytes(
     from: &dyn JournalFile,
     to: &dyn JournalFile,

@@ -39,7 +39,7 @@ const SLOWED: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// How long, before the first cut, the journal touches the lines that a dead process has left.
 const TOUCHING: Duration = Duration::from_millis(20);
-/// How often the journal's threads look whether there is anything to do.
+/// How often the journal's threads check whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What the journal needs of the pool.

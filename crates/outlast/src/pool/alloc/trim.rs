@@ -299,7 +299,8 @@ impl Alloc {
         true
     }
 
-    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the pages have no blocks any more.
+    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether their blocks were given
+    /// back.
     pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
         let mut space = core.memory.seam().lock(&self.space);
         let Some(pages) = space.out.take() else { return };
@@ -312,7 +313,7 @@ impl Alloc {
         self.outs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a claim has waited for pages that were out, since the last call.
+    /// Whether a claim has waited for pages that were out since this was last called.
     pub(in crate::pool) fn was_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) has the argument.
+//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) explains why this is correct.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -12,8 +12,8 @@ use std::ops::Range;
 pub enum Trimmed {
     /// It has given this many bytes back, and there may be more.
     More(u64),
-    /// All pages of the round were given back, as far as they are still free. This step gave back this many
-    /// bytes.
+    /// All pages of the round that are still free were given back, this many bytes of them in this
+    /// step.
     All(u64),
 }
 
@@ -69,7 +69,7 @@ impl<S: Seam> Core<S> {
         (expected.min(u32::MAX.into()) as u32, self.geometry.pages_in(self.size()))
     }
 
-    /// Begins a round of giving free pages back. Returns `None` if none may be given back.
+    /// Begins a round of giving free pages back. Returns `None` if this pool cannot give any back.
     pub fn begin_trim(&self) -> Option<Trimming> {
         self.trimmable()?;
         let (ahead, total) = self.ahead();
