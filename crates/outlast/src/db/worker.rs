@@ -30,7 +30,7 @@ const AHEAD: u64 = 64 << 20;
 const CLEAR: u64 = 2 << 20;
 /// Bytes pre-faulted in one call.
 const PART: u64 = 64 << 10;
-/// A process counts as at rest after it was nearly idle for this long.
+/// A process counts as at rest once it has been nearly idle for this long.
 const REST: Duration = Duration::from_millis(100);
 /// A process is nearly idle if its other threads together use less than 1 / `REST_SHARE` of one
 /// processor.
@@ -115,7 +115,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool, trim: Opti
                 false
             }
         };
-        // The reclaim comes first, and it makes no pauses.
+        // The reclaim comes first, and never pauses.
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let done = if settled { pages.step(&store, resting) } else { None };

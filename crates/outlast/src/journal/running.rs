@@ -37,7 +37,8 @@ const BUSY: Duration = Duration::from_micros(100);
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// How long, before the first cut, the journal touches the lines that a dead process has left.
+/// How long the journal may take, before its first cut, to touch the lines that a dead process has
+/// left.
 const TOUCHING: Duration = Duration::from_millis(20);
 /// How often the journal's threads check whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);

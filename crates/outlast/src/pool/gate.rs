@@ -73,7 +73,7 @@ pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
     /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
-    /// the fields after a smaller one would be moved in pieces.
+    /// the compiler moves the fields after a smaller one in pieces.
     own: u64,
     /// Not 0 if the thread was unwinding already, in which case the panic is not ours.
     unwinding: u64,

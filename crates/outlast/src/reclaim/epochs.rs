@@ -373,8 +373,8 @@ impl Epochs {
         self.lock().front().map(|block| block.epoch)
     }
 
-    /// Returns the earliest epoch of the visits in progress, except those that begin or end right
-    /// now.
+    /// Returns the earliest epoch of the visits in progress, except those that begin or end at this
+    /// moment.
     pub fn oldest_visit(&self) -> Option<u64> {
         [&self.own, &self.shared].into_iter().filter_map(|slots| Self::oldest_of(slots)).min()
     }

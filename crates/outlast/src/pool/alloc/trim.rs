@@ -299,8 +299,8 @@ impl Alloc {
         true
     }
 
-    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether their blocks were given
-    /// back.
+    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the blocks of the pages
+    /// were given back.
     pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
         let mut space = core.memory.seam().lock(&self.space);
         let Some(pages) = space.out.take() else { return };
