@@ -144,7 +144,8 @@ impl<S: Seam> Core<S> {
     /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
+    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong
+    /// to another opener.
     #[inline(always)]
     pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
