@@ -36,8 +36,8 @@ pub enum Error {
     /// The file is shorter than its header says, or than any pool.
     #[error("file truncated: it has {actual} bytes, and should have at least {expected}")]
     Truncated {
-        /// The size according to the header. If neither copy of the header is whole, the bytes that
-        /// every pool has at least.
+        /// The size according to the header. If neither copy of the header is whole, the size of
+        /// the smallest pool.
         expected: u64,
         /// Bytes in the file.
         actual: u64,
@@ -61,8 +61,8 @@ pub enum Error {
     /// The pool was modified since its last sync, on a medium that a power loss can tear, and there
     /// may have been a power loss since; or the file is a copy of a live pool.
     ///
-    /// If one copy of the header is damaged, this rests on the other copy alone. The damaged copy
-    /// may be the newer one, and may have said that the pool was closed: that is not known.
+    /// If one copy of the header is damaged, this error is based on the other copy alone. The
+    /// damaged copy may be the newer one, and it may have said that the pool was closed.
     #[error(
         "possibly torn: {reason}{}; restore a snapshot, or open it with `accept_possibly_torn` and \
          `verify` it: if it is sound, it can be used, but recent changes may be missing",

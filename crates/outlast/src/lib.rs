@@ -32,8 +32,8 @@
 //!    [`MAX_VALUE_BYTES`].
 //! 5. Opening a pool or a map after a crash takes constant time. The exceptions are [`OrderedMap`],
 //!    and maps of [`Scheme::Group`] and the three [`Scheme::EaPht`] schemes. Opening one takes time
-//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]). Opening
-//!    a pool with a journal after a reboot reads all of it.
+//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]). After a
+//!    reboot, opening a pool with a journal reads the whole pool.
 //! 6. Nothing leaks, and nothing is freed twice.
 //! 7. No file content makes the library read or write outside its mapping, loop for ever or panic.
 //!    It fails with an error that names the offset.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How often a copy is begun again because the pool's files have changed too much meanwhile.
 const ATTEMPTS: u32 = 30;
-/// The pause before that.
+/// The pause before a copy is begun again.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a backup has done. See [`PoolOptions::backup`].

@@ -103,8 +103,8 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the map is one of another pool, or if its types do not allow these bytes;
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`].
+    /// [`Error::Invalid`] if the map belongs to another pool, or if its types do not allow these
+    /// bytes; [`Error::KeyTooLarge`], [`Error::ValueTooLarge`].
     pub fn change_raw(
         &mut self,
         map: &RawMap,
@@ -142,7 +142,7 @@ impl Batch {
         Ok(BatchRecord { map: Arc::clone(&map.map), key, value })
     }
 
-    /// Counts the changes.
+    /// Returns the number of changes.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

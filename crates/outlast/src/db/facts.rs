@@ -1,4 +1,4 @@
-//! What can be told of a pool without opening it, even while another process uses it.
+//! Facts about a pool that can be read without opening it, even while another process uses it.
 
 use super::journal::{Owned, Working, find, user_of};
 use super::options::{PoolOptions, header_of};
@@ -17,10 +17,10 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often something is read again that another process was just writing.
+/// How often to read again what another process was just writing.
 const ATTEMPTS: usize = 20;
 
-/// What a pool's files publish. See [`PoolOptions::facts`].
+/// What can be read from a pool's files without opening it. See [`PoolOptions::facts`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct PoolFacts {
@@ -45,7 +45,7 @@ pub struct PoolFacts {
     pub journal: Option<JournalFacts>,
 }
 
-/// What the files of a journal publish.
+/// What can be read from the files of a journal.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct JournalFacts {
@@ -66,8 +66,8 @@ pub struct JournalFacts {
 }
 
 impl PoolOptions {
-    /// Reads what a pool publishes, without opening it and without a lock. Another process may be
-    /// using it: the facts are then recent, but not all of the same moment.
+    /// Reads facts about a pool from its files, without opening it and without a lock. Another
+    /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
     /// The working file of a journaled pool is found if it belongs to the user of this process and lies
     /// where the options say

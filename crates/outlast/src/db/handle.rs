@@ -26,11 +26,11 @@ use std::time::Duration;
 ///
 /// # Complexity
 ///
-/// Opening a map by its name compares the names of up to all maps. Creating and dropping one take the
-/// time to make its first blocks, and to find all of its blocks. What opening takes after a crash is in
-/// the [crate's documentation](crate#the-contract). [`sync`](Pool::sync) and [`close`](Pool::close) write
-/// back what was modified; [`verify`](Pool::verify) and [`snapshot`](Pool::snapshot) read all of the
-/// pool.
+/// Opening a map compares its name with those of up to all maps. Creating a map takes the time to
+/// make its first blocks, and dropping one the time to find all of its blocks. What opening takes
+/// after a crash is in the [crate's documentation](crate#the-contract). [`sync`](Pool::sync) and
+/// [`close`](Pool::close) write back what was modified; [`verify`](Pool::verify) and
+/// [`snapshot`](Pool::snapshot) read all of the pool.
 ///
 /// # Durability
 ///
@@ -116,7 +116,8 @@ pub struct Durability {
     /// Whether operations that have returned survive process death.
     pub survives_process_death: bool,
     /// For a journaled pool, the interval of its commits. A power loss undoes at most the
-    /// operations of the last interval and of the commit under way, and none that
+    /// operations of the last interval and of two commits (see
+    /// [`JournalOptions::interval`](crate::JournalOptions::interval)), and none that
     /// [`Pool::wait_durable`] has waited for.
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
@@ -139,7 +140,7 @@ pub struct PoolStats {
     pub size: u64,
     /// Largest size the pool may grow to, in bytes.
     pub limit: u64,
-    /// The size that the pool may not exceed by [`max_size`](crate::PoolOptions::max_size), in bytes; 0: none.
+    /// The limit set by [`max_size`](crate::PoolOptions::max_size), in bytes; 0 means none.
     pub max_size: u64,
     /// Bytes in pages known to be free.
     pub free_page_bytes: u64,

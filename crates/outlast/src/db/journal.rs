@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// The default directory of working files, if it is in memory and has room.
 const MEMORY: &str = "/dev/shm";
-/// Free space that must be there, in bytes, besides twice the size of the pool.
+/// Free space in bytes that the directory must have beyond twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
 
 /// Options of a pool's journal. See [`PoolOptions::journal`].

@@ -197,7 +197,7 @@ impl PoolOptions {
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
-    /// it is first touched. (After a reboot, opening a pool with a journal reads all of it.)
+    /// it is first touched. (After a reboot, opening a pool with a journal reads the whole pool.)
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -24,9 +24,9 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     })
 }
 
-/// Makes a file at `path`, or replaces the one that is there, with what `fill` puts into an empty file.
-/// The file appears there complete, durable and not locked, or not at all. `own` is the file that is copied.
-/// `fill` may give up the file's lock.
+/// Creates a file at `path`, or replaces the existing one. `fill` writes its content into an empty
+/// file. The file appears there complete, durable and not locked, or not at all. `own` is the file
+/// that is copied. `fill` may give up the file's lock.
 pub(super) fn write<T, E: From<Error>>(
     disk: &Disk,
     own: Identity,

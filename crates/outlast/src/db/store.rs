@@ -32,7 +32,7 @@ struct Maps {
     freeing: Vec<usize>,
 }
 
-/// While it lives, a root is being changed and the change is not durable yet.
+/// Marks a change of a root as under way. Dropped once the change is durable.
 struct RootChange<'c>(&'c AtomicU64);
 
 impl<'c> RootChange<'c> {

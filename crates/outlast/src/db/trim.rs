@@ -8,16 +8,17 @@ use crate::pool::core::Trimmed;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long pages must have been free, at least.
+/// The shortest time for which pages must have been free.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// The time between two rounds if the pool soon uses again what it gives back, at most, and after an error.
+/// The longest time between two rounds: after an error, or if the pool keeps using again what it
+/// gave back.
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Bytes given back in one step of the worker.
 const STEP: u64 = 64 << 20;
 
 /// Gives free pages back in rounds:
 ///
-/// 1. Look whether enough pages are free. From then on, each of them has to stay free.
+/// 1. Check whether enough pages are free. From then on, each of them has to stay free.
 /// 2. A while later, write the pool back.
 /// 3. Punch out the pages that have stayed free, some with each step.
 pub(super) struct Trimmer {

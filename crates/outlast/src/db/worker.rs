@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How long the worker sleeps when nothing wakes it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a pool must not have been changed before it is synced.
+/// How long a pool must have been unchanged before it is synced.
 const QUIET: Duration = Duration::from_secs(1);
-/// The same for a pool that was changed again soon after each such sync.
+/// The longest such time, for a pool that was changed again soon after each such sync.
 const QUIET_MAX: Duration = Duration::from_secs(64);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
@@ -30,7 +30,7 @@ const AHEAD: u64 = 64 << 20;
 const CLEAR: u64 = 2 << 20;
 /// Bytes pre-faulted in one call.
 const PART: u64 = 64 << 10;
-/// A process counts as at rest after it was nearly idle for this long.
+/// A process counts as at rest once it has been nearly idle for this long.
 const REST: Duration = Duration::from_millis(100);
 /// A process is nearly idle if its other threads together use less than 1 / `REST_SHARE` of one
 /// processor.
@@ -115,7 +115,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool, trim: Opti
                 false
             }
         };
-        // The reclaim comes first, and it makes no pauses.
+        // The reclaim comes first, and never pauses.
         let resting =
             !more && !pages.behind.is_empty() && rest.look(Instant::now(), time_of_others());
         let done = if settled { pages.step(&store, resting) } else { None };
@@ -155,10 +155,10 @@ fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> 
     }
 }
 
-/// When to look next whether the pool is idle.
+/// Decides when to check next whether the pool is idle.
 struct Idle {
     next: Instant,
-    /// How long a pool must not have been changed.
+    /// How long the pool must have been unchanged.
     quiet: Duration,
     /// When the pool was last synced, if it was not changed since.
     synced: Option<Instant>,
@@ -169,7 +169,7 @@ impl Idle {
         Idle { next: opened + QUIET, quiet: QUIET, synced: None }
     }
 
-    /// Records the result of a look: `None` if the disk failed.
+    /// Records the result of a check: `None` if the disk failed.
     ///
     /// A sync can take long, and the next change waits for the disk. So if a pool is changed again
     /// soon after a sync, the next one has to wait longer.
@@ -288,7 +288,7 @@ impl Pages {
                 }
                 large
             }
-            // The kernel would take memory for what was given back.
+            // The kernel would allocate memory for what was given back.
             Work::Behind(range) if core.is_given_back(range.clone()) => false,
             Work::Behind(range) => mapping.collapse(range.clone()),
         };

@@ -23,7 +23,7 @@
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,
 //!    contains it. Step 7 applies all epochs after *c* up to *e*, and *e* is at least *r*.
 //!
-//! # Why everything is there that was durable at the beginning
+//! # Why the copy has everything that was durable at the beginning
 //!
 //! 1. An epoch that was durable before step 1 was in a segment then. Let *d* be the last one.
 //! 2. Suppose *e* is less than *d*. Then the segment of the epoch after *e* was not there at step 2. A
@@ -210,7 +210,8 @@ pub(super) fn copy_looking(
     })
 }
 
-/// Copies a file, and calls `told` after each piece with the bytes copied so far, and all.
+/// Copies a file. After each piece, calls `told` with the bytes copied so far and the bytes of the
+/// file.
 fn copy_bytes(
     from: &dyn JournalFile,
     to: &dyn JournalFile,

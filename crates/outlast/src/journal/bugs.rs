@@ -31,7 +31,7 @@ crate::seeded_bugs! {
     MARKS_CLEARED = "MarksCleared";
     /// A rebuild is content with fewer epochs than the base needs.
     MISSING_IGNORED = "MissingIgnored";
-    /// A rebuild does not look how long the base is.
+    /// A rebuild does not check how long the base is.
     SIZE_IGNORED = "SizeIgnored";
     /// A wait returns once the cut that was under way is durable.
     WAITS_FOR_LAST_CUT = "WaitsForLastCut";

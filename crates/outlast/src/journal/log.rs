@@ -125,7 +125,7 @@ impl Writer {
         self.deleted = files;
     }
 
-    /// Gives up the files that were deleted, for the caller to close them.
+    /// Hands the deleted files to the caller, which closes them.
     pub fn take_deleted(&mut self) -> Vec<Box<dyn JournalFile>> {
         std::mem::take(&mut self.deleted)
     }

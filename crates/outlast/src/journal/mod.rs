@@ -15,7 +15,7 @@
 //! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
 //! | segments ([`segment`], written by [`log`]) | the lines that changed since, epoch by epoch |
 //!
-//! [`running`] has the work of the threads of an open pool: cuts, commits and checkpoints.
+//! [`running`] is what the threads of an open pool do: cuts, commits and checkpoints.
 //!
 //! An *epoch* is the set of lines that changed between two cuts. Epochs have consecutive numbers. An
 //! epoch is durable once its blocks are in a segment and that segment is synced.

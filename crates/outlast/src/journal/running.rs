@@ -37,9 +37,10 @@ const BUSY: Duration = Duration::from_micros(100);
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// How long, before the first cut, the journal touches the lines that a dead process has left.
+/// How long the journal may take, before its first cut, to touch the lines that a dead process has
+/// left.
 const TOUCHING: Duration = Duration::from_millis(20);
-/// How often the journal's threads look whether there is anything to do.
+/// How often the journal's threads check whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What the journal needs of the pool.
@@ -86,7 +87,7 @@ pub struct JournalStats {
     pub longest_cut_ns: u64,
     /// The time that all cuts took together, in nanoseconds.
     pub cuts_ns: u64,
-    /// Attempts to write an epoch that failed.
+    /// Failed attempts to write an epoch.
     pub failures: u64,
     /// The time for which writers were held back because the journal was too long, in nanoseconds.
     pub slowed_ns: u64,
@@ -107,7 +108,7 @@ struct Counts {
     slowed_ns: AtomicU64,
 }
 
-/// What the threads know of each other.
+/// The state that the waiting threads and the journal's threads share.
 #[derive(Default)]
 struct State {
     /// Cuts that have begun.
@@ -133,7 +134,7 @@ struct State {
     running: usize,
 }
 
-/// What a thread with the turn works with.
+/// What the thread that has the turn works on.
 struct Turn {
     change: Change,
     /// Whether `change` was cut and is not durable yet.

@@ -88,8 +88,8 @@ pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
 /// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
 /// owner already, durably.
 ///
-/// Returns the files, which have no names any more. A file system can take long to give a file's
-/// space back, and does so only when the last of these is closed.
+/// Returns the files, which have no names any more. A file system can take long to free a file's
+/// space, and frees it only when the last handle is closed.
 pub fn remove_others(
     directory: &dyn Directory,
     owner: Owner,

@@ -23,7 +23,7 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the map is one of another pool;
+    /// [`Error::Invalid`](crate::Error::Invalid) if the map belongs to another pool;
     /// [`Error::KeyTooLarge`](crate::Error::KeyTooLarge),
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge).
     pub fn put<K: Key + ?Sized, V: Value + ?Sized>(

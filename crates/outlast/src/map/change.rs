@@ -1,4 +1,4 @@
-//! Changes that depend on the value that is there.
+//! Changes that depend on the key's current value.
 //!
 //! Each is a loop over changes that the index makes: read the value, call the caller's function, then
 //! change the record if it still has that value. While the function runs, the thread holds no lock

@@ -13,8 +13,7 @@
 //! | `[u8; N]` | as they are |
 //! | tuples, ordered structs | their parts, one after another |
 //!
-//! In a word, such an encoding takes the last of the word's big-endian bytes, and those before are
-//! 0.
+//! Where a value is stored as a word, the word is the encoding read as a big-endian number.
 //!
 //! [`KeyOrder`]: crate::index::KeyOrder
 

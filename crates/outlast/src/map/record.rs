@@ -11,7 +11,8 @@ pub trait FixedRecord:
 
 /// Makes a struct of fixed size usable as a key and a value, and as a part of tuples.
 ///
-/// The string is its schema. It contains no brackets and no commas. Change it when the layout changes.
+/// The string is its schema. It must contain neither brackets nor commas. Change it when the layout
+/// changes.
 ///
 /// # As its bytes
 ///

@@ -80,7 +80,7 @@ pub(super) fn undecodable(damage: Damage, root: u64) -> Error {
     Error::Damaged(Damage::new(root, expected, damage.found()))
 }
 
-/// Names the key in the damage of its value. Only an iteration needs this: other callers know the
+/// Adds the key to the damage of its value. Only an iteration needs this: other callers know the
 /// key.
 #[cold]
 pub(super) fn under_key(key: &[u8], inline: bool, damage: Damage) -> Damage {
@@ -453,7 +453,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Returns whether the map has no records. Reads the structure up to the first record. If other
-    /// threads insert and remove meanwhile, `true` says that no record was present throughout.
+    /// threads insert and remove meanwhile, `true` means that no record was present throughout the
+    /// call.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -50,8 +50,8 @@ pub enum Fate {
 
 /// Decides the outcome of each call before it is made.
 pub trait DiskWatch: Send + Sync {
-    /// Decides about `call`. `file` is the file or directory of the call; for a name, the file that
-    /// gets it.
+    /// Decides about `call`. `file` is the file or directory of the call; if the call gives a name,
+    /// the file that gets it.
     fn before(&self, call: Call, file: &File) -> Fate;
 }
 

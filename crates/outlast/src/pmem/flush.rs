@@ -138,8 +138,8 @@ impl Real {
         Real { mode: FlushMode::Journal, notes, ..Self::new(FlushMode::None) }
     }
 
-    /// Makes it wait for other threads for a moment only, where it would wait for minutes. For
-    /// tests of files in which a lock is never released.
+    /// Makes a wait for another thread give up after a moment instead of minutes. For tests of
+    /// files in which a lock is never released.
     #[must_use]
     pub fn impatient(self) -> Self {
         Real { turns_of_sleep: 1 << 14, ..self }

@@ -171,8 +171,8 @@ impl<S: Seam> Memory<S> {
         self.seam.load(word, Ordering::Acquire)
     }
 
-    /// Loads a word with SeqCst, for links to blocks that can be given back while visits go on
-    /// (`reclaim`).
+    /// Loads a word with SeqCst, for links to blocks that can be retired while operations visit
+    /// them (see `reclaim`).
     #[inline(always)]
     pub fn load_seq_cst(&self, word: &Word) -> u64 {
         self.seam.load(word, Ordering::SeqCst)
@@ -259,7 +259,7 @@ impl<S: Seam> Memory<S> {
     pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
         let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
         let mut words = words[first..(skip + len).div_ceil(8).max(first)].iter();
-        // Not zeroed first, because allocators are fastest where they need not zero.
+        // Not zeroed first: allocating without zeroing is faster.
         let mut out = Vec::with_capacity(len.next_multiple_of(8));
         let mut word = words.next().map_or(0, |word| self.load(word));
         while out.len() < len {
@@ -309,7 +309,7 @@ impl<S: Seam> Memory<S> {
     }
 }
 
-/// A struct kept in DRAM about a structure of eight times its size.
+/// The DRAM metadata of a structure that is eight times as large.
 ///
 /// # Safety
 /// The type consists of `AtomicU64`s and nothing else. Its size is a power of two, at most 64 and

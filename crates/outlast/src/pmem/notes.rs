@@ -1,4 +1,5 @@
-//! The notes: which cache lines of a journaled pool have changed since the journal last took them.
+//! The notes: bitmaps of the cache lines of a journaled pool that have changed since the journal
+//! last took them.
 //!
 //! On this medium a flush only notes its lines. The notes are in the *working file*, behind the pool,
 //! so that neither can survive without the other:
@@ -319,7 +320,7 @@ impl LineSet<'_> {
             let word = &self.bits[number];
             let (summary, bit) = self.summary(number);
             let in_summary = || summary.load(Ordering::SeqCst) & bit != 0;
-            // Most lines that change have changed since the last cut.
+            // Most lines that are noted have been noted since the last cut already.
             if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
                 return;
             }

@@ -73,16 +73,16 @@ macro_rules! commit_points {
             $crate::pmem::Point::new($owner, $name)$(.$does())+;)*
         /// Every commit point declared here, in table order.
         pub static ALL: &[&$crate::pmem::Point] = &[$(&$id),*];
-        /// The same, preceded by the commit points of the code that this component is built on.
+        /// These points, preceded by those of the code that this component is built on.
         pub static PARTS: &[&[&$crate::pmem::Point]] = &[$($others,)? ALL];
     };
 }
 
-/// A seeded bug. The code that names it misbehaves if the recorder was told to make the bug.
+/// A seeded bug. The code that names it misbehaves if the recorder is set to make this bug.
 /// Declared by `seeded_bugs!`, beside that code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SeededBug {
-    /// The name of the bug in reports. No two have the same.
+    /// The name of the bug in reports. It is unique.
     pub name: &'static str,
 }
 
@@ -96,8 +96,8 @@ macro_rules! seeded_bugs {
     };
 }
 
-/// A bug that the proof harness has the recorder make, to show that the harness finds it. Bugs at
-/// a commit point are made by the recorder itself.
+/// A bug that the proof harness puts in, to show that it finds the bug. The recorder itself makes
+/// the bugs at commit points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seeded {
     /// Flushes at this point are skipped.
@@ -112,8 +112,8 @@ pub enum Seeded {
     InCode(&'static SeededBug),
 }
 
-/// A mark in the record: the begin or the end of a call of the index interface, or the death of the
-/// process.
+/// A mark in the record: the beginning or the end of a call of the index interface, or the death of
+/// the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// An operation begins. The text describes it for the reader of a report.
@@ -129,8 +129,8 @@ pub enum Mark {
 ///
 /// All methods take words by reference: a caller that holds a `&Word` has had its offset checked.
 pub trait Seam: Clone + Send + Sync + 'static {
-    /// Whether one thread may make a fence for all others with a system call, so that theirs cost
-    /// nothing. The call interrupts every core.
+    /// Whether one thread may issue a fence for all threads with a system call, so that the fences
+    /// of the others cost nothing. The call interrupts every core.
     const ASYMMETRIC_FENCES: bool = true;
 
     /// Tells the seam the address of the memory. Called once, before any access.
@@ -173,7 +173,7 @@ pub trait Seam: Clone + Send + Sync + 'static {
     #[inline(always)]
     fn shared(&self, _by: OfShared) {}
 
-    /// Waits one turn for another thread, in a loop. `turn` counts the turns.
+    /// Makes one turn of a loop that waits for another thread. `turn` counts the turns.
     fn wait(&self, turn: &mut u32);
 
     /// Locks a mutex in DRAM. Another thread may run while this one waits.

@@ -51,7 +51,7 @@ struct Slot(AtomicUsize);
 /// the gate sets the state and then reads the counts. So at least one of the two sees the other.
 /// This takes a full fence on both sides, which would be the most expensive instruction of an
 /// operation: it waits until every earlier store has reached its cache line. Holding the gate is
-/// rare, so the holder makes the fence for all threads ([`heavy_fence`]). Most threads also have a
+/// rare, so the holder issues the fence for all threads ([`heavy_fence`]). Most threads also have a
 /// slot of their own, which they update without an atomic addition.
 pub struct Gate {
     state: AtomicU32,
@@ -61,7 +61,7 @@ pub struct Gate {
     shared: Box<[Slot; SHARED]>,
     /// The number of the thread that passes although the gate is held.
     lent_to: AtomicUsize,
-    /// Whether the holder can make the fence for all threads.
+    /// Whether the holder can issue the fence for all threads.
     asymmetric: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
     /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
-    /// the fields after a smaller one would be moved in pieces.
+    /// the compiler moves the fields after a smaller one in pieces.
     own: u64,
     /// Not 0 if the thread was unwinding already, in which case the panic is not ours.
     unwinding: u64,
@@ -165,7 +165,7 @@ pub enum Entered<'g> {
 
 impl Gate {
     /// Creates a gate: in front of a clean pool, or (`open`) of one that needs no dirty mark.
-    /// `asymmetric` says whether the holder makes the [`heavy_fence`] for all threads.
+    /// `asymmetric` says whether the holder issues the [`heavy_fence`] for all threads.
     pub fn new(open: bool, asymmetric: bool) -> Self {
         Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),

@@ -13,7 +13,7 @@ pub struct Header {
     /// The damage in a copy that was found damaged at open and has not been rewritten since. That
     /// copy may have been the newer one.
     pub copy_damaged: Option<Damage>,
-    /// Whether the kernel writes the header back at some time after it was written.
+    /// Whether a written header is in the page cache, from which the kernel writes it back later.
     is_cached: bool,
     /// Whether the copy written last may not be on the disk yet.
     unsynced: bool,

@@ -77,10 +77,9 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
     Ok(words)
 }
 
-/// Returns the slot of a root that was lost. With that slot's commit word put back, the checksum of
-/// the commit words is `told`, the one in the header. The slot of a dropped map has fixed words
-/// too, but its commit word gives another checksum. If no slot gives `told`, returns one that may
-/// be the lost root's.
+/// Returns the slot of a root that was lost. If that slot's commit word is put back, the checksum
+/// of the commit words is `told`, the one in the header. The slot of a dropped map has fixed words
+/// too, but its commit word gives another checksum. If no slot gives `told`, returns a guess.
 fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
     let mut guess = None;

@@ -69,7 +69,7 @@ pub struct Epochs {
     own: Box<[Slot]>,
     /// Slots for the visits of all other threads.
     shared: Box<[Slot]>,
-    /// Whether a collector makes the fence for all visitors.
+    /// Whether a collector issues the fence for all visitors.
     asymmetric: bool,
     /// Whether any block that visits can reach was ever retired.
     visited: AtomicBool,
@@ -128,8 +128,8 @@ impl Default for Epochs {
 }
 
 impl Epochs {
-    /// Creates the epochs of a pool, at the first one. `asymmetric` says whether the
-    /// [`heavy_fence`] is made for all threads.
+    /// Creates the epochs of a pool, at the first one. `asymmetric` says whether one thread issues
+    /// the [`heavy_fence`] for all.
     pub fn new(asymmetric: bool) -> Self {
         Epochs {
             epoch: AtomicU64::new(1),
@@ -373,8 +373,8 @@ impl Epochs {
         self.lock().front().map(|block| block.epoch)
     }
 
-    /// Returns the earliest epoch of the visits in progress, except those that begin or end right
-    /// now.
+    /// Returns the earliest epoch of the visits in progress, except those that begin or end at this
+    /// moment.
     pub fn oldest_visit(&self) -> Option<u64> {
         [&self.own, &self.shared].into_iter().filter_map(|slots| Self::oldest_of(slots)).min()
     }

@@ -16,27 +16,27 @@
 //! Operations of indexes that follow links without locks pin an epoch too, every one of them. So a
 //! [`Visit`] has to be cheap: it costs two stores to a slot that belongs to the thread. It reads
 //! the epoch and stores it there as its mark, with no fence between that and its reads. A thread
-//! that looks for marks makes the fence for all threads ([`threads::heavy_fence`]). Blocks that
+//! that looks for marks issues the fence for all threads ([`threads::heavy_fence`]). Blocks that
 //! such operations can reach are retired with [`Epochs::retire_visited`], which frees nothing at
 //! once, because the thread that retires is in a visit itself. A visit never reads a freed block
 //! either:
 //!
 //! - The collector first takes over the retired blocks, so it sees that their links are gone. It
-//!   then makes the fence and looks for marks. If it does not see the mark of a visit, either the
+//!   then issues the fence and looks for marks. If it does not see the mark of a visit, either the
 //!   visit reads after the fence and finds no such link, or it has ended and reads nothing more.
-//! - A visit whose mark it sees may have read before the fence. Then its epoch decides. If the
-//!   visit found the link, it read the link before the unlinking. The unlinking comes before a
-//!   SeqCst fence and the reading of epoch `e`, and that reading comes before the addition that
-//!   began `e + 1`. A visit that had read `e + 1`, with Acquire, would find the link gone. This
-//!   needs *links that are read by SeqCst loads*, like those of clevel, because the argument rests
-//!   on the single total order of all these accesses. It cannot rest on a collector's fence between
-//!   two epochs: other threads begin epochs too, without such a fence ([`Epochs::begin`]).
+//! - A visit whose mark it sees may have read before the fence. Then the visit's epoch decides. The
+//!   thread that retired the block unlinked it, issued a SeqCst fence and then read epoch `e`,
+//!   before the addition that began `e + 1`. A visit that has read `e + 1`, with Acquire, finds the
+//!   link gone. So a visit that found the link is of epoch `e` or earlier. This needs *links that
+//!   are read by SeqCst loads*, like those of clevel, because the argument rests on the single
+//!   total order of all these accesses. It cannot rest on a collector's fence between two epochs:
+//!   other threads begin epochs too, without such a fence ([`Epochs::begin`]).
 //! - A block is kept for one epoch more than that, until all visits are of `e + 2` or later. If the
-//!   collector that began `e + 1` has made its fence before another thread began `e + 2`, the block
-//!   is safe by that fence alone, however links are read. This is only a margin: it usually holds,
-//!   but not always.
+//!   collector that began `e + 1` has issued its fence before another thread began `e + 2`, the
+//!   block is safe by that fence alone, however links are read. This is only a margin: it usually
+//!   holds, but not always.
 //!
-//! A thread that asks whether an epoch is [reached](Epochs::has_reached) makes the fence too, and
+//! A thread that asks whether an epoch is [reached](Epochs::has_reached) issues the fence too, and
 //! has itself begun that epoch after the unlinking. A visit that has read that epoch, with Acquire,
 //! sees what was unlinked.
 //!

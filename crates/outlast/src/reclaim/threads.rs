@@ -1,4 +1,4 @@
-//! Per-thread state: the thread's number, and fences that one thread makes for all.
+//! Per-thread state: the thread's number, and fences that one thread issues for all.
 
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -68,7 +68,7 @@ fn take_number() -> usize {
     number
 }
 
-/// Returns whether this process can make fences for all of its threads, with membarrier(2).
+/// Returns whether one thread can issue fences for all threads of this process, with membarrier(2).
 pub fn asymmetric() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED

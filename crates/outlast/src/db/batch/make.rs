@@ -1,4 +1,4 @@
-//! How a batch is made.
+//! How the changes of a batch are made, all or none.
 //!
 //! A batch is written to a *log*, a block of its own, before the first of its changes is made. The
 //! *batch word* of the pool points to the log:
@@ -22,10 +22,10 @@
 //! and takes them back if one fails. So does an open after a crash in the meantime.
 //!
 //! In three cases an open does neither. If the pool may be torn, it can mix pages of different
-//! moments, and the batch word may be an old one: it is cleared. If the log is damaged, or names
-//! something that is not there, the pool opens as it is, and a verification reports the damage. If
-//! the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the user
-//! accepts a pool that may be torn.
+//! moments, and the batch word may be an old one: the open clears it. If the log is damaged, or
+//! names something that is not there, the pool opens as it is, and a verification reports the
+//! damage. If the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the
+//! user accepts a pool that may be torn.
 
 use super::BatchRecord;
 use crate::db::bugs;
@@ -167,7 +167,7 @@ impl<'c, S: Seam> Part<'c, S> {
         set(&self.map, &self.change.key, self.change.value.as_deref())
     }
 
-    /// Gives the key back the value that it had before the batch.
+    /// Restores the value that the key had before the batch.
     fn take_back(&mut self) -> Result<()> {
         let Logged { key, before, .. } = &self.change;
         self.kept = None;
@@ -325,7 +325,7 @@ fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option
     }
 }
 
-/// Gives all keys back the values that they had before the batch.
+/// Restores the values that all keys had before the batch.
 fn take_back<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<()> {
     for mut part in parts.into_iter().rev() {
         match part.take_back() {

@@ -92,8 +92,8 @@ fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Locks the working file of a process that has died. The kernel may still be taking apart that
-/// process's memory, which has the lock too.
+/// Locks the working file of a process that has died. The kernel may still be tearing down that
+/// process's mapping of the file, which keeps the lock too.
 fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -106,9 +106,9 @@ fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     }
 }
 
-/// Finds the working file of a pool: the one that a dead process has left or that closing the pool has
-/// kept, or, without a `lock`, the one that a process has open. A file is not used unless it certainly
-/// belongs to this life, this boot and this base and is no older than the base.
+/// Finds the working file of a pool: the one that a dead process has left or that closing the pool
+/// has kept, or, without a `lock`, the one that a process has open. Uses a file only if it
+/// certainly belongs to this life, this boot and this base, and is no older than the base.
 pub(in crate::db) fn find(
     places: &[PathBuf],
     lock: Option<FlockOperation>,

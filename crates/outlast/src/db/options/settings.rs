@@ -98,9 +98,8 @@ impl PoolOptions {
     /// path is brought up to date in the background.
     ///
     /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
-    /// of the commit under way, and none that was [waited for](crate::Pool::wait_durable). It
-    /// leaves the pool as it was between two operations. Process death loses nothing, as without a
-    /// journal.
+    /// of two commits, and none that was [waited for](crate::Pool::wait_durable). It leaves the
+    /// pool as it was between two operations. Process death loses nothing, as without a journal.
     ///
     /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
     /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
@@ -187,11 +186,12 @@ impl PoolOptions {
     /// file system with a page cache, and not in a pool with a journal; `outlast compact` works for all.
     /// Default: yes.
     ///
-    /// Space is given back once it was free for a second or two, if it lies in pieces of 64 KiB or
-    /// more and is worth the work: a sixteenth of the pool, but at least 1 MiB and never more than
-    /// 64 MiB. A pool that needs the space again takes it from the file system again. If the disk
-    /// has become full meanwhile, that fails with [`Error::DiskFull`](crate::Error::DiskFull). Turn
-    /// this off for a pool that has to keep the disk space that it once had.
+    /// Space is given back once it has been free for a second or two, if it lies in pieces of 64
+    /// KiB or more and is worth the work: a sixteenth of the pool, but at least 1 MiB and never
+    /// more than 64 MiB. A pool that needs the space again takes it from the file system again. If
+    /// the disk has become full meanwhile, that fails with
+    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that has to keep the
+    /// disk space that it once had.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

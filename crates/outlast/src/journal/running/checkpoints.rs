@@ -98,7 +98,7 @@ impl Journal {
         }
         // Closes the open segment, so that all segments that exist now can be deleted at the end.
         // Not without a spare one: on a full disk, the room left in the open segment is needed. Nor
-        // after a checkpoint that failed: each further try would add a segment.
+        // after a checkpoint that failed: each new attempt would add a segment.
         if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
             lock(&self.writer).close_segment();
         }

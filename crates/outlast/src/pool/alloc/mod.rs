@@ -72,8 +72,8 @@ pub struct Alloc {
     freed: Mutex<Vec<(u8, u64)>>,
     /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
     old_frontier: AtomicU32,
-    /// Incremented when free pages become impossible to claim for a while, and again when that
-    /// ends. So it is odd meanwhile. See [`trim`].
+    /// Incremented when free pages are taken out, so that no claim can take them, and again when
+    /// they are put back. So it is odd while pages are out. See [`trim`].
     outs: AtomicU64,
     /// Whether a claim waits for such pages.
     wanted: AtomicBool,

@@ -5,7 +5,7 @@ use crate::pool::geometry::{Geometry, LARGE};
 
 /// The state of one page.
 pub(super) enum Slot {
-    /// Not loaded yet; its descriptor has the answer.
+    /// Not loaded yet; its descriptor says what it is.
     Unknown,
     /// Belongs to no run.
     Free,

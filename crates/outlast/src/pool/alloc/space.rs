@@ -29,10 +29,11 @@ pub(super) struct Space {
 impl Space {
     /// Finds the lowest free pages that are enough for a run and have blocks.
     ///
-    /// Where all pages have blocks, these are the lowest pages of a free run. So the first page of that run
-    /// gets a new descriptor before its later pages do, and a descriptor whose release is not durable never
-    /// covers a later claim. Pages without blocks exist only where every store survives a crash (see
-    /// [`trim`](super::trim)), so there each release is durable.
+    /// Where all pages have blocks, these are the lowest pages of a free run. So the first page of
+    /// that run gets a new descriptor before its later pages do. If a crash undoes a release, the
+    /// descriptor that comes back therefore never covers pages of a later claim. Pages without
+    /// blocks exist only where every store survives a crash (see [`trim`](super::trim)), so there
+    /// each release is durable.
     pub(super) fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;
@@ -94,7 +95,7 @@ impl Space {
         self.runs.insert(head, len);
     }
 
-    /// From now on, only pages that become free from here on are fresh.
+    /// Empties `fresh`, which then collects the pages that become free from now on.
     pub(super) fn age(&mut self) {
         self.fresh = Ranges::default();
     }

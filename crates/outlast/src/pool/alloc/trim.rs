@@ -55,10 +55,10 @@ use std::sync::atomic::Ordering;
 const PIECE: u64 = 64 << 10;
 /// Bytes that are punched at once. Meanwhile no claim can take them.
 pub const TRIM_PART: u64 = 16 << 20;
-/// Free bytes that keep their blocks, at least.
+/// The least number of free bytes that keep their blocks.
 const KEPT: u64 = 1 << 20;
 /// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
-/// are at least and at most these.
+/// are never fewer or more than these.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
 /// Bytes that get blocks with one call, if a claim needs less.
 const REFILL: u64 = 1 << 20;
@@ -299,7 +299,8 @@ impl Alloc {
         true
     }
 
-    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the pages have no blocks any more.
+    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the blocks of the pages
+    /// were given back.
     pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
         let mut space = core.memory.seam().lock(&self.space);
         let Some(pages) = space.out.take() else { return };
@@ -312,7 +313,7 @@ impl Alloc {
         self.outs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a claim has waited for pages that were out, since the last call.
+    /// Whether a claim has waited for pages that were out since this was last called.
     pub(in crate::pool) fn was_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::SeqCst)
     }

@@ -144,7 +144,8 @@ impl<S: Seam> Core<S> {
     /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong to another opener.
+    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong
+    /// to another opener.
     #[inline(always)]
     pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
@@ -201,8 +202,8 @@ impl<S: Seam> Core<S> {
         lock: impl FnOnce() -> (u64, u64),
     ) -> Result<()> {
         // A thread that holds a lock is inside the gate. A single look can fall between two
-        // holders, so it takes several. If all of them do so, the caller gets an error, and nothing
-        // has happened.
+        // holders, so several are taken. If all of them fall between holders, the caller gets an
+        // error, and nothing has changed.
         if turn.is_multiple_of(64) && self.gate.inside() <= inside {
             *turn = turn.saturating_add(WAIT_TURNS / 16);
         }

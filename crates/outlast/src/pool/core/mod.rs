@@ -78,7 +78,7 @@ pub struct Core<S: Seam> {
     saved_damage: Option<Damage>,
     /// The epoch of a visit for which a wait timed out; 0 means none.
     stopped_visit: AtomicU64,
-    /// The same, for waits where the pool could not grow.
+    /// As `stopped_visit`, for waits where the pool could not grow.
     hopeless_visit: AtomicU64,
     /// The pool was opened although it may be torn.
     torn: bool,
@@ -89,7 +89,7 @@ pub struct Core<S: Seam> {
 
 /// Turns that an allocation waits for other threads' operations that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
-/// The same, where the allocation would otherwise fail: some seconds.
+/// As [`GRACE_TURNS`], where the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
 /// Turns to wait for a thread that holds the last free blocks.
 const HAND_TURNS: u32 = 1 << 7;
@@ -112,7 +112,7 @@ pub fn random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Whether one thread makes the fences for all.
+/// Whether one thread issues the fences for all.
 fn asymmetric<S: Seam>() -> bool {
     S::ASYMMETRIC_FENCES && threads::asymmetric()
 }

@@ -1,4 +1,4 @@
-//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) has the argument.
+//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) explains why this is correct.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -12,8 +12,8 @@ use std::ops::Range;
 pub enum Trimmed {
     /// It has given this many bytes back, and there may be more.
     More(u64),
-    /// All pages of the round were given back, as far as they are still free. This step gave back this many
-    /// bytes.
+    /// All pages of the round that are still free were given back, this many bytes of them in this
+    /// step.
     All(u64),
 }
 
@@ -69,7 +69,7 @@ impl<S: Seam> Core<S> {
         (expected.min(u32::MAX.into()) as u32, self.geometry.pages_in(self.size()))
     }
 
-    /// Begins a round of giving free pages back. Returns `None` if none may be given back.
+    /// Begins a round of giving free pages back. Returns `None` if this pool cannot give any back.
     pub fn begin_trim(&self) -> Option<Trimming> {
         self.trimmable()?;
         let (ahead, total) = self.ahead();
@@ -84,14 +84,14 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
-    /// Gives up to `most` bytes of free pages back to the file system, or a part more. The caller has begun
-    /// a round, and has written the pool back since.
+    /// Gives free pages back to the file system, in parts, until `most` bytes are reached. The
+    /// caller has begun a round, and has written the pool back since.
     ///
     /// # Errors
     /// [`Error::Io`] if the file system refuses it. That does the pool no harm.
     pub fn trim(&self, most: u64) -> Result<Trimmed> {
-        // A close, a sync, a snapshot and a verification wait for this lock, so they find no pages
-        // out.
+        // A close, a sync, a snapshot and a verification wait for this lock, so none of them runs
+        // while pages are taken out.
         let _write_back = self.memory.seam().lock(&self.write_back);
         self.gate.check()?;
         let Some(mapping) = self.trimmable() else { return Ok(Trimmed::All(0)) };
