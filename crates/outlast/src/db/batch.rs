@@ -135,7 +135,7 @@ impl Batch {
     fn record(&self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<BatchRecord> {
         make::check(map.info(), key, value)?;
         if !Arc::ptr_eq(&self.pool, &map.pool) {
-            let why = format!("the map {:?} is one of another pool", map.info().name);
+            let why = format!("the map {:?} belongs to another pool", map.info().name);
             return Err(Error::Invalid { what: "batch", why });
         }
         let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));

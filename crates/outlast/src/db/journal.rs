@@ -479,7 +479,7 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
         Rebuilt::Short { found, needed } => {
             format!("{} has {found} bytes, but must have at least {needed}", path.display())
         }
-        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has no segment of it"),
+        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has none of its segments"),
     })
 }
 

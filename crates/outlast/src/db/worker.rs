@@ -126,7 +126,7 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool, trim: Opti
         {
             let found = store.sync_if_quiet();
             if let Err(error) = &found {
-                tracing::warn!(%error, "syncing a pool that nobody changes");
+                tracing::warn!(%error, "syncing the idle pool failed");
             }
             idle.note(found.ok(), Instant::now());
         }

@@ -460,7 +460,7 @@ impl Journal {
         counts.lines.fetch_add(lines, Ordering::Relaxed);
         counts.longest_commit_ns.fetch_max(since(turn.start), Ordering::Relaxed);
         if lock(&self.state).failure.take().is_some() {
-            tracing::info!("the journal is written again");
+            tracing::info!("writing the journal succeeds again");
         }
         true
     }
