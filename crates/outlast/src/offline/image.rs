@@ -32,8 +32,8 @@ impl<'f> Image<'f> {
         Image { source, len, ahead: RefCell::default() }
     }
 
-    /// Reads up to `bytes` bytes at an offset ahead, because later calls read them in pieces.
-    /// Errors are left to those calls.
+    /// Reads up to `bytes` bytes at an offset in one go, because later calls ask for them in
+    /// pieces. Errors are left to those calls.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
