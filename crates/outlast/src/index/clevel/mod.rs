@@ -203,7 +203,7 @@
 //!   inside rehashing stop rehashing, but not the operations.)
 //!
 //! If a thread stops for ever, blocks that were retired since are not reused (reclamation stalls).
-//! Everything else goes on, with space reserved before.
+//! Everything else goes on, unless the thread stopped while it held one of the locks that follow.
 //!
 //! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
 //! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
