@@ -32,7 +32,7 @@ pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
 pub use schema::Schemas;
 pub use settings::Settings;
 
-/// What [`version`] depends on; the model checker substitutes its own.
+/// The fence that [`version`] uses; the model checker substitutes its own.
 mod sync {
     pub(super) use std::sync::atomic::fence;
 }
@@ -140,9 +140,9 @@ pub struct Cursor {
     pub(crate) key: Vec<u8>,
     pub(crate) state: CursorState,
     pub(crate) care: Care,
-    /// The damage that the iteration has stepped over and that nobody has taken from here yet.
+    /// The damage that the iteration has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
-    /// If nothing could be read of a range that ends just before `low`: the first hash of that
+    /// The first hash of the range that ends just before `low`, if nothing could be read of that
     /// range.
     pub(crate) gap: Option<u64>,
 }
@@ -150,7 +150,7 @@ pub struct Cursor {
 /// What a walk over records does about damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Care {
-    /// It fails at damage that stops it from reading on, and checks no checksum.
+    /// It fails at damage that keeps it from reading on, and checks no checksums.
     #[default]
     Trust,
     /// As `Trust`, but it reads no values. It reports the default value with each key.

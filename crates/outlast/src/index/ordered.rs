@@ -12,7 +12,7 @@ use std::ops::Bound;
 /// configuration.
 ///
 /// Byte strings are ordered byte by byte; a prefix comes before the strings that it begins.
-/// Integers are ordered by number, and their bytes on media are not in that order. So an index
+/// Integers are ordered by value, which is not the order of their bytes on media. So an index
 /// encodes integers into a form whose order as words, or as bytes, is the numerical order, and
 /// decodes them when it hands them out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -350,7 +350,7 @@ pub struct KeyRange<R: Record> {
     pub(super) encoded: bool,
     pub(super) done: bool,
     pub(crate) care: Care,
-    /// The damage that the scan has stepped over and that nobody has taken from here yet.
+    /// The damage that the scan has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
 }
 

@@ -16,14 +16,15 @@ use std::sync::Arc;
 pub struct SchemeRow {
     /// Its name, as commands take and print it.
     pub name: &'static str,
-    /// Some thread always completes its operation, wherever other threads are stopped.
+    /// Whether some thread always completes its operation, wherever other threads are stopped.
     pub lock_free: bool,
     /// Whether its maps keep their keys in order.
     pub ordered: bool,
-    /// Opening a map reads all of it and repairs what a crash left. The other schemes repair each
-    /// part when an operation first touches it.
+    /// Whether opening a map reads all of it and repairs what a crash left. The other schemes
+    /// repair each part when an operation first touches it.
     pub linear_recovery: bool,
-    /// Whether its locks lie in the pool. Opening a map can store there, even after a clean close.
+    /// Whether its locks lie in the pool. If so, opening a map can store there, even after a clean
+    /// close.
     pub locks_in_pool: bool,
     /// The read-only compatible features that its maps can use.
     pub features: u64,
@@ -262,8 +263,8 @@ schemes! {
     }
 }
 
-// The pool knows exactly the features that the schemes here can use, and its own. It refuses to write a
-// file with any other.
+// The pool knows exactly its own features and those that the schemes here can use. It refuses to
+// write a file with any other.
 const _: () = {
     let (mut all, mut index) = (0, 0);
     while index < Scheme::ALL.len() {

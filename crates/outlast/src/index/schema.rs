@@ -16,8 +16,8 @@ pub enum Known {
     Fixed {
         /// The length in bytes.
         bytes: usize,
-        /// A bit for each of the first 128 bytes, which says whether it belongs to a `bool`, and so
-        /// is 0 or 1. As words, the encodings are big-endian in this respect.
+        /// A bit for each of the first 128 bytes, which says whether the byte is a `bool`, and so
+        /// is 0 or 1. In an encoding that is a word, the first of these bytes is the highest.
         bools: u128,
     },
 }
@@ -56,7 +56,7 @@ impl Known {
 }
 
 /// Reads a part of a schema: the name of a type, or the parts of a tuple or of an ordered struct.
-/// Adds its length. Returns `None` if the library does not know such a type.
+/// Adds the type's length to `bytes`. Returns `None` if the library does not know such a type.
 fn part(rest: &mut &str, bytes: &mut usize, bools: &mut u128) -> Option<()> {
     if let Some(parts) = rest.strip_prefix('(') {
         *rest = parts;

@@ -17,7 +17,7 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 const SLOTS: usize = 8;
 const LEVEL_HEADER: u64 = 64;
 const NODE_BYTES: u64 = 4 * 64;
-/// Bytes of a record that are read at once.
+/// Bytes that are read ahead of a record.
 const RECORD_AHEAD: u64 = 256;
 const CONTEXT_BYTES: u64 = 256;
 const MAX_LEVELS: usize = 30;

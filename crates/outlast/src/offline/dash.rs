@@ -35,7 +35,8 @@ impl Walk<'_, '_> {
             let expected = format!("a directory of depth {depth} ({expected:#x})");
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
         }
-        // The claim comes first: it fails if no block is that long, however long a sparse file is.
+        // The claim comes first: it fails unless a block is that long. The length of the file would
+        // not limit the read, because a sparse file can be of any length.
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
         let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
         self.region(offset, 8, What::Directory { depth });

@@ -84,7 +84,7 @@ impl Walk<'_, '_> {
             }
             let (next, depth) = unpack(at + 16, words[2])?;
             let high = if depth == 0 { low } else { low | u64::MAX >> depth };
-            // A table is split further only if it has many segments.
+            // Segments get this deep only in a table that has many of them.
             let most = (self.image.len / (group * 32) * 64).max(64);
             let aligned = depth > 0 && 1 << depth <= most && low << depth == 0;
             if !aligned || (next == 0) != (high == u64::MAX) {

@@ -32,8 +32,8 @@ impl<'f> Image<'f> {
         Image { source, len, ahead: RefCell::default() }
     }
 
-    /// Reads up to `bytes` at an offset at once, because they will be asked for in pieces. Errors are
-    /// left to the calls that ask.
+    /// Reads up to `bytes` bytes at an offset in one go, because later calls ask for them in
+    /// pieces. Errors are left to those calls.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
@@ -99,7 +99,7 @@ fn to_words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
 }
 
-/// For each byte, and each number of zero bytes after it, from 0 to 7, what it adds to a CRC.
+/// What each byte contributes to a CRC, for each number of zero bytes after it, from 0 to 7.
 static CRC_TABLES: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut i = 0;

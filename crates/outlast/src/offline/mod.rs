@@ -293,7 +293,7 @@ struct Walk<'f, 'r> {
     hash: Hash,
     runs: BTreeMap<u64, Run>,
     report: Report,
-    /// Told the bytes of each block in use, once something leads to it.
+    /// Called with the bytes of each block in use, when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
 }
 

@@ -113,7 +113,8 @@ impl Walk<'_, '_> {
         self.walk_leaves(map, leaves, &starts)
     }
 
-    /// Walks the chain of leaves. Every start must be one of them.
+    /// Walks the chain of leaves. Each of `starts`, the leaves that partitions begin with, must be
+    /// one of them.
     fn walk_leaves(&mut self, map: &mut MapReport, leaves: Leaves, starts: &[u64]) -> Result<()> {
         let mut seen = HashSet::new();
         let mut at = starts[0];

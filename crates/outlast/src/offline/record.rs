@@ -6,7 +6,7 @@ use crate::error::{Damage, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 
-/// Bytes that are read at once of a record that has whole pages.
+/// Bytes that are read ahead of a record that takes whole pages.
 const LARGE_AHEAD: u64 = 1 << 12;
 
 impl Walk<'_, '_> {
@@ -86,7 +86,7 @@ fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     let Some(width) = width_of(schema, 0, &mut bools) else { return true };
     match form {
         RecordForm::Inline => {
-            // The first byte of a type is the highest of those that it takes in a word.
+            // In a word, the first byte of a type is the highest of the bytes that it takes.
             let is_bool = |at: &usize| bytes.get(width - 1 - at).is_some_and(|&byte| byte <= 1);
             bytes.get(width..).is_some_and(|above| above.iter().all(|&byte| byte == 0))
                 && bools.iter().all(is_bool)
@@ -115,8 +115,8 @@ fn width_of(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     Some(1)
 }
 
-/// Does what [`width_of`] does, for a tuple whose first bracket was removed. The name of an ordered
-/// struct follows the last bracket.
+/// Does what [`width_of`] does, for a tuple whose opening parenthesis was removed. The name of an
+/// ordered struct follows the closing one.
 fn tuple_width(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     let (mut depth, mut start, mut width) = (0, 0, 0usize);
     for (end, byte) in schema.bytes().enumerate() {

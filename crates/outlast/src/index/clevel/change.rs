@@ -360,7 +360,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let bits = note_bits(slot::tag(word));
         let [one, other] = level.pair(hash);
         let (one, other) = (self.line(guard, level, one)?, self.line(guard, level, other)?);
-        // The emptier bucket comes first, as far as the filters tell.
+        // The bucket that is emptier according to the filters comes first.
         let load = |note: u64| (note & !(super::levels::TOUCHED | DRAINED)).count_ones();
         let notes = [one, other].map(|line| line.note.load(self.seam(), Ordering::Relaxed));
         let lines = if load(notes[0]) <= load(notes[1]) { [one, other] } else { [other, one] };

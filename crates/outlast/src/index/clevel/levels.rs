@@ -6,8 +6,8 @@
 //! nothing read no PM. Each overflow chain has a filter as well; most say that there is no chain.
 //!
 //! The filters of a level that is kept ready are made with it, in the background, and their memory
-//! is touched then. Otherwise an insert that is first to touch a huge page would wait until it is
-//! cleared: usually 0.1 ms, and up to 5 ms if the host has to find one.
+//! is touched then. Otherwise an insert that is first to touch a huge page would wait until the
+//! kernel has cleared it: usually 0.1 ms, and up to 5 ms if the host has to find one.
 
 use super::layout::{
     self, BUCKET_BYTES, Bucket, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_HEADER, LevelHeader,
@@ -52,7 +52,7 @@ pub(crate) struct Level {
     pub(super) bits: u32,
     /// log2 of the buckets of a group.
     group_bits: u32,
-    /// The shift that gives a hash's group, after a shift by one.
+    /// How far [`Level::group`] shifts a hash to get its group, after a first shift by one.
     group_shift: u32,
     /// [`TOUCHED`] if the level was made since opening, so that nothing in it is from before a
     /// crash; otherwise 0.
@@ -133,7 +133,7 @@ impl Level {
     /// every level.
     #[inline(always)]
     pub(super) fn group(&self, hash: u64) -> u64 {
-        // Two shifts, because one by 64 is not possible.
+        // Two shifts, because a single one could be by 64 bits, which is not possible.
         hash >> 1 >> self.group_shift
     }
 
@@ -264,7 +264,7 @@ impl Discards {
 
     /// Frees the contexts that no thread reads any more, according to `is_past`.
     pub(super) fn collect(&self, seam: &impl Seam, is_past: impl Fn(u64) -> bool) {
-        // Acquire: pairs with the Release in `put`.
+        // Acquire: pairs with the Release in `push`.
         let mut node = self.0.swap(seam, null_mut(), Ordering::Acquire);
         while !node.is_null() {
             // SAFETY: the thread that takes the list owns its nodes alone.
@@ -339,10 +339,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         let seam = self.core.memory.seam();
         loop {
-            // This is read before the root's word. So the context that replaces it is never older,
-            // and a level that was added is in all later contexts. In the other order, an older
-            // context could replace one that was installed meanwhile. Then a level would be read a
-            // second time, with empty filters, which would hide everything in it.
+            // The context is read before the root's word. So the context that replaces it is never
+            // older, and a level that was added is in all later contexts. In the other order, an
+            // older context could replace one that was installed meanwhile. Then a level would be
+            // read a second time, with empty filters, which would hide everything in it.
             // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
@@ -361,7 +361,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(_) if self.look(self.root(root::CONTEXT)) & !root::PENDING != word => continue,
                 Err(damage) => return Err(damage.into()),
             };
-            // Release: pairs with the Acquire above. (SeqCst: `begin` comes after it.)
+            // Release: pairs with the Acquire above. (SeqCst: orders the exchange before `begin`.)
             let order = (Ordering::SeqCst, Ordering::Relaxed);
             match self.context.compare_exchange(seam, known, new, order) {
                 Ok(_) => self.discards.push(seam, known, self.core.epochs().begin()),
@@ -432,7 +432,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             });
         }
         let next = Shared::once();
-        // If the newest level is still the same, the level kept ready is still to come.
+        // If the newest level is still the same, the level kept ready has not been added yet.
         if let Some(known) = known
             && Arc::ptr_eq(known.newest(), levels.last().expect("counted above"))
             && let Some(level) = known.next.get(self.seam())

@@ -28,8 +28,8 @@
 //!   thread has made that level ready.
 //! - While there are more levels than the context keeps (two, as a rule), the oldest is emptied in
 //!   steps: its slots are copied to newer levels. Then it is dropped.
-//! - A nearly empty table gets a *smaller* level, and all others are emptied into it. Levels are
-//!   ordered by age, not by size. Records only move from older levels to newer ones.
+//! - A nearly empty table gets a *smaller* level, and all other levels are emptied into it. Levels
+//!   are ordered by age, not by size. Records only move from older levels to newer ones.
 //!
 //! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
 //! the code calls filters *notes*). A filter holds the tags of its bucket's slots. In nine cases of
@@ -147,8 +147,8 @@
 //!
 //! *Two inserts of one key* (`change`). Each announces its record in a slot. Then it checks all
 //! slots that its key can be in, also in levels that were added meanwhile. Exchanges and checks are
-//! in one order (SeqCst), and announcements do not move, so at least one of the two inserts sees
-//! the other.
+//! in one total order (SeqCst), and announcements do not move, so at least one of the two inserts
+//! sees the other.
 //!
 //! - A record in effect defeats both.
 //! - Of two undecided records, the one of the thread with the smaller number is the stronger. A
@@ -176,8 +176,8 @@
 //! - If the state is still live, any thread that changes it from then on finds the copy.
 //! - If not, the copy is withdrawn, and no thread has followed it.
 //!
-//! Two threads that empty the same bucket make one copy of a slot or two, which lead to the same
-//! record. A thread must not confirm the other's copy:
+//! Two threads that empty the same bucket make one or two copies of a slot. Both lead to the same
+//! record. A thread must not confirm the other's copy. Otherwise this could happen:
 //!
 //! 1. Thread 1 copies, and sees the record live.
 //! 2. Thread 2 has also seen it live, and stops.
@@ -203,7 +203,7 @@
 //!   inside rehashing stop rehashing, but not the operations.)
 //!
 //! If a thread stops for ever, blocks that were retired since are not reused (reclamation stalls).
-//! Everything else goes on, with space reserved before.
+//! Everything else goes on, unless the thread stopped while it held one of the locks that follow.
 //!
 //! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
 //! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
@@ -224,7 +224,7 @@
 //! before it is touched, and the thread that voids checks the filter's touched mark after it has
 //! read the slot. Its exchange cannot hit a later announcement either: that would need the same
 //! word, and so the same block. Blocks from before the crash are handed out only after the trace
-//! has touched every bucket, and after all guards from before the end of the trace are gone
+//! has touched every bucket, and after every guard that began before the end of the trace has ended
 //! (`db/reclaim.rs`). After a clean close, there is no A or C to void.
 //!
 //! *Why it may void a copy of this process.* Rehashing may copy the same record again, with a maker
@@ -234,9 +234,9 @@
 //!
 //! The trace goes through the table by ranges of hashes. In each range, it touches everything,
 //! repairs slots that lead to dead records or through forwards, and reports what is left. (The
-//! blocks of such records were retired in DRAM only, or not yet. Now nothing leads to them, and the
-//! sweep frees them.) A record that moves meanwhile moves to a newer level, which the same pass
-//! comes to later.
+//! crash has undone the retirement of those records, or came before it. Now nothing leads to their
+//! blocks, and the sweep frees them.) A record that moves meanwhile moves to a newer level, which
+//! the same pass comes to later.
 //!
 //! Rehashing continues where the progress mark says, and checks the whole level at the end. A
 //! record in two levels is one record.
@@ -258,8 +258,9 @@
 //! - In the paper, an update exchanges the slot, and rehashing copies slots. Thread 1 copies the
 //!   slot, thread 2 exchanges the old slot and returns, thread 1 empties the old slot, and the
 //!   update is lost. In the same way, a removed key comes back. The paper makes threads check the
-//!   level that is being rehashed, and retry. Here both act on the record.
-//! - The published code does not start rehashing after a restart, and keeps no list of blocks to
+//!   level that is being rehashed, and retry. Here an update or removal changes the record itself,
+//!   and rehashing checks the record before it confirms a copy of the slot.
+//! - The published code does not resume rehashing after a restart, and keeps no list of blocks to
 //!   free.
 //! - The paper searches from the bottom level to the top, and starts over when the context has
 //!   changed. Here a search continues with the levels that were added.
@@ -268,7 +269,8 @@
 //!   is the same within a hundredth (the test in `tests/clevel.rs` prints it).
 //! - The paper adds a level as soon as one record finds no slot. The larger the table, the emptier
 //!   it is then. Here an unlucky record goes to its group's overflow chain until 0.84 of the slots
-//!   are in use. So do many records of one hash, and any record if there is no room for a level.
+//!   are in use. So do records that share a hash with many others, and any record if there is no
+//!   room for a level.
 //! - The paper keeps more than two levels only while it rehashes, and leaves shrinking to future
 //!   work.
 

@@ -57,8 +57,8 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
             let guard = self.guard(false);
             let Some(place) = self.find(&guard, key)? else { return Ok(None) };
             let pin = guard.pin();
-            // The record may have been retired before the pin. If it is still in effect, it was
-            // not.
+            // The record may have been retired before the pin was made. If it is still in effect,
+            // it was not.
             if self.look(&place.head.state) == place.state {
                 return Ok(Some(R::refer(&self.core, place.body, pin)));
             }
@@ -377,8 +377,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Yields the same as [`nodes`](Self::nodes), for a thread that puts something into one of the
     /// nodes: makes the links up to each node durable first. So a thread that only reads need not
     /// persist links: whatever it finds behind a link, recovery finds there too. It would be too
-    /// late to fence the links together with what the thread puts there: a third thread could see
-    /// that, make it durable and return before the fence.
+    /// late to fence the links together with the new content: another thread could see that
+    /// content, make it durable and return before the fence.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
         level: &'g Level,
@@ -508,9 +508,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ///
     /// Which bucket holds a record is as good as random, and a branch on it would be mispredicted.
     /// So nothing is decided before all filters have been read. They are read from the oldest level
-    /// to the newest, so if they say that the key is nowhere, that is right. A bucket that is read
-    /// afterwards may have lost its record to a level whose filter was read before. So if the
-    /// bucket does not have the key, that proves nothing.
+    /// to the newest, so if none shows the key, it is absent. If the filters do show it, a bucket
+    /// that does not have it proves nothing: the record may have moved, after the filters were
+    /// read, to a level whose filter did not show it.
     #[inline(always)]
     fn find_at_once<'g>(
         &'g self,

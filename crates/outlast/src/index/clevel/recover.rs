@@ -52,9 +52,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         memory.flush(bucket, &points::REPAIR_FOUND);
         memory.fence(&points::REPAIR_FOUND);
-        // The mark goes, because otherwise every lookup of such a record would flush it. It goes
-        // only from words read before the flush: what another thread has put there since may not be
-        // durable.
+        // Removes the mark P, because otherwise every lookup of such a record would flush the
+        // line. Removes it only from words read before the flush: what another thread has put there
+        // since may not be durable.
         let pending = |word: u64| slot::is_link(word) && slot::mark(word) == slot::PENDING;
         for (place, word) in bucket.slots.iter().zip(words) {
             if guard.inside && pending(word) {

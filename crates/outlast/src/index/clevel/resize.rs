@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
-/// The load from which a record that finds no slot in its buckets makes the table grow. Below this,
-/// it goes to an overflow chain: its hash is a common one, or it is unlucky. Two buckets of eight
-/// slots are hardly ever full below this load.
+/// The load from which a record that finds no slot in its buckets makes the table grow. Below this
+/// load, the record goes to an overflow chain: many records share its hash, or it is unlucky. Two
+/// buckets of eight slots are hardly ever full below this load.
 const LOAD_SMALL: f64 = 0.5;
 /// The same for tables of at least [`LARGE_SLOTS`] slots. It keeps the share of slots lost to bad
 /// luck the same however large the table is.
@@ -185,7 +185,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if context.word != seen {
                 return Ok(());
             }
-            // Compared with the levels that stay, because they will take what the others hold.
+            // All records, compared with the slots of the levels that stay, because those will
+            // take what the others hold.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
                 records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
@@ -201,14 +202,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return self.extend_chain(hash, seen);
         }
         match self.expand(seen) {
-            // A level takes many pages in a row. The alternative, a longer overflow chain, takes
-            // any free block.
+            // A level takes many contiguous pages. The alternative, a longer overflow chain, can
+            // use any free block.
             Err(error) if error.is_full() => self.extend_chain(hash, seen),
             done => done,
         }
     }
 
-    /// Returns the part of a level's slots that is in use, according to a sample of `buckets`
+    /// Returns the fraction of a level's slots that is in use, according to a sample of `buckets`
     /// buckets.
     pub(super) fn load(&self, guard: &Guard<'_, S>, level: &Level, buckets: u64) -> Result<f64> {
         let step = (level.buckets() / buckets).max(1);
@@ -289,8 +290,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Takes the level that is kept ready, if it has this size. Its removal from the root is
-    /// durable, because if another expansion is first, the level is freed and its space used for
-    /// something else.
+    /// durable when this returns: if another expansion comes first, the level is freed, and its
+    /// space is used for something else.
     fn take_ready(&self, bits: u32) -> Result<Option<UnlinkedBlock<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
@@ -686,8 +687,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Empties some parts of the oldest level, and drops it once it is empty. Returns whether there
     /// is more to do.
     ///
-    /// Up to [`slot::MAKERS`] threads do this at once. If that many stopped for ever while they do,
-    /// no other thread could continue.
+    /// Up to [`slot::MAKERS`] threads do this at once. If that many threads stop for ever while
+    /// they do it, no other thread can continue it.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
             let Some(maker) = Maker::take(self.seam(), &self.makers) else { return Ok(false) };

@@ -68,7 +68,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             let tail = self.tail(slot::offset(word)).map_err(Error::from);
             let Some((offset, head, found)) = collector.readable(tail)? else { return Ok(()) };
             if !matches!(state::kind(found), state::LIVE | state::UNDECIDED) {
-                // The record is left out because of its removal, so that must be durable.
+                // The record is left out because it was removed, so the removal must be durable.
                 if found & state::PENDING != 0 {
                     memory.persist(&head.state, &points::MET_STATE);
                 }

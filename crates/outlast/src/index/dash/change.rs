@@ -70,8 +70,8 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is known,
-    /// that nothing is locked, and that the record, or the room for it, is in one of the two
-    /// buckets.
+    /// that the locks it needs are free, and that the record, or the room for it, is in one of the
+    /// two buckets.
     ///
     /// While one operation waits for memory, the processor begins the next one, as far as it can
     /// look ahead: a few hundred instructions, a few dozen stores.
@@ -146,7 +146,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let overflow = Overflow::of(here.word());
         let found = match self.probe_pair((bucket, bits), (next, next_bits), key) {
             Ok(Some(place)) => Some(place),
-            // A split holds every lock of its segment, so none can begin from here on.
+            // A split takes every lock of its segment, so no split can begin from here on.
             _ if !self.is_current(route) => return Ok(Step::Again),
             Ok(None) if overflow.is_none() => None,
             _ if FIRST => return Ok(Step::Again),
@@ -205,8 +205,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         hash: u64,
         place: Place<'_>,
     ) -> Result<()> {
-        // The lock of a stash bucket or node bucket itself guards its metadata against changes for
-        // other homes.
+        // The lock of the stash bucket or node bucket protects its metadata from threads that hold
+        // the locks of other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
         if self.seeded(&index_bugs::REMOVES_NOTHING) {
@@ -418,8 +418,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Moves a record of a full bucket to its other bucket. With `forward`, it moves a record that
-    /// is at home in the bucket; otherwise, a guest back to its home. If the other bucket is full,
-    /// a record of that one moves first, in the same direction, and so on for up to `moves`
+    /// is at home in the bucket; otherwise, it moves a guest back to its home. If that other bucket
+    /// is full, one of its records moves first, in the same direction, and so on for up to `moves`
     /// buckets.
     ///
     /// Returns the slot that the record left, and the lock of the bucket that has the record now.

@@ -97,9 +97,9 @@ pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
 pub struct State {
     /// The number of leading bits that the hashes of the segment's records share.
     pub depth: u32,
-    /// The segment that the last split made for the upper half, if that split may be incomplete, or
-    /// else 0. In Dash-EH, the directory entries of an incomplete split may not be durable yet. In
-    /// Dash-LH, nothing is left to do.
+    /// The segment that the last split made for the upper half, if that split may be incomplete;
+    /// otherwise 0. In Dash-EH, the directory entries of an incomplete split may not be durable
+    /// yet. In Dash-LH, nothing is left to do.
     pub partner: u64,
 }
 

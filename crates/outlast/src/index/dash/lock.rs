@@ -22,9 +22,9 @@
 //! and a reader that has read an older bit would see the new record before it is durable. So an
 //! insert there marks its home as changing.
 //!
-//! The version has 46 bits. To see one version twice, a reader would have to sleep through 70
-//! trillion changes of one bucket. Locks are DRAM state. They are reset when a segment is first
-//! touched after opening.
+//! The version has 46 bits, so it wraps after 70 trillion changes of one bucket. A reader would
+//! have to sleep through all of them to be misled. Locks are DRAM state. They are reset when a
+//! segment is first touched after opening.
 
 use super::metadata::{BucketRef, Overflow};
 use super::{Addressing, Dash, Segment};

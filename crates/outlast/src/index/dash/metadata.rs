@@ -1,9 +1,9 @@
 //! Bucket metadata: the lock of a bucket, which slots hold a record, and their fingerprints.
 //!
 //! Bucket metadata are DRAM state, the bucket's [shadow](crate::pmem::Shadow). They are made from
-//! the slots when the segment is first touched after opening, and end with the process. They are an
-//! eighth of the size of the slots. So the metadata of a large table still fit the caches, and a
-//! lookup that finds nothing reads nothing else.
+//! the slots when the segment is first touched after opening, and disappear with the process. They
+//! are an eighth of the size of the slots. So the metadata of a large table still fit the caches,
+//! and a lookup that finds nothing reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_FINGERPRINTS, SLOTS, Slot};
 use crate::index::kit::lock::VersionLock;
@@ -264,8 +264,8 @@ impl Overflow {
                     && self.stash(index) == stash
             })
         });
-        // Of two records with the same fingerprint in the same stash bucket, only one may have an
-        // overflow fingerprint. It does not matter which.
+        // If two records have the same fingerprint and are in the same stash bucket, perhaps only
+        // one of them has an overflow fingerprint. It does not matter which.
         match noted {
             Some(index) => Overflow(self.0 & !(1 << index)),
             None if self.others() < OTHERS_MAX => self.with_others(self.others().saturating_sub(1)),

@@ -21,7 +21,7 @@
 //! 2. the emptier of *b* and *b + 1* (balanced insert);
 //! 3. displacement: a record moves to its other bucket and makes room. Where that bucket is full
 //!    too, up to three records move in a row;
-//! 4. the stash, and then the overflow nodes. The home bucket keeps track of its records there, by
+//! 4. the stash, and then the overflow nodes. The home bucket keeps track of its records there with
 //!    four overflow fingerprints and a count.
 //!
 //! A full segment is split in two by the next bit of the hash. The split also compacts both halves:
@@ -104,8 +104,9 @@
 //!
 //! The record that leaves a slot and the one that gets it have different homes: one is at home in
 //! the bucket, the other is a guest. So a reader that still looks into the slot, because it has
-//! read older metadata, seeks a key of the old record's home. That home is marked as changing, so
-//! the reader retries. So no reader sees the slot's next record before it is durable.
+//! read older metadata, is looking for a key of the old record's home. That home is marked as
+//! changing, so the reader retries. Hence no reader sees the slot's next record before that record
+//! is durable.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
 //! inserts into it before its link is durable. If a split has emptied all nodes of the old segment,
@@ -115,9 +116,10 @@
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
 //! while readers continue, and publishes it. A thread that came by the old route and finds nothing
-//! checks its route again: a reader after it has read the version, a writer after it has locked. A
-//! thread that finds the key need not check, because the split marks all homes as changing before
-//! it publishes, and removes the moved records from the old segment's metadata before it unlocks.
+//! checks its route again: a reader after it has validated the version, a writer after it has
+//! locked. A thread that finds the key need not check, because the split marks all homes as
+//! changing before it publishes, and removes the moved records from the old segment's metadata
+//! before it unlocks.
 //! So a record that is found under one version, or under the lock, belongs there.
 //!
 //! # After a crash
@@ -159,12 +161,12 @@
 //!   unchanged (it changes only when thread 1 unlocks), and returns the key. A power loss then
 //!   removes it. Invariant 5 forbids this.
 //! - The paper's one-byte recovery version wraps after 256 crashes. Here DRAM state says that a
-//!   segment was made ready since opening, and no crash survives it.
+//!   segment was made ready since opening, and that state does not outlive the process.
 //! - The paper has one lock bit and one version for each bucket, so each writer of a bucket
 //!   disturbs all its readers. Here a writer disturbs the readers of a home only if it changes
 //!   records of that home.
-//! - When the four overflow fingerprints of the home bucket are taken, the paper puts more into the
-//!   next bucket. Here the home bucket counts the further records.
+//! - When the four overflow fingerprints of the home bucket are taken, the paper uses those of the
+//!   next bucket. Here the home bucket only counts the further records.
 
 pub mod bugs;
 mod change;
@@ -262,7 +264,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Bytes of DRAM for each entry; see [`entries`](Self::entries).
     const ENTRY_BYTES: u64;
 
-    /// What a route keeps to find out later whether it still leads to the same segment.
+    /// What a route keeps so that it can be checked later: does it still lead to the same segment?
     type Way<'t>: Copy;
 
     /// Returns the route to a hash's segment. `None` if the segment is not ready yet.

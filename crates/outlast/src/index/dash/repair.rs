@@ -24,8 +24,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.check_header(offset)
     }
 
-    /// Does what [`check_segment`](Self::check_segment) does, except for the block that the segment
-    /// lies in.
+    /// Does what [`check_segment`](Self::check_segment) does, but does not check the block that the
+    /// segment lies in.
     pub(crate) fn check_header(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
         memory.words(offset, self.size.bytes())?;
@@ -103,7 +103,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Checks that each structure in the chain is an overflow node, and that none overlaps another
-    /// or the segment, because then a bucket would be locked twice.
+    /// or the segment. If they overlapped, a bucket would be locked twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         self.follow_chain(segment).1.map_or(Ok(()), Err)
     }
@@ -152,7 +152,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         }
         let hash = self.hash_of(words);
         let home = self.home(hash);
-        // A split leaves records behind, but those are in the right bucket too.
+        // Even a record that a split has left behind is in the right bucket.
         if index.is_some_and(|index| home != index && home != self.previous(index)) {
             return Err(Damage::new(
                 self.core.memory.offset_of(&bucket.slots[slot]).raw(),

@@ -240,13 +240,13 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying)
     }
 
-    /// Copies those records of a bucket whose hash has this bit to a draft. They keep their slots,
-    /// so each has room. Returns a bit for each of them.
+    /// Copies to a draft the records of a bucket whose hash has this bit set. They keep their
+    /// slots, so each has room. Returns a bit for each of them.
     fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut NewBucket) -> u32 {
         let bits = self.bits(bucket);
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
-        // Which of them move is as good as random, so it must not be branched on.
+        // Which of them move is as good as random, so a branch on it would be mispredicted.
         for slot in ones::<usize>(bits.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);

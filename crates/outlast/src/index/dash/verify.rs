@@ -16,8 +16,8 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
-        // Not as a part of the trace's first step, so that damage here does not hide the first
-        // segment.
+        // Traces the directory here and not in the trace's first step, so that damage to it does
+        // not hide the first segment.
         audit.report(A::trace(self, visit))?;
         cursor.state = CursorState::Inside;
         while !cursor.is_done() {

@@ -14,7 +14,7 @@
 //!             segments, local depth 3 ...   local depth 1
 //! ```
 //!
-//! A full segment is split in two. If need be, the directory is doubled first.
+//! A full segment is split in two. If necessary, the directory is doubled first.
 //!
 //! Each process has its own copy of the directory in DRAM, which operations use. An entry is filled
 //! when its segment is first touched. The directory in PM is written by splits and read by first

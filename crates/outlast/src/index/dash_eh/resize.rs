@@ -105,8 +105,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     /// that size.
     fn double(&self, depth: u32) -> Result<bool> {
         let new = match UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1)) {
-            // A directory takes many pages in a row. The alternative, a longer chain of overflow
-            // nodes, takes any free block.
+            // A directory takes many contiguous pages. The alternative, a longer chain of overflow
+            // nodes, can use any free block.
             Err(error) if error.is_full() => return Ok(false),
             allocated => allocated?,
         };

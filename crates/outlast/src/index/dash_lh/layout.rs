@@ -50,7 +50,7 @@ impl Turn {
         (turn.pack() == word && known).then_some(turn)
     }
 
-    /// Returns the word without its checksum and `late`. A later turn has a greater one.
+    /// Returns the word without its checksum and `late`. A later turn has a greater value.
     pub(super) fn bits(self) -> u64 {
         u64::from(self.depth) << 40 | self.next
     }

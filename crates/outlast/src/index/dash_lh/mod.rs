@@ -34,13 +34,14 @@
 //!
 //! 1. A segment exists if its place is in the first array, or if the depth of the segment that it was
 //!    split off from says so. Neither the turn nor the content of its place in an array decides that.
-//! 2. Durably, no segment is deeper than the turn allows. It may be less deep: while its split is under
-//!    way; after a crash; or if the split failed, for instance because there was no space for it.
+//! 2. On media, no segment is deeper than the turn allows. It may be less deep: while its split is
+//!    under way; after a crash; or if the split failed, for instance because there was no space for
+//!    it. After a crash or a failure, the segment and its split are called *late*.
 //! 3. When the split's commit is durable, so are the turn and the entry of the new segment's array. An
 //!    entry that no turn has needed yet means nothing.
-//! 4. In a closed pool whose free space is known, a segment is less deep than the turn allows only if the
-//!    turn says that there are *late* ones. The place of such a segment's new half does not begin with
-//!    that half's identity word. So the loss of a split is noticed.
+//! 4. In a closed pool whose free space is known, a segment is less deep than the turn allows only
+//!    if the turn says that there are late segments. The place of such a segment's new half does
+//!    not begin with that half's identity word. So it is noticed if damage has undone a split.
 //!
 //! The invariants of segments are in [`dash`](super::dash).
 //!
@@ -62,7 +63,7 @@
 //! a segment, others pass the turn on and split the next ones.
 //!
 //! One thread at a time allocates the next array. Until it has done so, the turn stays where it is,
-//! and full segments of other threads only get overflow nodes.
+//! and other threads that find a segment full only add overflow nodes to it.
 //!
 //! After its turn has passed, a segment serves both halves until its split has ended. Lookups begin
 //! at the latest turn whose split has ended, and find such a segment by its shorter prefix. An
@@ -77,24 +78,24 @@
 //! recovered by its first touch. That makes durable its content, and the depths of the segments that it
 //! was split off from, which say that it exists.
 //!
-//! A split that a crash has cut short before its commit has left nothing: the segment is less deep than
-//! the turn allows, and is split when it is full, or when its next turn comes. Its first touch erases a
-//! header at the place of the new half, and the turn says from then on that there are late
-//! segments. It keeps saying so when it is passed on, even if the first such segment was found only
-//! by the first touch that passing it on begins with.
+//! A split that a crash has cut short before its commit has left nothing: the segment is less deep
+//! than the turn allows, and is split when it is full, or when its next turn comes. Its first touch
+//! erases a header at the place of the new half, and the turn says from then on that there are late
+//! segments. Passing the turn on keeps that mark. (Passing it on begins with a first touch, and
+//! that touch may be the one that sets the mark.)
 //!
-//! The turn does not pass a segment that is damaged or deeper than it allows. Then the table grows
-//! by overflow nodes only. So if the file has an older turn than it should, that turn overwrites
-//! nothing that a later turn has made. The exception is an older turn whose segment is late:
-//! nothing distinguishes it from the right one.
+//! The turn does not pass a segment that is damaged or deeper than the turn allows. Then the table
+//! grows by overflow nodes only. So if damage has put an older turn into the file, that turn
+//! overwrites nothing that a later turn has made. The exception is an older turn whose segment is
+//! late: nothing distinguishes it from the right one.
 //!
 //! # Deviations from the paper
 //!
-//! - In the paper, the bits at the end of the hash number the segments. Here it is those at the
-//!   beginning, as in Dash-EH, so that the hashes of a segment are one range, which iterations and
-//!   recovery need. So turns and places follow the order of prefixes, not that of reversed prefixes.
-//! - The paper advances `Next` after the split of a segment. Then one thread at a time can split. Here
-//!   it is advanced before, and each thread splits the segment that it has taken.
+//! - In the paper, the last bits of the hash number the segments. Here the first bits do, as in
+//!   Dash-EH, so that the hashes of a segment are one range, which iterations and recovery need. So
+//!   turns and places follow the order of prefixes, not that of reversed prefixes.
+//! - The paper advances `Next` after it has split a segment, so only one thread at a time can
+//!   split. Here `next` is advanced first, and each thread splits the segment that it has taken.
 //! - In the paper, an overflow node makes the table grow by one segment. Here, by four. With one
 //!   split for each node, inserts were 0.76 times as fast as in Dash-EH, and misses 0.35 times,
 //!   because many records were in nodes (docs/benchmarks.md).

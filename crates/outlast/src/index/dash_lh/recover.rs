@@ -22,14 +22,16 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let directory = Directory::open(core, slot)?;
         let offset = Offset::<Word>::new(root_offset(slot).raw() + 16);
         let word = memory.load(memory.at(offset)?);
-        // This fails in a forged file only: no map is created whose first array fits no block.
+        // This fails only in a forged file: no map is created whose first array is larger than the
+        // largest block.
         let arrays = config.arrays(core).map_err(|error| {
             let damage = Damage::new(offset.raw(), "segments that fit a block", error.to_string());
             Error::DamagedRoot { slot, damage }
         })?;
         let entries = directory.entries(memory)?;
         let known = |turn: &Turn| {
-            // DRAM gets an entry for each segment, so a turn must not promise more than the pool can hold.
+            // DRAM gets an entry for each segment, so a turn must not imply more segments than the
+            // pool can hold.
             let segments = (1 << turn.depth) + turn.next;
             turn.depth >= config.initial_depth
                 && arrays.count(*turn) <= entries.len()
@@ -111,8 +113,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
     }
 
-    /// Finds the segment of a hash whose first touch has failed. Where a header on the way is damaged,
-    /// the segments that were split off tell how deep it is.
+    /// Finds the segment of a hash whose first touch has failed. If the header of a segment on the
+    /// way is damaged, the segments that were split off from it tell how deep it is.
     #[cold]
     pub(super) fn find_unready(&self, hash: u64) -> Result<Segment, Damage> {
         let initial = self.addressing.initial;

@@ -1,4 +1,4 @@
-//! Growth: overflow nodes, and the splits that they bring about.
+//! Growth: overflow nodes, and the splits that they trigger.
 
 use super::layout::{self, Arrays, DIRECTORY_DEPTH, INITIAL_DEPTHS, MAX_DEPTH, Made, Turn};
 use super::{
@@ -138,8 +138,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         if turn.depth >= MAX_DEPTH {
             return Ok(Pass::End);
         }
-        // A segment that is damaged, or deeper than the turn allows because the turn itself is damaged,
-        // ends the growth: what the turn would overwrite may be in use.
+        // If the segment is damaged, or is deeper than the turn allows because the turn itself is
+        // damaged, growth ends here: what the turn would overwrite may be in use.
         self.touch(&mut structure, turn.next << (64 - turn.depth))?;
         let depth = turn.depth + 1;
         let made = Made::of(turn.next << 1 | 1, depth, addressing.initial);
@@ -232,7 +232,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(UnlinkedBlock::part(&self.core, self.place(&mut structure, made)?))
     }
 
-    /// Leads operations to both halves of a split. The split is durable.
+    /// Makes both halves of a split reachable for operations. The split is durable.
     pub(super) fn publish_split(&self, old: Segment, new: Segment, mark: impl FnOnce()) {
         let (seam, segments) = (self.seam(), &self.addressing.segments);
         mark();
@@ -244,7 +244,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 }
 
-/// Whether an insert goes on although a split has failed: an overflow node takes its record.
+/// Returns whether an insert goes on although this split has failed: an overflow node takes its
+/// record.
 fn leaves_room(split: &Error) -> bool {
     split.is_full() || matches!(split, Error::Damaged(_))
 }

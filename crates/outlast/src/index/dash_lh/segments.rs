@@ -26,10 +26,10 @@ pub struct Way<'t> {
 /// All segments of a table. It only grows, and nothing in it moves.
 pub(super) struct Segments {
     initial: u32,
-    /// The turn after the last one whose split has ended. It tells lookups where to begin; the entries
-    /// decide.
+    /// The turn after the last one whose split has ended. It is a hint that tells lookups where to
+    /// begin; the entries decide.
     turn: SharedWord,
-    /// By depth.
+    /// The entries, by the depth at which their segments were made.
     made: Box<[Entries]>,
 }
 
@@ -103,8 +103,8 @@ impl Segments {
             if found == 0 {
                 return Err(Unready::Unknown(made));
             }
-            // The first bit that is set after those at which it was made is the one by which the
-            // hash left it.
+            // The hash left this segment at the split by the first bit that is set after the
+            // hash's first `depth` bits.
             let left_at = depth + 1 + (hash << depth).leading_zeros();
             if left_at > depth_of(found) {
                 let (segment, way) = segment(hash, Way { entry, found });

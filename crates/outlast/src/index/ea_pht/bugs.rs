@@ -1,8 +1,8 @@
 //! Seeded bugs of the EA-PHT family.
 
 crate::seeded_bugs! {
-    /// Recovery hands out buckets again that are linked. (The published bug: it does not relink a
-    /// bucket whose link was lost.)
+    /// Recovery treats linked buckets as spare, so that they are handed out again. (The published
+    /// bug: it does not relink a bucket whose link was lost.)
     LINKED_SPARED = "LinkedSpared";
     /// A bucket is moved a second time.
     MOVED_TWICE = "MovedTwice";

@@ -110,12 +110,12 @@ const _: () = {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
-    /// A table. Its property is the log2 of its buckets, and above 8 bits that of the buckets in the
-    /// array of a chunk.
+    /// A table. Its property is, in the low 8 bits, the log2 of its buckets, and above them that of
+    /// the buckets in the array of a chunk.
     Table = 0x6501,
     /// A chunk. Its property is the log2 of the buckets of its array.
     Chunk = 0x6502,
-    /// An annex. Its property is the log2 of its buckets and its header.
+    /// An annex. Its property is the log2 of the number of its buckets, the header counted as one.
     Annex = 0x6503,
 }
 
@@ -137,7 +137,7 @@ pub const fn chunk_bytes(bits: u32) -> u64 {
     BUCKET_BYTES * (1 + (1 << bits) + overflow_buckets(bits))
 }
 
-/// Returns the bytes of an annex whose buckets and header are 2^`bits`.
+/// Returns the bytes of an annex that has 2^`bits` buckets, the header counted as one.
 pub const fn annex_bytes(bits: u32) -> u64 {
     BUCKET_BYTES << bits
 }

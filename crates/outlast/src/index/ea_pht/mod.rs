@@ -77,13 +77,14 @@
 //! durable, even while an insert holds the lock. Updates, removals and moves mark the bucket as
 //! changing, and readers wait.
 //!
-//! *Why the version does not wrap.* The thesis has six bits of it, because lock and version take one
-//! byte. A reader that sleeps through 64 changes would be fooled. Here the word has 46 bits.
+//! *Why the version does not wrap.* In the thesis the version has six bits, because lock and
+//! version share one byte. A reader that sleeps through 64 changes is misled. Here the version has
+//! 46 bits.
 //!
 //! *Resize.* A thread that needs an overflow bucket in a table with too many chains closes the
 //! table's allocator, which fixes the number of overflow buckets, and prepares the next table with
-//! room for as many. Then threads claim buckets and move them: lock, copy to the two buckets of the
-//! new table, mark as moved. The mark is in the lock word, for other threads. In HPR it is also in
+//! room for as many. Then threads claim buckets and move them: lock, copy to two buckets of the new
+//! table, mark as moved. The mark is in the lock word, for other threads. In HPR it is also in
 //! the bucket's link, for recovery. The thread that moves the last bucket makes the new table the
 //! current one.
 //!
@@ -94,8 +95,8 @@
 //!
 //! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
 //! is durable before the mark in its lock word is set, so no change there is lost. A change moves
-//! two buckets in addition to its own work, unless enough helpers do so already. The pool's
-//! background steps move 64 each.
+//! two buckets in addition to its own work, unless enough helpers are moving buckets already. Each
+//! background step of the pool moves 64.
 //!
 //! A thread moves buckets under an epoch guard (a *visit*), and only while the table is the current
 //! one: other threads may have moved the buckets that it claimed, and ended the resize.
@@ -105,13 +106,13 @@
 //!
 //! Lock order: bucket, then the allocator of overflow buckets. No thread allocates from the pool while
 //! it holds one of them, or in a visit. The lock under which annexes are added (`extending`) is taken
-//! outside of both, and held while the annex is allocated.
+//! by threads that hold neither, and held while the annex is allocated.
 //!
 //! In EA-PHT and EA-PHT-H, a thread that is stopped while it moves buckets stops the changes that
-//! need the table moved. They fail after a minute in which nothing was moved, as they would at a
-//! lock that is never released. In EA-PHT-HPR such a thread stops only the changes of the buckets
-//! that it has locked, and the end of the resize. In all three schemes, a thread that is stopped
-//! while it prepares a table or an annex stops the inserts that need it.
+//! need the table moved. They fail after a minute in which nothing was moved, as they would if they
+//! waited for a lock that is never released. In EA-PHT-HPR such a thread stops only the changes of
+//! the buckets that it has locked, and the end of the resize. In all three schemes, a thread that
+//! is stopped while it prepares a table or an annex stops the inserts that need it.
 //!
 //! # After a crash
 //!
@@ -181,7 +182,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use table::Table;
 
-/// What tells the three schemes apart.
+/// The properties in which the three schemes differ.
 pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// The scheme.
     const SCHEME: Scheme;
@@ -189,7 +190,7 @@ pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     const GOES_ON: bool;
     /// How many threads move buckets at a time, unless the map's options say so.
     const HELPERS: u32;
-    /// The words that are its locks.
+    /// The type of its lock words.
     type Lock: LockPlace;
 
     /// Returns the lock of a bucket.
@@ -487,8 +488,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> impl Iterator<Item = Result<BucketRef<'m>, Damage>> {
         let memory = &self.core.memory;
         let mut next = Some(Ok(first));
-        // Yield no more buckets than there is space for: a reader may follow a chain that has been
-        // reused.
+        // Yield no more buckets than there is space for: a reader may follow a chain whose blocks
+        // have been reused.
         let mut left = 0;
         std::iter::from_fn(move || {
             let bucket = next.take()?;

@@ -115,7 +115,7 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
         Ok(route)
     }
 
-    /// Prefetches the slot whose fingerprint is like that of the hash.
+    /// Prefetches the slot whose fingerprint matches the hash.
     #[inline(always)]
     fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
         let Some(route) = route else { return };

@@ -131,7 +131,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         });
         let missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
         if missing.is_empty() {
-            // Only then: a chain that cannot be followed may link to any of these buckets.
+            // Skipped if a chain could not be followed: it may link to any of these buckets.
             let mut spare = handed.spare();
             if self.seeded(&bugs::LINKED_SPARED) {
                 let areas = self.seam().lock(&table.overflow).areas.clone();

@@ -2,9 +2,9 @@
 //!
 //! # The life of a table
 //!
-//! | state | told by | who ends it, and how |
+//! | state | recognised by | who ends it, and how |
 //! |---|---|---|
-//! | growing | `resizing` 0 | a change that finds it due sets `resizing` |
+//! | growing | `resizing` 0 | a change that finds a resize due sets `resizing` |
 //! | preparing | `resizing` 1, no `next` | that thread closes the allocator of overflow buckets, and writes the next table. Without space, it undoes both and sets `retried_at` |
 //! | moving | `next` | threads claim buckets (`claimed`), mark each as moved under its lock, and count them (`moved`). One that cannot move what it has claimed gives it back |
 //! | ending | `ending` 1 | the thread that finds all of them moved makes the root name the next table |
@@ -12,7 +12,7 @@
 //!
 //! # Who fences
 //!
-//! The thread that flushes a thing also fences, before others can rely on it:
+//! The thread that flushes something also fences, before others can rely on it:
 //!
 //! | what | in EA-PHT and -H | in -HPR |
 //! |---|---|---|
@@ -234,11 +234,13 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         (many || endless)
             && table.depth < MAX_DEPTH
             && self.missing.is_empty()
-            // The next table has to wait until it is the only one: the root names two at most.
+            // A table that is still being filled by a resize is not resized: the root names two
+            // tables at most.
             && std::ptr::eq(table, self.current())
     }
 
-    /// Announces the next table once this one has a quarter of the chains with which it is resized.
+    /// Announces the space for the next table to the pool, once this one has a quarter of the
+    /// chains that make a resize due.
     pub(super) fn announce_next(&self, table: &Table) {
         let chains = table.chains.load(self.seam(), Ordering::Relaxed);
         if chains * 256 >= CHAINS << table.depth
@@ -292,8 +294,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         }
         blocks.iter_mut().for_each(UnlinkedBlock::set_linked);
         if !V::GOES_ON {
-            // The first buckets are for this thread, so that no other can end the resize before this
-            // one has fenced: the new table's headers are durable before the root leads to them.
+            // The first buckets are for this thread, so that no other thread can end the resize
+            // before this one has fenced. So the new table's headers are durable before the root
+            // leads to them.
             old.claimed.store(self.seam(), FIRST, Ordering::Relaxed);
         }
         Ok(old.set_next(self.seam(), Box::new(next)))
@@ -348,8 +351,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             self.end_if_moved(old, next)?;
         }
         if let Some(left) = left {
-            // After the fence: others can end the resize then, and the next table's headers, which
-            // the thread that began it has flushed, have to be durable.
+            // This comes after the fence. Once the claim is given back, others can end the resize.
+            // The next table's headers must be durable by then, and the thread that began the
+            // resize has only flushed them.
             old.claim_again(self.seam(), left);
         }
         if result.is_err() && !V::GOES_ON {
@@ -532,8 +536,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 if moved != seen {
                     (turn, seen) = (0, moved);
                 }
-                // Waits as for a lock, so that the wait ends with an error in a damaged file:
-                // there, two maps can share a table, and each waits for what the other has moved.
+                // Waits as for a lock, so that the wait ends with an error in a damaged file.
+                // There, two maps can share a table, and each waits for what the other has moved.
                 self.core.wait_for_lock(&mut turn, 1, || (old.offset, moved))?;
             }
         }

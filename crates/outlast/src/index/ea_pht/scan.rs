@@ -152,8 +152,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let (mark, seam) = (found.mark(), self.seam());
         let current = self.current();
-        // Passes one bucket at most: the next one may not have been moved yet to a chunk that is
-        // lost.
+        // Passes one bucket at most. The next bucket may still be readable: it may not have been
+        // moved to the lost chunk yet.
         let own = current.segment(current.index(hash)).high();
         let mut high = self.missing_at(hash).1.min(own);
         let mut route = self.route_in(current, hash);
@@ -253,7 +253,7 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
                     audit.begin_part();
                     self.verify_chain(route, &mut audit)?;
                 }
-                // Goes on after the part that cannot be read.
+                // Continue after the part that cannot be read.
                 (None, Ok(route)) => cursor.pass(Self::segment(route).high()),
                 (_, Err(_)) => cursor.pass(self.missing_at(at).1),
             }

@@ -76,7 +76,7 @@ pub(crate) struct Table {
     pub(super) resizing: SharedWord,
     /// The table that this one is moved to.
     next: Shared<OnceLock<Box<Table>>>,
-    /// The next bucket that no thread is moving.
+    /// The first bucket that no thread has claimed yet.
     pub(super) claimed: SharedWord,
     pub(super) moved: SharedWord,
     /// 1 once a thread makes the next table the only one.
@@ -150,8 +150,9 @@ impl Table {
         Ok(Table::new(offset, depth, chunk_bits, chunks.into(), areas))
     }
 
-    /// Writes a table without buckets, and flushes it without a fence. It has room for this many
-    /// overflow buckets at least. Returns it with its blocks.
+    /// Writes a table, but not the content of its buckets, and flushes what it writes, without a
+    /// fence. The table has room for at least this many overflow buckets. Returns it with its
+    /// blocks.
     pub(super) fn write<'c, S: Seam>(
         core: &'c Core<S>,
         depth: u32,
@@ -224,7 +225,7 @@ impl Table {
         layout::table_bytes(self.depth - self.chunk_bits)
     }
 
-    /// Yields its blocks: kind, offset, bytes.
+    /// Returns its blocks: kind, offset, bytes.
     pub(super) fn blocks<S: Seam>(&self, seam: &S) -> Vec<(Kind, u64, u64)> {
         let chunks = self.chunks.iter().filter(|&&chunk| chunk != 0);
         let chunk = |&chunk: &u64| (Kind::Chunk, chunk, layout::chunk_bytes(self.chunk_bits));
@@ -335,7 +336,7 @@ impl Table {
         seam.lock(&self.overflow).spare.push(bucket);
     }
 
-    /// Hands out no more buckets from now on. Returns how many are in use.
+    /// Stops handing out buckets. Returns how many are in use.
     pub(super) fn close<S: Seam>(&self, memory: &Memory<S>) -> Result<u64, Damage> {
         let mut overflow = memory.seam().lock(&self.overflow);
         overflow.closed = true;

@@ -1,8 +1,8 @@
 //! Cells: slots in the pool, and their marks in DRAM.
 //!
 //! The marks are the cells' [shadow](crate::pmem::Shadow), an eighth of their size. They are made
-//! from the cells when the map is opened, and end with the process. So a lookup that finds nothing
-//! reads nothing else.
+//! from the cells when the map is opened, and disappear with the process. A lookup that finds
+//! nothing reads only marks.
 
 use super::layout::{CHUNK, Chunk, Slot};
 use crate::index::fingerprints;
@@ -99,7 +99,7 @@ impl<'m> Cells<'m> {
         Cell { cells: self, number }
     }
 
-    /// Reads all marks. The caller checks the segment's version before it believes them.
+    /// Reads all marks. The caller checks the segment's version before it relies on them.
     #[inline(always)]
     fn marks(self, seam: &impl Seam) -> [u64; 2] {
         let [low, high] = &self.marks.0;
@@ -107,7 +107,7 @@ impl<'m> Cells<'m> {
         [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
     }
 
-    /// Yields the cells of the second level with this mark. The default mark is that of free ones.
+    /// Yields the cells of the second level with this mark. The default mark is that of free cells.
     #[inline(always)]
     pub(super) fn marked(self, seam: &impl Seam, mark: Mark) -> impl Iterator<Item = Cell<'m>> {
         ones(fingerprints::matching_wide(self.marks(seam), mark.0)).map(move |n| self.cell(n))

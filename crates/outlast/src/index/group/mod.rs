@@ -17,8 +17,8 @@
 //!
 //! A *cell* holds one record. Its *home* is the cell of the first level that its hash names. If the
 //! home is taken, the record goes to a cell of the second level, which is shared by all cells of the
-//! group (3.2). The search for a free cell there begins at the chunk of eight cells that the hash
-//! names.
+//! group (section 3.2 of the paper). The search for a free cell there begins at the chunk of eight
+//! cells that the hash names.
 //!
 //! A first-level group and the second-level group that it shares are one block, a *segment*. Each
 //! segment holds the hashes of one range, those that begin with its *prefix*. The segments form a
@@ -28,9 +28,9 @@
 //!
 //! - a directory, from the first bits of a hash to its segment;
 //! - for each segment, a version lock;
-//! - for each cell, a *mark* of 16 bits (`cells`): the fingerprint of its record, and
-//!   how many records of this home are not in the first level. A lookup that finds a count of 0
-//!   does not search the second level.
+//! - for each cell, a *mark* of 16 bits (`cells`): the fingerprint of its record, and how many of
+//!   the records that have this cell as their home are not in the first level. A lookup that finds
+//!   a count of 0 does not search the second level.
 //!
 //! # Invariants
 //!
@@ -59,10 +59,10 @@
 //! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //! | map | segments whole; fence, the root's; root's commit word | segments, 0 (+ the root's) | blocks that the trace frees |
 //!
-//! Why a split is one store: the new segment continues the list where the old one did, and holds
-//! copies of the records of the upper half. The store of the old segment's link puts it into the
-//! list and ends the old range before it. From then on, by invariant 1, the copies are the records,
-//! and the originals are nothing.
+//! Why a split is one store: the new segment has the old one's link to the next, and holds copies
+//! of the records of the upper half. The store of the old segment's link puts the new segment into
+//! the list, and ends the old range where the new one begins. From then on, by invariant 1, the
+//! copies are records, and the originals are not.
 //!
 //! Why one fence is enough for a cell: both words lie in one line, and stores to a line become
 //! durable in the order in which they were made. The cell is emptied first, because a split may have
@@ -88,17 +88,17 @@
 //! An insert changes no version. A lookup that misses the new record takes effect before the
 //! insert.
 //!
-//! An insert fills a cell only if the cell's mark says that it is free. A removal marks its cell as free
-//! and changes the segment's version. A lookup that has read the mark before that finds another version
-//! at its end, and reads again.
+//! An insert fills a cell only if the cell's mark says that it is free. A removal marks its cell as
+//! free and changes the segment's version. A lookup that has read the mark before the removal finds
+//! another version at its end, and reads again.
 //!
 //! An insert into the second level first counts the record in its home's mark, and then marks its cell.
 //! So one store makes the record visible, to lookups and to iterations.
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
-//! commit is durable, it marks the segment as changing and leads the directory to both halves. From
-//! then on, other threads change the new segment. The splitting thread clears the old segment's
-//! marks of the copied records, and unlocks it.
+//! commit is durable, it marks the segment as changing and points the directory to both halves.
+//! From then on, other threads can change the new segment. The splitting thread clears the copied
+//! records' marks in the old segment, and unlocks it.
 //!
 //! Lock order: segment, then the directory's. No thread allocates while it holds a lock.
 //!
@@ -124,12 +124,12 @@
 //!   both levels' cells (3.3). It reads beyond both arrays.
 //! - It persists a cell, its bit and a count: three flushes and fences. Here the cell's first word
 //!   is the commit, bits are DRAM state, and nothing is counted.
-//! - It is for one thread, and its table is full once one group is full. Here a full segment is
-//!   split.
-//! - It searches the second level from the beginning, and always. Fingerprints, counts and the named
-//!   chunk replace most reads of persistent memory.
-//! - The second level has one chunk less than the first. The header is in its place, so that a
-//!   segment has a size that fills a page.
+//! - The paper's table is for one thread, and is full once one group is full. Here a full segment
+//!   is split.
+//! - If a record is not in its home, the paper searches the second level from the beginning.
+//!   Fingerprints, counts and the named chunk replace most of those reads of persistent memory.
+//! - The second level has one chunk less than the first. The header takes that chunk's place, so
+//!   that a segment's size is a power of two.
 //! - Keys whose hashes no split can separate go to overflow nodes.
 //! - Segments do not merge when records are removed. Their cells are used again.
 

@@ -82,7 +82,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         let what = format!("a segment that begins with hash {low:#x}");
         check_identity(&core.memory, &header.identity, expected, &what)?;
         let link = Link::read(&core.memory, &header.next)?;
-        // Segments get this deep only in a table that has many of them; see `may_split`.
+        // A segment gets this deep only in a table of many segments; see `may_split`.
         let most = core.memory.len() / layout::segment_bytes(self.group) * SPARSE * 2;
         let fits = link.depth >= 1
             && 1 << link.depth <= most.max(1 << FREE_DEPTH)

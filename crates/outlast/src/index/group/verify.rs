@@ -37,7 +37,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
                         }
                     }
                 }
-                // Goes on after the part that cannot be read.
+                // Continue after the part that cannot be read.
                 (_, Ok(route)) => cursor.pass(route.segment.high()),
                 (_, Err(_)) => cursor.pass(self.missing_at(at).high),
             }

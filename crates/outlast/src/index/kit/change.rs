@@ -71,7 +71,7 @@ pub(crate) enum Step<R: Record, F> {
 }
 
 impl<R: Record, F> Step<R, F> {
-    /// Returns the end of a change whose key was absent.
+    /// Returns the outcome of a change whose key was absent.
     #[inline(always)]
     pub(crate) fn absent(applied: bool) -> Self {
         Step::Done(Changed { applied, before: None, present: false })
@@ -84,12 +84,12 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
     type Progress<'t>: Default
     where
         Self: 't;
-    /// What the attempt knows about the place that has no room.
+    /// What an attempt knows about the place that is full.
     type Full<'t>
     where
         Self: 't;
 
-    /// Begins a change, or completes it if it takes no attempt. Everything that can wait or fail,
+    /// Begins a change, or completes it if it needs no attempt. Everything that can wait or fail,
     /// such as writing a record's block, happens here, before anything is locked.
     fn begin<'t>(
         &'t self,
@@ -193,8 +193,8 @@ fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     if let Some(changed) = table.attempt_first(key, plan, &mut progress) {
         return Ok(changed);
     }
-    // The slow path gets copies. Its calls take them by reference, so they must be in memory.
-    // Without the copies, they would have to be in memory from the start, on the hot path too.
+    // The slow path gets copies, because its calls take them by reference, which forces them into
+    // memory. Without the copies, the originals would live in memory on the hot path too.
     let (plan, mut progress) = (*plan, std::mem::take(&mut progress));
     loop {
         match table.attempt(key, &plan, &mut progress)? {

@@ -54,8 +54,8 @@ impl<'o, R: Record> Collector<'o, R> {
         self.lost.truncate(mark.lost);
     }
 
-    /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has taken
-    /// already counts as damage: in a mix of an old and a new state, both may have a record of it.
+    /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has already
+    /// taken counts as damage: in a mix of an old and a new state, each may have a record of it.
     ///
     /// # Errors
     /// The damage of the record, unless the walk steps over it.

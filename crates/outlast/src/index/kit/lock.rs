@@ -83,8 +83,8 @@ impl<'m, S: Seam, P: LockPlace> VersionLock<'m, S, P> {
         }
     }
 
-    /// Waits one turn for the lock, or for the end of a change. The thread has passed the gate
-    /// `inside` times.
+    /// Waits for the lock, or for the end of a change, for one turn of the caller's loop. The
+    /// thread has passed the gate `inside` times.
     #[cold]
     pub(crate) fn wait(
         self,
@@ -115,8 +115,8 @@ impl<S: Seam, P: LockPlace> LockWord for VersionLock<'_, S, P> {
 }
 
 /// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data
-/// behind it may be half changed. So the lock stays locked. Other threads do not wait for it in
-/// vain, because the panic also poisons the gate, which the thread is inside.
+/// behind it may be half changed. So the lock stays locked. Other threads do not wait for it for
+/// ever: the thread is inside the gate, so its panic poisons the gate too.
 pub(crate) trait Held {
     /// Unlocks it.
     fn unlock(self);
@@ -168,7 +168,8 @@ impl<S: Seam, P: LockPlace> Held for HeldLock<'_, S, P> {
 #[must_use]
 pub(crate) struct Guarded<H: Held> {
     held: ManuallyDrop<H>,
-    /// Whether the thread was already unwinding, in which case the panic is not ours.
+    /// Whether the thread was already unwinding when it took the lock. Then its panic did not
+    /// interrupt a change under this lock.
     unwinding: bool,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
 pub(crate) fn prefetch<S: Seam, R: Record, T: Lookup<S, R>>(table: &T, keys: &[R::Key<'_>]) {
     let batch = table.begin_batch();
     let mut lookups = [const { None }; BATCH];
-    // A change of the key reports what is wrong.
+    // Errors are ignored here: a change of the key reports them.
     let _ = stage(table, &batch, keys, &mut lookups);
 }
 
@@ -83,7 +83,7 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     type Route<'t>
     where
         Self: 't;
-    /// The words that are its locks.
+    /// The type of its lock words.
     type Lock: LockPlace;
 
     /// Returns the route to a hash's segment. `None` if it is not ready for use.
@@ -159,8 +159,8 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
         let (lock, offset) = table.lock_word(&route, hash);
         let mut held = None;
         if turn >= PATIENCE {
-            // A long value under constant change would never be read whole. The lock ends that. It
-            // is taken inside the gate, as all locks are.
+            // Without the lock, a long value that changes all the time would never be read whole.
+            // The lock is taken inside the gate, as all locks are.
             let entered = if inside == 0 { Some(core.enter()?) } else { None };
             held = Some((Guarded::new(lock.hold(core, offset)?), entered));
         }
@@ -180,8 +180,9 @@ pub(crate) fn find_reference<S: Seam, R: Record>(
     // Each read has a pin of its own, which is dropped if the read is not valid.
     find(table, key, 0, |words| {
         let pin = table.core().pin();
-        // The link was read before the pin. But the read is validated after it: if the record was
-        // unlinked and retired in between, the version has changed, and this read is not valid.
+        // The link was read before the pin was made, but the read is validated after it. If the
+        // record was unlinked and retired in between, the version has changed, and this read is not
+        // valid.
         R::reference(table.core(), words, pin)
     })
 }

@@ -1,4 +1,4 @@
-//! Words on media that all schemes have: identities, checksums, slots.
+//! The words on media that all schemes have: identities, checksums, slots.
 
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs;

@@ -42,7 +42,7 @@ impl<'k, R: Record> HashedKey<'k, R> {
 
 /// An index, as the kit sees it.
 pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
-    /// The scheme that this is.
+    /// The scheme of this index.
     const SCHEME: Scheme;
 
     /// The pool that the index lies in.

@@ -63,9 +63,9 @@ pub(crate) enum Salvaged {
 /// Does one step of an iteration, as [`scan_part`] does.
 ///
 /// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects
-/// what it can of that segment in another way. It gets that hash, and the first hash of which
-/// nothing was collected yet. That one is lower if nothing could be read of the ranges just before:
-/// the segment may hold their records too.
+/// what it can of that segment in another way. Its arguments begin with that hash and the first
+/// hash for which nothing has been collected yet. The second is lower than the first if the ranges
+/// just before could not be read either: the segment may hold their records too.
 pub(crate) fn scan<R: Record>(
     cursor: &mut Cursor,
     out: &mut Vec<(R::OwnedKey, R::Owned)>,

@@ -138,7 +138,7 @@ impl Cache {
             match R::compare_start(core, key, buffer.link(seam, 1), skip) {
                 Ok(Order::Less) => return Some(buffer.number(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
-                // The nodes will report the damage.
+                // Only a hint: the search of the nodes reports the damage.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }

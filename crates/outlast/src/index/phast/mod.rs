@@ -35,7 +35,7 @@
 //! reads one line of every eighth word and one line of words, without a branch that could be
 //! mispredicted. For byte strings, a word is eight bytes of a key, starting where the keys of the
 //! array begin to differ. So keys with a long common prefix are told apart as fast as others. Only
-//! if eight bytes do not decide, the search reads the key's block.
+//! if those eight bytes are equal does the search read the key's block.
 //!
 //! *Partitions.* A partition is a part of the keys that are present. When it has twice its share of
 //! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, two
@@ -108,12 +108,14 @@
 //!   leaf's state. If no thread is active in the leaf by then, what it has read is durable: threads
 //!   make their stores durable before they leave the leaf. Otherwise the lookup flushes what it has
 //!   read, and fences. If slots or leaves were reused in between, the node's version has changed.
-//!   For byte strings, whose blocks are reused at once, a count for each leaf has changed.
+//!   The blocks of byte-string records are reused at once. If that has happened, the leaf's count
+//!   of replaced records has changed.
 //! - *A thread that closes a leaf* waits until no other thread is active in it. Compaction frees
 //!   the slots of removed pairs after it has changed the node's version. A split publishes the new
-//!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So a
-//!   reader that sees the old leaf without those bits had the node's old version. Both leaves stay
-//!   closed until the bits are cleared. A merge closes two neighbours, the left one first.
+//!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So if
+//!   a reader came to the old leaf and sees it without those bits, the node's version has changed
+//!   since the reader read it. Both leaves stay closed until the bits are cleared. A merge closes
+//!   two neighbours, the left one first.
 //!
 //! A thread that is active in a leaf has announced itself in the state, and after that has seen
 //! that the node's version is unchanged. So the leaf is still the one for its key, and stays so
@@ -177,25 +179,26 @@
 //!
 //! # Deviations from the paper
 //!
-//! - In the paper, two concurrent inserts of one key both succeed. Here the bits that changed
-//!   decide; see above.
+//! - In the paper, two concurrent inserts of one key both succeed. Here the exchange of the bitmap
+//!   lets only the first succeed; see above.
 //! - In the paper, readers see a bit or a value before it is durable: thread 1 sets its bit, thread
 //!   2 finds the key and returns, and a power loss then removes the key. Invariant 6 forbids this.
-//! - The paper deletes by writing an invalid key, and so has one key less. It frees slots only when
-//!   the leaf is split, and never frees leaves. Here a removal clears the bit, and a leaf that has
-//!   few pairs left is merged and its space freed.
+//! - The paper deletes by writing an invalid key, so that key cannot be used. It frees slots only
+//!   when the leaf is split, and never frees leaves. Here a removal clears the bit, and a leaf that
+//!   has few pairs left is merged and its space freed.
 //! - A leaf stores its least key, which never changes, instead of its greatest, which a split would
 //!   have to change in a second step.
 //! - The paper detects an interrupted split by two leaves with the same greatest key. Here the link
 //!   that commits the split says so, and opening reads a leaf's keys only in that case.
-//! - Partitions by leading bits collapse when all keys share those bits. Here partitions divide the
-//!   keys that are present.
-//! - Here the caches lead to nodes, and the links between nodes lead past the last element of a
-//!   cache. The paper's towers of forward pointers would only hold the same keys again: a cache of
-//!   1 MiB, the paper's threshold, lists every node of a partition of up to 50,000 nodes (350
-//!   million pairs).
-//! - The paper's inserts take the first free slot. So a lookup learns from the header where to
-//!   look, and waits for memory twice. Here the hash names a line that holds most of its pairs.
+//! - The paper forms partitions by the leading bits of keys. If all keys share those bits, one
+//!   partition has them all. Here partitions divide the keys that are present.
+//! - Here the caches lead to nodes, and a search reaches nodes that a cache does not list by the
+//!   links between nodes. The paper's towers of forward pointers would only hold the same keys
+//!   again: a cache of 1 MiB, the paper's threshold, lists every node of a partition of up to
+//!   50,000 nodes (350 million pairs).
+//! - The paper's inserts take the first free slot. So a lookup learns only from the header where to
+//!   look, and waits for memory twice. Here the hash names a line, and most pairs are in the line
+//!   that their hash names.
 //! - The paper has one lock for each node. Here there is one word for each leaf, so inserts into
 //!   different leaves of a node share no line.
 

@@ -16,7 +16,7 @@ use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
 
-/// Failed reads of a leaf before one is made under a guard.
+/// How many reads of a leaf may fail before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
 
 /// A guard. While it lives, no block is reused that was linked when it was made.
@@ -302,8 +302,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Makes durable what a result depends on: a pair, or the absence of one.
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
-        // The absence of a key does not depend on inserts in progress: a bit that none has set yet
-        // is absent, durably too.
+        // The absence of a key does not depend on inserts in progress: a bit that no insert has set
+        // yet is not set on media either.
         let busy = state.is_busy() && (slot.is_some() || !self.seeded(&bugs::ABSENCE_UNHELPED));
         if busy || (slot.is_some() && state.is_tentative()) {
             self.help(offset, slot.into_iter());

@@ -47,6 +47,7 @@ crate::commit_points! { "phast":
     /// Recovery: what leaves hold, before any operation uses them. If an earlier process died
     /// between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;
-    /// Recovery: the bits of pairs that a split has moved, or that a merge has not.
+    /// Recovery: the bits of pairs that a split has moved away, or that a merge has copied but not
+    /// taken over.
     REPAIR_CLEAR = "repair: bits": store, flush, fence;
 }

@@ -219,8 +219,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             None => low == start.low,
         };
         if start.entry == 0 && below.is_none() && (found.low.first, found.low.second) != (0, 0) {
-            // Lookups rely on it that no key is below this one. If it were a link, the key that the
-            // link leads to could change.
+            // Lookups rely on no key being below this one. If it were a link, the key that the link
+            // leads to could change.
             let found = format!("{:#x}, {:#x}", found.low.first, found.low.second);
             return Err((None, Damage::new(at + 64, "the least key of all", found)));
         }

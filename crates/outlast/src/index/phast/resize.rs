@@ -221,8 +221,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.split(at, offset, key)
     }
 
-    /// Compacts a leaf: frees the slots of removed pairs. From now on, no thread that has read the
-    /// leaf by older bits uses what it read.
+    /// Compacts a leaf: frees the slots of removed pairs. Before that, it makes threads that have
+    /// read the leaf with older bits discard what they read.
     fn tidy(&self, closed: &mut Closed<'_, S>) -> Result<()> {
         let (low, _) = self.low_of(closed.offset)?;
         self.outdate(R::key_of(&low))?;
@@ -251,8 +251,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(keys)
     }
 
-    /// Checks the keys that were in these slots of a full leaf: each must be one of the leaf's
-    /// keys, and be there once. Otherwise the leaf could be split again and again, or not at all,
+    /// Checks the keys that were in these slots of a full leaf: each must lie within the leaf's
+    /// bounds, and be there once. Otherwise the leaf could be split again and again, or not at all,
     /// without ever having room. The caller must check that the leaf has not changed meanwhile.
     fn check_keys(
         &self,
@@ -681,7 +681,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
         if let Err(error) = self.remove_entry(&mut structure, key, right.handle) {
             self.set_damaged(&right, &error);
-            // Nothing owns its space now, and the allocator does not know that.
+            // Nothing owns the leaf's space now, and the allocator does not know that.
             core.note_unfreeable();
             tracing::warn!(%error, "a merged leaf could not be removed from its node");
             right.dead = false;

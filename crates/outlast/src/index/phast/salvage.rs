@@ -119,7 +119,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let after = self.least_key_of(next.offset);
             match parts.bits {
                 Ok(bits) => {
-                    // While pairs are moved, those that belong to the next leaf are there.
+                    // While a leaf's link is marked moving, those of its pairs that belong to the
+                    // next leaf are also in the next leaf.
                     let high = after.as_ref().filter(|_| next.moving);
                     let is_in = |key: &R::OwnedKey| {
                         *key >= edges.low

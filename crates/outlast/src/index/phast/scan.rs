@@ -479,8 +479,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Returns the damage if a walk would come to a leaf that it has passed. Then separators are
-    /// damaged: they are read anew each time.
+    /// Returns the damage of a walk that would come to a leaf that it has already passed. Then a
+    /// separator is damaged: separators are read again each time.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;

@@ -92,7 +92,7 @@ pub(super) struct Leaf {
     offset: SharedWord,
 }
 
-/// Marks an offset where there should be a leaf, but is none.
+/// Marks the offset of a leaf that cannot be used.
 pub(super) const DAMAGED: u64 = 1;
 
 impl Leaf {
@@ -161,7 +161,7 @@ impl Leaf {
     }
 }
 
-/// The chunks of a slab, each twice as large as the one before.
+/// The number of chunks of a slab, each twice as large as the one before.
 const CHUNKS: usize = 26;
 /// The number of items of the first chunk.
 const FIRST: u32 = 64;

@@ -59,7 +59,7 @@ fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage>
     let offset = first & OFFSET_MASK;
     let class = (first >> 48) as u8;
     let bytes = if class == LARGE {
-        // A large block ends with its run, somewhere before the end of the pool.
+        // A large block ends where its run ends, somewhere before the end of the pool.
         Some(core.memory.len().saturating_sub(offset))
     } else {
         core.geometry.class_bytes(class)

@@ -97,7 +97,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     // The next functions are for schemes whose records always live in blocks. An inline record
     // takes two words in its block.
 
-    /// Returns the bytes of key and value in a block.
+    /// Returns how many bytes key and value take in a block.
     fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
     /// Writes key and value to words of a block that no thread reads yet. Returns a checksum over
     /// the block's offset, the lengths as the scheme keeps them, key and value.
@@ -168,7 +168,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns whether the slot holds this key.
     ///
     /// If a writer changes the slot concurrently, the result can be wrong, and can even be damage.
-    /// The caller validates the bucket's version before it believes either.
+    /// The caller validates the bucket's version before it relies on either.
     fn matches<S: Seam>(
         core: &Core<S>,
         words: SlotWords,

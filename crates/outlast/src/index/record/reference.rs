@@ -7,7 +7,7 @@ use crate::reclaim::Pin;
 use std::fmt;
 use std::sync::Arc;
 
-/// Memory that a reference reads from, whatever its seam.
+/// The pool that a reference reads from, with the type of its seam erased.
 trait Pinned: Send + Sync {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
@@ -31,7 +31,7 @@ impl<S: Seam> Pinned for Core<S> {
     }
 }
 
-/// Returns the words of the first `bytes` of a block that a pin keeps from being reused.
+/// Returns the words of the first `bytes` bytes of a block that a pin keeps from being reused.
 fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]> {
     if !core.is_here() {
         return Err(Error::NotOpen("this process is a fork of the one that opened it"));
