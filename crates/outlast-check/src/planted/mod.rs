@@ -32,11 +32,13 @@ pub struct Budget {
     pub control: bool,
     /// Whether to try also the bugs that take long to find.
     pub slow: bool,
+    /// Whether to try bugs in code that all schemes share.
+    pub shared: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { images: 80, lives: 96, threads: 2, control: true, slow: true }
+        Budget { images: 80, lives: 96, threads: 2, control: true, slow: true, shared: true }
     }
 }
 
@@ -181,6 +183,7 @@ pub fn run_some(
             only.is_none_or(|only| only == form)
                 && name_of(bug).contains(named)
                 && (budget.slow || !slow)
+                && (budget.shared || !table::is_shared(scheme, line))
         }
         Stand::Cannot(_) => false,
     };

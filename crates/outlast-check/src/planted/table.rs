@@ -12,6 +12,11 @@ pub fn published() -> &'static [&'static str] {
     published::ALL
 }
 
+/// Returns whether a line of a scheme is one of those that all schemes share.
+pub(super) fn is_shared(scheme: Scheme, line: &Line) -> bool {
+    parts(scheme).planted.iter().all(|own| own.published != line.published)
+}
+
 /// Returns every line of a scheme, with the published bugs first.
 pub fn lines(scheme: Scheme) -> Vec<Line> {
     let own = parts(scheme).planted;
