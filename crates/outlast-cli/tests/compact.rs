@@ -227,6 +227,103 @@ fn a_pool_keeps_its_journal_and_a_copy_has_none() {
     }
 }
 
+/// Starts a compaction, stops it while it copies, calls `meanwhile`, and returns the result.
+fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".compacting");
+    let unfinished = Path::new(&unfinished);
+    let mut command = common::command();
+    let pipe = std::process::Stdio::piped;
+    let child = command.arg("compact").arg(path).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+    let signal = |signal: i32| {
+        // SAFETY: the child is ours, and nobody has waited for it.
+        assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+    };
+    let start = std::time::Instant::now();
+    while !unfinished.exists() {
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "nothing is made");
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+    signal(libc::SIGSTOP);
+    meanwhile(unfinished);
+    signal(libc::SIGCONT);
+    common::finished(child.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_pool_that_was_replaced_meanwhile_is_not_replaced_again() {
+    let place = Place::new();
+    let (path, other) = (place.pool(), place.path("other.pool"));
+    worn(&options(), &path);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    // Another compaction has come to its end, and the pool was changed since.
+    compact([&path, &other]).expect(0);
+    let pool = open(&other);
+    assert!(pool.map::<u64, u64>("later").unwrap().insert(&1, &2).unwrap());
+    pool.close().unwrap();
+    let run = interrupted(&path, |unfinished| {
+        assert_eq!(unfinished.metadata().unwrap().permissions().mode() & 0o077, 0);
+        std::fs::rename(&other, &path).unwrap();
+    });
+    assert!(run.expect(1).err.contains("replaced by another process"));
+    let pool = open(&path);
+    assert_eq!(pool.map::<u64, u64>("later").unwrap().get(&1).unwrap(), Some(2));
+    check_worn(&pool);
+    assert_eq!(names(&place), HashSet::from(["test.pool".into()]));
+}
+
+#[test]
+fn what_another_compaction_has_made_replaces_nothing() {
+    let place = Place::new();
+    let path = place.pool();
+    worn(&options(), &path);
+    let mut kept = None;
+    let run = interrupted(&path, |unfinished| {
+        std::fs::remove_file(unfinished).unwrap();
+        std::fs::write(unfinished, "another's").unwrap();
+        kept = Some(unfinished.to_owned());
+    });
+    assert!(run.expect(1).err.contains("replaced by another process"));
+    assert_eq!(std::fs::read(kept.unwrap()).unwrap(), b"another's");
+    check_worn(&open(&path));
+}
+
+/// Copies the segments of a pool that is open.
+fn copy_segments(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn segments_that_a_killed_process_has_left_lock_nobody_out() {
+    let place = Place::new();
+    let (path, kept) = (place.pool(), place.path("kept"));
+    let journaled = options().journal(outlast::JournalOptions::new());
+    let pool = create(&journaled, &path);
+    assert!(pool.map::<u64, u64>("m").unwrap().insert(&1, &2).unwrap());
+    pool.wait_durable().unwrap();
+    let journal = place.path("test.pool.journal");
+    copy_segments(&journal, &kept);
+    pool.close().unwrap();
+    // The process was killed after it had closed the pool, and before it had deleted the segments.
+    copy_segments(&kept, &journal);
+    // A compaction was killed while it gave its pool a journal.
+    let other = place.path("other.pool");
+    let pool = create(&journaled, &other);
+    pool.wait_durable().unwrap();
+    copy_segments(&place.path("other.pool.journal"), &place.path("test.pool.compacting.journal"));
+    pool.close().unwrap();
+    compact([&path]).expect(0);
+    assert!(!place.path("test.pool.compacting.journal").exists());
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { journaled.open(&path).unwrap() };
+    assert_eq!(pool.map::<u64, u64>("m").unwrap().get(&1).unwrap(), Some(2));
+    pool.close().unwrap();
+}
+
 #[test]
 fn a_kill_leaves_the_old_pool_or_the_new_one() {
     let place = Place::new();

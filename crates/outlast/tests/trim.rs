@@ -421,6 +421,26 @@ fn a_clean_pool_stays_clean() {
 }
 
 #[test]
+fn opening_a_pool_in_memory_takes_none_for_free_space() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: no /dev/shm");
+        return;
+    };
+    let path = dir.path().join("pool");
+    let before = shrunk(&path, Scheme::DashEh);
+    let pool = reopen(&at_once(), &path);
+    let after = wait_for(&path, before / 3, Duration::from_secs(20));
+    assert!(after <= before / 3, "{after} of {before}");
+    pool.close().unwrap();
+    let pool = reopen(&options().trim(false), &path);
+    std::thread::sleep(Duration::from_millis(600));
+    let opened = blocks(&path);
+    // Beyond the frontier, pages are prepared for the next records.
+    assert!(opened <= before / 2, "{opened} of {before}, {after} when it was closed");
+    check_shrunk(&pool, Scheme::DashEh);
+}
+
+#[test]
 fn nothing_is_given_back_where_it_must_not_be() {
     let (_dir, path) = dir();
     let before = shrunk(&path, Scheme::DashEh);

@@ -16,10 +16,10 @@ use crate::progress;
 use crate::text::counted;
 use indicatif::{BinaryBytes, ProgressBar};
 use outlast::{Error, JournalOptions, Pool, PoolOptions};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use serde_json::json;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, Metadata, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -48,7 +48,8 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
-    // This takes a reader's lock, so no one changes the file until it is replaced.
+    let old_file = Named::open(&from)?;
+    // A reader's lock: until the file is replaced, no one changes it.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
     let used = check(&old, &args.old)?;
@@ -58,20 +59,26 @@ pub(crate) fn run(
     };
     place::check_space(place::parent(&to), used + used / 4, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
-    // Without background work, the pool does not grow ahead of use.
-    let new = Unfinished::create(&to, &options.background(false))?;
+    // Nothing grows ahead of use.
+    let options = options.background(false);
+    let new = match &args.new {
+        Some(_) => Unfinished::create(&to, &options)?,
+        // Until it has the permissions of the old one, no one else may read it.
+        None => privately(|| Unfinished::create(&to, &options))?,
+    };
+    let new_file = Named::open(&to)?;
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
     new.finish()?;
     if args.new.is_none() {
-        let made = Removed(Some(&to));
+        let made = Removed(Some(&new_file));
         if has_journal {
             give_journal(&to)?;
         }
-        replace(&from, &to)?;
+        replace(&old_file, &new_file)?;
         made.keep();
     }
-    drop(old);
+    drop((old, new_file));
     let result = if args.new.is_some() { &to } else { &from };
     let bytes = result.metadata().map_or(0, |meta| meta.len());
     out.object(&json!({
@@ -98,7 +105,9 @@ pub(crate) fn run(
 /// pool. Returns whether the pool has a journal.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
-    if facts.journal.as_ref().is_some_and(|journal| !journal.closed) {
+    // A process that died while it closed the pool may have left segments. The pool that replaces this one
+    // could not be opened with them.
+    if facts.journal.as_ref().is_some_and(|journal| !journal.closed || journal.segments > 0) {
         open::to_write(path)?.close()?;
     }
     Ok(facts.journal.is_some())
@@ -177,20 +186,67 @@ fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
     name.push(UNFINISHED);
     let path = PathBuf::from(name);
     let action = || format!("removing {}", path.display());
-    match File::open(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Failure::io(action(), &e)),
-        Ok(file) => {
-            if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                let (from, path) = (from.display(), path.display());
-                return Err(Failure::Failed(format!(
-                    "{from} is being compacted by another process, which has {path} open"
-                )));
-            }
-            std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
+    if path.symlink_metadata().is_ok() {
+        let file = Named::open(&path)?;
+        // Whoever has the file under this name locked may remove or rename it; see `replace`.
+        if !file.lock() || !file.has_its_name() {
+            let (from, path) = (from.display(), path.display());
+            return Err(Failure::Failed(format!(
+                "{from} is being compacted by another process, which has {path} open"
+            )));
+        }
+        std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
+    }
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(".journal");
+    // Its segments would belong to another pool than the new one.
+    for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
+            std::fs::remove_file(entry.path()).map_err(|e| Failure::io(action(), &e))?;
         }
     }
+    let _ = std::fs::remove_dir(&journal);
     Ok(path)
+}
+
+/// Makes a file that only this user may read and write.
+fn privately<T>(make: impl FnOnce() -> T) -> T {
+    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let made = make();
+    rustix::process::umask(before);
+    made
+}
+
+/// A file, and the path that led to it. While it is open, no other file has its inode number.
+struct Named<'p> {
+    file: File,
+    path: &'p Path,
+}
+
+impl<'p> Named<'p> {
+    fn open(path: &'p Path) -> Result<Named<'p>, Failure> {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path);
+        match file {
+            Ok(file) => Ok(Named { file, path }),
+            Err(e) => Err(Failure::io(format!("opening {}", path.display()), &e)),
+        }
+    }
+
+    /// Whether the path still leads to the file.
+    fn has_its_name(&self) -> bool {
+        let id = |meta: Metadata| (meta.dev(), meta.ino());
+        match (self.file.metadata(), self.path.symlink_metadata()) {
+            (Ok(file), Ok(there)) => id(file) == id(there),
+            _ => false,
+        }
+    }
+
+    /// Locks the file, if no one else has. The lock ends with this value.
+    fn lock(&self) -> bool {
+        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
 }
 
 /// Gives a closed pool a journal, and closes it again.
@@ -207,34 +263,51 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one,
-/// and its owner if this process may set that.
-fn replace(from: &Path, new: &Path) -> Result<(), Failure> {
+/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
+/// owner, if this process may set that.
+///
+/// Another process may be compacting the same pool, or may have replaced it since it was read here. The lock
+/// of the new file is what only one of them has, for the file that has this name.
+fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
+    let from = old.path.display();
+    if !new.lock() || !new.has_its_name() || !old.has_its_name() {
+        return Err(Failure::Failed(format!(
+            "{from} or {} was replaced by another process meanwhile; nothing was done",
+            new.path.display()
+        )));
+    }
     let replaced = || -> std::io::Result<()> {
-        let meta = from.metadata()?;
-        let file = File::open(new)?;
-        let _ = std::os::unix::fs::fchown(&file, Some(meta.uid()), Some(meta.gid()));
-        file.set_permissions(meta.permissions())?;
-        file.sync_all()?;
-        std::fs::rename(new, from)?;
-        File::open(place::parent(from))?.sync_all()
+        let meta = old.file.metadata()?;
+        let mut mode = meta.permissions().mode();
+        if std::os::unix::fs::fchown(&new.file, Some(meta.uid()), Some(meta.gid())).is_err()
+            && std::os::unix::fs::fchown(&new.file, None, Some(meta.gid())).is_err()
+        {
+            // These rights were meant for another group.
+            mode &= !Mode::RWXG.bits();
+        }
+        new.file.set_permissions(Permissions::from_mode(mode))?;
+        new.file.sync_all()?;
+        std::fs::rename(new.path, old.path)?;
+        File::open(place::parent(old.path))?.sync_all()
     };
-    replaced().map_err(|e| Failure::io(format!("replacing {}", from.display()), &e))
+    replaced().map_err(|e| Failure::io(format!("replacing {from}"), &e))
 }
 
-/// Removes a file, unless it is kept.
-struct Removed<'p>(Option<&'p Path>);
+/// Removes a file, unless it is kept or another one has its name.
+struct Removed<'f, 'p>(Option<&'f Named<'p>>);
 
-impl Removed<'_> {
+impl Removed<'_, '_> {
     fn keep(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Removed<'_> {
+impl Drop for Removed<'_, '_> {
     fn drop(&mut self) {
-        if let Some(path) = self.0 {
-            let _ = std::fs::remove_file(path);
+        if let Some(file) = self.0
+            && file.has_its_name()
+        {
+            let _ = std::fs::remove_file(file.path);
         }
     }
 }

@@ -277,7 +277,10 @@ impl Pages {
         let large = match &work {
             Work::Touch(range) => {
                 mapping.touch_shadow(range.start.max(frontier)..range.end);
-                populate(mapping, range);
+                // In a pool in memory, this begins below the frontier.
+                for part in core.parts_with_blocks(range.clone()) {
+                    populate(mapping, &part);
+                }
                 false
             }
             Work::Ahead(range) => {

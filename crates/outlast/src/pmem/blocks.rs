@@ -87,6 +87,28 @@ pub(super) fn is_on_tmpfs(file: &File) -> io::Result<bool> {
     Ok(fstatfs(file)?.f_type as u64 == TMPFS_MAGIC)
 }
 
+/// Gets blocks for a range that lies inside the file. Unlike [`allocate`], this neither changes the file's
+/// length nor looks at how many blocks it has: another thread may be lengthening it just now.
+pub(super) fn fill_holes(disk: &Disk, file: &File, range: Range<u64>) -> Result<(), NoBlocks> {
+    if range.is_empty() {
+        return Ok(());
+    }
+    disk.call(Call::Fallocate, file, || {
+        let len = range.end - range.start;
+        match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len)) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let limit = rustix::process::getrlimit(Resource::Fsize).current;
+                if limit.is_some_and(|limit| range.end > limit) {
+                    // A write would kill the process with SIGXFSZ.
+                    return Err(NoBlocks::Refused(Errno::FBIG.into()));
+                }
+                Ok(fill(file, range.start, range.end, range.end)?)
+            }
+            answer => Ok(answer.map_err(io::Error::from)?),
+        }
+    })
+}
+
 /// Gives the blocks of a range of the file back.
 pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -94,12 +116,11 @@ pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     Ok(retry_on_intr(|| fallocate(file, flags, range.start, len))?)
 }
 
-/// Holes after which [`holes`] gives up.
+/// Holes after which [`holes`] looks no further.
 const HOLES_MAX: usize = 1 << 16;
 
 /// Returns the parts of the first `len` bytes that may lack blocks. Blocks that were allocated and never
-/// written count as holes on most file systems. Returns `None` if the file system cannot tell, or if there
-/// are too many.
+/// written count as holes on most file systems. Returns `None` if the file system cannot tell.
 pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>> {
     let mut holes = Vec::new();
     if has_no_holes(file)? {
@@ -118,9 +139,14 @@ pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>
             Err(Errno::NXIO) => len,
             Err(e) => return Err(e.into()),
         };
-        if holes.len() == HOLES_MAX || data <= hole {
-            // Data at the start of a hole: another process changes the file, or the file system errs.
+        if data <= hole {
+            // Another process changes the file, or the file system errs.
             return Ok(None);
+        }
+        if holes.len() == HOLES_MAX {
+            // All that follows may lack blocks.
+            holes.push(hole..len);
+            break;
         }
         holes.push(hole..data);
         at = data;

@@ -94,6 +94,12 @@ impl Disk {
         blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
     }
 
+    /// Gets blocks for a part of a file. Its length and its content stay.
+    pub fn fill(&self, file: &File, range: Range<u64>) -> Result<(), MappingError> {
+        let needed = range.end.saturating_sub(range.start);
+        blocks::fill_holes(self, file, range).map_err(|error| no_blocks(error, needed))
+    }
+
     /// Gives the blocks of a part of a file back. Its length stays, and the part reads as zeros. After
     /// an error, any of the blocks may be gone.
     pub fn punch_hole(&self, file: &File, range: Range<u64>) -> io::Result<()> {

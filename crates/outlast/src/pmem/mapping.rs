@@ -288,7 +288,7 @@ impl Mapping {
     }
 
     /// Returns the parts of the file that may lack blocks, as far as it is mapped. Returns `None` if the
-    /// file system cannot tell, or if there are too many.
+    /// file system cannot tell.
     pub fn holes(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         match &self.backing {
             Backing::File { file, .. } => blocks::holes(file, self.len()),
@@ -301,7 +301,7 @@ impl Mapping {
     pub fn fill(&self, range: Range<u64>) -> Result<(), MappingError> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
-        self.disk.allocate(file, range.start, range.end)
+        self.disk.fill(file, range)
     }
 
     /// Gives the blocks of a part of the file back. From then on, the part reads as zeros. Nobody may

@@ -230,6 +230,66 @@ fn a_sparse_file_on_a_full_disk_is_refused_and_not_a_signal() {
     });
 }
 
+#[test]
+fn a_fill_that_fails_while_the_file_grows_does_not_cut_the_file() {
+    use crate::pmem::{Call, Disk, DiskWatch, Fate};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Arc, OnceLock, Weak};
+
+    /// Lets the mapping grow while a fill is under way, and then fails the fill.
+    #[derive(Default)]
+    struct GrowsFirst {
+        mapping: OnceLock<Weak<Mapping>>,
+        armed: AtomicBool,
+    }
+    impl DiskWatch for GrowsFirst {
+        fn before(&self, call: Call, _: &File) -> Fate {
+            if call != Call::Fallocate || !self.armed.swap(false, Ordering::SeqCst) {
+                return Fate::Done;
+            }
+            let mapping = self.mapping.get().and_then(Weak::upgrade).unwrap();
+            std::thread::scope(|scope| scope.spawn(|| mapping.grow(2 * MIB)).join())
+                .unwrap()
+                .unwrap();
+            write(&mapping, 2 * MIB - 1, 7);
+            Fate::Fails(libc::ENOSPC)
+        }
+    }
+
+    let watch = Arc::new(GrowsFirst::default());
+    let disk = Disk::watched(Arc::clone(&watch) as _);
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(MIB).unwrap();
+    let mapped = file.try_clone().unwrap();
+    let mapping = Mapping::file_on(disk, mapped, Access::Sparse, MIB, RESERVE).unwrap();
+    let mapping = Arc::new(mapping);
+    watch.mapping.set(Arc::downgrade(&mapping)).unwrap();
+    watch.armed.store(true, Ordering::SeqCst);
+    let full = mapping.fill(64 << 10..128 << 10);
+    assert!(matches!(full, Err(MappingError::DiskFull { needed: 0x1_0000, .. })), "{full:?}");
+    assert_eq!((mapping.len(), file.metadata().unwrap().len()), (2 * MIB, 2 * MIB));
+    assert_eq!(bytes(&mapping)[2 * MIB as usize - 1], 7);
+}
+
+#[test]
+fn a_fill_while_the_file_grows_gets_its_blocks() {
+    use rustix::fs::{FallocateFlags, fallocate};
+
+    on_small_tmpfs("8m", |dir| {
+        let file = tempfile::tempfile_in(dir).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, 2 * MIB).unwrap();
+        let mapped = file.try_clone().unwrap();
+        let mapping = Mapping::file(mapped, Access::Sparse, 2 * MIB, RESERVE).unwrap();
+        mapping.punch(64 << 10..128 << 10).unwrap();
+        // This is how far another thread's growth has come: tmpfs sets the length last.
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 2 * MIB, MIB).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 3 * MIB - (64 << 10));
+        mapping.fill(64 << 10..128 << 10).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 3 * MIB);
+        assert_eq!(file.metadata().unwrap().len(), 2 * MIB);
+    });
+}
+
 fn is_mapped(page: *const u8) -> bool {
     // SAFETY: asks about an address without touching it.
     unsafe { libc::msync(page.cast_mut().cast(), PAGE as usize, libc::MS_ASYNC) == 0 }

@@ -184,9 +184,23 @@ impl Alloc {
         core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
     }
 
-    /// Whether blocks of pages in `range` were given back.
+    /// Whether blocks of pages in `range` were given back, by this process or by one before it.
     pub(in crate::pool) fn is_given<S: Seam>(&self, core: &Core<S>, range: Range<u32>) -> bool {
-        core.memory.seam().lock(&self.space).given.overlaps(&range)
+        let space = core.memory.seam().lock(&self.space);
+        let below = range.start..range.end.min(space.frontier);
+        space.given.overlaps(&range) || space.bare.overlaps(&below)
+    }
+
+    /// Returns `range` without the free pages below the frontier that may lack blocks.
+    pub(in crate::pool) fn with_blocks<S: Seam>(
+        &self,
+        core: &Core<S>,
+        range: Range<u32>,
+    ) -> Vec<Range<u32>> {
+        let space = core.memory.seam().lock(&self.space);
+        let middle = space.frontier.clamp(range.start, range.end);
+        let beyond = (middle < range.end).then_some(middle..range.end);
+        space.bare.gaps(range.start..middle).chain(beyond).collect()
     }
 
     /// Returns the first page beyond the frontier whose blocks were given back.
@@ -323,22 +337,21 @@ impl Alloc {
         self.outs.load(Ordering::SeqCst)
     }
 
-    /// Waits until no pages are out. Returns whether any were since [`trims`](Alloc::trims) returned
-    /// `before`, so that a claim may have missed them.
+    /// Waits until the pages that are out are back, if any are. Others may be out by then. Returns whether
+    /// any were out since [`trims`](Alloc::trims) returned `before`, so that a claim may have missed them.
     pub(in crate::pool) fn wait_for_trim<S: Seam>(
         &self,
         core: &Core<S>,
         before: u64,
     ) -> Result<bool> {
-        let mut now = self.trims();
+        let now = self.trims();
         if now == before && now.is_multiple_of(2) {
             return Ok(false);
         }
         self.wanted.store(true, Ordering::SeqCst);
         let mut turn = 0;
-        while !now.is_multiple_of(2) {
+        while !now.is_multiple_of(2) && self.trims() == now {
             core.wait(&mut turn)?;
-            now = self.trims();
         }
         Ok(true)
     }

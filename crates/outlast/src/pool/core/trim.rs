@@ -126,6 +126,18 @@ impl<S: Seam> Core<S> {
         self.alloc.is_given(self, self.geometry.page_of(range.start)..end)
     }
 
+    /// Returns a range without the free space below the frontier that may lack blocks.
+    pub fn parts_with_blocks(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let end = self.geometry.pages_for(range.end).min(u32::MAX.into()) as u32;
+        let pages = self.geometry.page_of(range.start)..end;
+        let parts = self.alloc.with_blocks(self, pages);
+        let inside = |pages: &Range<u32>| {
+            let bytes = self.bytes_of(pages);
+            bytes.start.max(range.start)..bytes.end.min(range.end)
+        };
+        parts.iter().map(inside).collect()
+    }
+
     /// Returns the offset beyond the frontier from which on blocks were given back.
     pub fn given_back_ahead(&self) -> u64 {
         let page = self.alloc.first_given_ahead(self);
