@@ -67,6 +67,10 @@ pub(crate) fn run(
         None => privately(|| Unfinished::create(&to, &options))?,
     };
     let new_file = Named::open(&to)?;
+    if new_file.lock() {
+        // The new pool has its file locked, so this is another one.
+        return Err(replaced(&to));
+    }
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
     new.finish()?;
@@ -263,6 +267,11 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+fn replaced(path: &Path) -> Failure {
+    let path = path.display();
+    Failure::Failed(format!("{path} was replaced by another process meanwhile; nothing was done"))
+}
+
 /// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
 /// owner, if this process may set that.
 ///
@@ -271,12 +280,10 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
 fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
     let from = old.path.display();
     if !new.lock() || !new.has_its_name() || !old.has_its_name() {
-        return Err(Failure::Failed(format!(
-            "{from} or {} was replaced by another process meanwhile; nothing was done",
-            new.path.display()
-        )));
+        let path = if old.has_its_name() { new.path } else { old.path };
+        return Err(replaced(path));
     }
-    let replaced = || -> std::io::Result<()> {
+    let replace = || -> std::io::Result<()> {
         let meta = old.file.metadata()?;
         let mut mode = meta.permissions().mode();
         if std::os::unix::fs::fchown(&new.file, Some(meta.uid()), Some(meta.gid())).is_err()
@@ -290,7 +297,7 @@ fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
         std::fs::rename(new.path, old.path)?;
         File::open(place::parent(old.path))?.sync_all()
     };
-    replaced().map_err(|e| Failure::io(format!("replacing {from}"), &e))
+    replace().map_err(|e| Failure::io(format!("replacing {from}"), &e))
 }
 
 /// Removes a file, unless it is kept or another one has its name.
