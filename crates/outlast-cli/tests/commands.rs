@@ -9,7 +9,7 @@ use serde_json::json;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, Stdio};
 
 #[test]
 fn what_is_put_is_got_until_it_is_deleted() {
@@ -74,22 +74,28 @@ fn what_cannot_be_put_makes_no_pool_and_no_map() {
     }
 }
 
-#[test]
-fn a_load_that_is_interrupted_leaves_a_closed_pool() {
-    let place = Place::new();
+/// Starts to load 100,000 records. The command waits for more.
+fn loading(place: &Place) -> (Child, ChildStdin) {
     let mut load = command()
         .arg("--pool")
         .arg(place.pool())
         .arg("load")
         .stdin(Stdio::piped())
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut input = load.stdin.take().unwrap();
-    // This is more than a pipe holds. So once all of it is written, most of it was loaded, and the
-    // command waits for more.
+    // This is more than a pipe holds. So once all of it is written, most of it was loaded.
     let lines: String = (0..100_000).map(|n| format!("k{n}\t{n}\n")).collect();
     input.write_all(lines.as_bytes()).unwrap();
+    (load, input)
+}
+
+#[test]
+fn a_load_that_is_interrupted_leaves_a_closed_pool() {
+    let place = Place::new();
+    let (load, input) = loading(&place);
     // SAFETY: this sends a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(load.id() as i32, libc::SIGINT) }, 0);
     let ended = load.wait_with_output().unwrap();
@@ -545,19 +551,7 @@ fn a_reader_that_leaves_is_no_error() {
 #[test]
 fn a_load_that_is_killed_leaves_nothing_pending_for_long() {
     let place = Place::new();
-    let mut load = command()
-        .arg("--pool")
-        .arg(place.pool())
-        .arg("load")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut input = load.stdin.take().unwrap();
-    for n in 0..100_000 {
-        writeln!(input, "key {n}\tvalue {n}").unwrap();
-    }
-    input.flush().unwrap();
+    let (mut load, _input) = loading(&place);
     load.kill().unwrap();
     load.wait().unwrap();
     let reclaim = || place.run(["stat", "--json"]).expect(0).objects()[0]["reclaim"].clone();
