@@ -60,7 +60,7 @@ pub(super) fn all(timeline: &Timeline<'_>) -> Image {
     image
 }
 
-/// Builds the image that keeps what is durable, and the stores in `kept`.
+/// Builds the image of everything durable and of the stores in `kept`.
 pub(super) fn least_and(timeline: &Timeline<'_>, kept: &[Kept]) -> Image {
     let mut image = Image::default();
     timeline.least_and(kept, &mut image);

@@ -17,7 +17,7 @@
 //! finds the working file and the notes, repairs the pool, and continues with the journal.
 //!
 //! Some copies are damaged as no crash can damage them: a segment is gone, the base is shorter, or
-//! an older base stands in its place. A rebuild must refuse them, or find the contents of a cut.
+//! the base is an older one. A rebuild must either refuse such a copy or restore the state of a cut.
 //!
 //! Schedules of several threads are not repeated here. A cut holds the gate, so it captures what a
 //! power loss at that moment can leave of persistent memory: every flushed line as it is, and any

@@ -94,7 +94,7 @@ pub static ALL: &[Mutant] = &[
 pub struct Fate {
     /// The mutant.
     pub mutant: Mutant,
-    /// How many lives were tried until it was noticed, and what was found.
+    /// The number of lives tried until the suite noticed the mutant, and the violation that it found.
     pub found: Option<(u64, String)>,
 }
 

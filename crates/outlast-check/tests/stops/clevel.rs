@@ -1,5 +1,5 @@
 //! A thread of clevel is stopped before each of its accesses in turn. Meanwhile another thread does
-//! a great deal: many inserts, expansions, rehashing and drops, and it reuses what was freed. Then
+//! a great deal: many inserts, expansions, rehashing and drops, and reuse of the freed blocks. Then
 //! the first thread continues. Nothing may be lost, and no operation may fail.
 //!
 //! The second thread has to replace the context twice while the first is between two accesses.

@@ -101,7 +101,7 @@ impl<'t> Trial<'t> {
         self.pool.server.as_ref().map(Server::serve).transpose()
     }
 
-    /// Waits for the server's thread once the machine is off. The disk loses what was not flushed.
+    /// Waits for the server's thread once the machine is off. The disk then loses every write that was not flushed.
     fn end(&self, serving: Serving, life: u64) -> Checked {
         let (Some(server), Some(serving)) = (&self.pool.server, serving) else { return Ok(()) };
         let served = serving.join().map_err(|_| Fault("the disk's server panicked".into()))?;
