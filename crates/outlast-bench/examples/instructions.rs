@@ -69,6 +69,17 @@ fn get<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     })
 }
 
+fn get_ref<F: Form>(map: &MapOf<F>, word: u64) -> bool {
+    F::key(word, |key| match map.get_ref(key).unwrap() {
+        Some(found) => {
+            let mut bytes = [0; 8];
+            found.bytes().read_at(0, &mut bytes).unwrap();
+            belongs(word, u64::from_le_bytes(bytes))
+        }
+        None => false,
+    })
+}
+
 /// This repeats `get`'s code in a function of its own, so that the two are counted apart.
 fn miss<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     F::key(word, |key| map.get(key).unwrap().is_none())
@@ -100,6 +111,7 @@ macro_rules! counted {
 
 counted! { Inline:
     counted_inline_get_hit = get;
+    counted_inline_get_ref = get_ref;
     counted_inline_get_miss = miss;
     counted_inline_insert = insert;
     counted_inline_update = update;
@@ -108,6 +120,7 @@ counted! { Inline:
 
 counted! { Bytes:
     counted_bytes_get_hit = get;
+    counted_bytes_get_ref = get_ref;
     counted_bytes_get_miss = miss;
     counted_bytes_insert = insert;
     counted_bytes_update = update;
@@ -117,6 +130,7 @@ counted! { Bytes:
 /// The counted function of each operation, in the order in which they are run.
 struct Counted<F: Form> {
     get_hit: fn(&MapOf<F>, &[u64]) -> usize,
+    get_ref: fn(&MapOf<F>, &[u64]) -> usize,
     get_miss: fn(&MapOf<F>, &[u64]) -> usize,
     insert: fn(&MapOf<F>, &[u64]) -> usize,
     update: fn(&MapOf<F>, &[u64]) -> usize,
@@ -145,6 +159,7 @@ fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
     let present: Vec<u64> = (0..OPERATIONS).map(|_| keys.key(draw.below(RECORDS))).collect();
     let expected = OPERATIONS as usize;
     assert_eq!((counted.get_hit)(&map, &present), expected);
+    assert_eq!((counted.get_ref)(&map, &present), expected);
     assert_eq!((counted.get_miss)(&map, &range(ABSENT)), expected);
     assert_eq!((counted.insert)(&map, &range(RECORDS)), expected);
     assert_eq!((counted.update)(&map, &present), expected);
@@ -158,6 +173,7 @@ fn main() {
         scheme,
         &Counted {
             get_hit: counted_inline_get_hit,
+            get_ref: counted_inline_get_ref,
             get_miss: counted_inline_get_miss,
             insert: counted_inline_insert,
             update: counted_inline_update,
@@ -168,6 +184,7 @@ fn main() {
         scheme,
         &Counted {
             get_hit: counted_bytes_get_hit,
+            get_ref: counted_bytes_get_ref,
             get_miss: counted_bytes_get_miss,
             insert: counted_bytes_insert,
             update: counted_bytes_update,

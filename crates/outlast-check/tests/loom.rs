@@ -29,6 +29,9 @@ mod whole {
         pub(super) fn light_fence(_: bool) {
             fence(std::sync::atomic::Ordering::SeqCst);
         }
+        pub(super) fn fence_after_exchange() {
+            fence(std::sync::atomic::Ordering::SeqCst);
+        }
         pub(super) use light_fence as heavy_fence;
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
@@ -55,6 +58,7 @@ mod unfenced {
             false
         }
         pub(super) fn light_fence(_: bool) {}
+        pub(super) fn fence_after_exchange() {}
         pub(super) use light_fence as heavy_fence;
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]

@@ -10,6 +10,7 @@ use outlast::index::record::RecordRef;
 use outlast::index::{Bytes, Cursor, Index, Inline};
 use outlast::pmem::Traced;
 use outlast::pool::core::Core;
+use self_cell::self_cell;
 use std::sync::Arc;
 
 /// See the module's documentation.
@@ -20,11 +21,20 @@ pub(super) struct Held {
 }
 
 enum What {
-    /// A reference keeps its block from reuse, but neither its map nor its pool open.
-    Reference { reference: RecordRef, value: u64, form: RecordForm },
+    /// A reference keeps its block from reuse. It borrows its map, but does not keep the pool open.
+    Reference { reference: OfMap, value: u64, form: RecordForm },
     /// An iteration keeps its map.
     Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
 }
+
+self_cell!(
+    /// A reference, with the map that it borrows.
+    struct OfMap {
+        owner: Arc<OpenMap>,
+        #[covariant]
+        dependent: RecordRef,
+    }
+);
 
 /// Gets a reference, or begins an iteration. An iteration has no result yet.
 pub(super) fn hold(
@@ -39,18 +49,30 @@ pub(super) fn hold(
         return Ok((None, held(What::Iteration { map, cursor, records })));
     };
     let form = map.info().form;
-    let found = with_form!(map.index(), R, index => reference::<R>(&**index, key))?;
-    let answer = Answer::Value(found.as_ref().map(|(_, value)| *value));
-    let held =
-        found.and_then(|(reference, value)| held(What::Reference { reference, value, form }));
-    Ok((Some(answer), held))
+    let mut value = None;
+    let reference = OfMap::try_new(map, |map| {
+        match with_form!(map.index(), R, index => reference::<R>(&**index, key)) {
+            Ok(Some((reference, found))) => {
+                value = Some(found);
+                Ok(reference)
+            }
+            Ok(None) => Err(None),
+            Err(error) => Err(Some(error)),
+        }
+    });
+    let held = match (reference, value) {
+        (Ok(reference), Some(value)) => held(What::Reference { reference, value, form }),
+        (Err(Some(error)), _) => return Err(error),
+        _ => None,
+    };
+    Ok((Some(Answer::Value(value)), held))
 }
 
 /// Returns a reference to the value of a key, and the value.
 pub(super) fn reference<R: Form>(
     index: &dyn Index<R>,
     key: u64,
-) -> Result<Option<(RecordRef, u64)>, Asked> {
+) -> Result<Option<(RecordRef<'_>, u64)>, Asked> {
     let key = R::nth_key(key);
     let Some(reference) = index.get_ref(R::key_of(&key))? else { return Ok(None) };
     let bytes = reference.to_vec()?;
@@ -66,7 +88,7 @@ impl Held {
         let was_open = self.core.check().is_ok();
         let (answer, has_read) = match self.what {
             What::Reference { reference, value, form } => {
-                let bytes = reference.to_vec()?;
+                let bytes = reference.borrow_dependent().to_vec()?;
                 let reads = match form {
                     RecordForm::Inline => Inline::raw_number(&bytes),
                     RecordForm::Bytes => Bytes::raw_number(&bytes),

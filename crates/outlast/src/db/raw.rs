@@ -65,8 +65,16 @@ impl RawMap {
         })
     }
 
+    /// Returns whether the map has a value for `key`.
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        match self.map.form()? {
+            Form::Inline(index) => index.contains(word(key, "key")?),
+            Form::Bytes(index) => index.contains(key),
+        }
+    }
+
     /// Returns a reference to the value of `key`.
-    pub fn get_ref(&self, key: &[u8]) -> Result<Option<RecordRef>> {
+    pub fn get_ref(&self, key: &[u8]) -> Result<Option<RecordRef<'_>>> {
         match self.map.form()? {
             Form::Inline(index) => index.get_ref(word(key, "key")?),
             Form::Bytes(index) => index.get_ref(key),

@@ -268,8 +268,11 @@ pub trait Index<R: Record>: Send + Sync {
     /// Returns the value of `key`.
     fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>>;
 
+    /// Returns whether `key` is present.
+    fn contains(&self, key: R::Key<'_>) -> Result<bool>;
+
     /// Returns the value of `key` as a reference that keeps its block from being reused.
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef>>;
+    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef<'_>>>;
 
     /// Looks up many keys, each as `get` does. The lookups of [`BATCH`] keys at a time overlap.
     /// `found` has one element for each key, and holds `None`s when this is called.

@@ -201,7 +201,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     ///
     /// Do not keep a reference for long: while it lives, nothing that is replaced or removed can be
     /// reused either ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does
-    /// not keep the pool open. Once the last handle is gone, reading through it fails with
+    /// not keep the pool open: once the pool is closed, reading through it fails with
     /// [`Error::NotOpen`].
     ///
     /// ```
@@ -217,7 +217,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn get_ref(&self, key: &K) -> Result<Option<Ref<V>>> {
+    pub fn get_ref(&self, key: &K) -> Result<Option<Ref<'_, V>>> {
         let record = match self.raw.map.form()? {
             Form::Inline(index) => index.get_ref(key.to_word())?,
             Form::Bytes(index) => key.with_bytes(|key| index.get_ref(key))?,
@@ -239,7 +239,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # }
     /// ```
     pub fn contains_key(&self, key: &K) -> Result<bool> {
-        Ok(self.get_ref(key)?.is_some())
+        match self.raw.map.form()? {
+            Form::Inline(index) => index.contains(key.to_word()),
+            Form::Bytes(index) => key.with_bytes(|key| index.contains(key)),
+        }
     }
 
     /// Inserts `value` if `key` is absent. Returns whether it inserted. If several threads insert
@@ -542,14 +545,14 @@ impl Store {
 }
 
 /// A reference to a value; see [`Map::get_ref`].
-pub struct Ref<V: ?Sized> {
-    record: RecordRef,
+pub struct Ref<'m, V: ?Sized> {
+    record: RecordRef<'m>,
     inline: bool,
     root: u64,
     types: PhantomData<fn() -> V>,
 }
 
-impl<V: Value + ?Sized> Ref<V> {
+impl<'m, V: Value + ?Sized> Ref<'m, V> {
     /// Returns a copy of the value.
     ///
     /// # Errors
@@ -561,7 +564,7 @@ impl<V: Value + ?Sized> Ref<V> {
     }
 
     /// Returns the value's bytes, to be copied piece by piece.
-    pub fn bytes(&self) -> &RecordRef {
+    pub fn bytes(&self) -> &RecordRef<'m> {
         &self.record
     }
 }

@@ -78,6 +78,25 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<Fl
     }
 }
 
+/// Copies of at least this many bytes go through [`copy`], which takes a while to start.
+pub(super) const COPY_LEAST: usize = 256;
+
+/// Copies `len` bytes, whatever other threads store there meanwhile.
+///
+/// The compiler sees no access, only that memory changes. The processor copies with its widest
+/// loads and stores, so next to a concurrent store, even the bytes of one word can be a mixture.
+///
+/// # Safety
+/// The `len` bytes at `from` can be read and those at `to` can be written. They do not overlap.
+#[inline]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise. The direction flag is clear, as in all Rust code.
+    unsafe {
+        asm!("rep movsb", inout("rcx") len => _, inout("rsi") from => _, inout("rdi") to => _,
+            options(nostack, preserves_flags));
+    }
+}
+
 /// Prefetches the cache line at `address` into all levels of the cache.
 #[inline(always)]
 pub(super) fn prefetch(address: *const i8) {

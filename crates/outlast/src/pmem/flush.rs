@@ -187,6 +187,8 @@ impl Real {
 }
 
 impl Seam for Real {
+    const COPIES_WIDE: bool = true;
+
     fn attach(&self, base: *const u8) {
         if let Some(notes) = &self.notes {
             notes.attach(base);

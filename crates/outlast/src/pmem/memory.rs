@@ -1,9 +1,10 @@
 //! Mapped memory, addressed by offsets that are always checked.
 
-use super::SHADOW_SHARE;
 use super::seam::{Mark, Point, Seam};
 use super::word::{Media, Offset, Word};
+use super::{SHADOW_SHARE, arch};
 use crate::error::Damage;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The value that [`Memory::scribble`] writes.
@@ -220,6 +221,7 @@ impl<S: Seam> Memory<S> {
 
     /// Copies bytes into words that no other thread reads yet, zero-padded to a whole word. Returns
     /// the words written.
+    #[inline(always)]
     pub fn write_bytes<'w>(
         &self,
         words: &'w [Word],
@@ -227,85 +229,140 @@ impl<S: Seam> Memory<S> {
         at: &'static Point,
     ) -> &'w [Word] {
         let used = &words[..bytes.len().div_ceil(8)];
-        for (word, chunk) in used.iter().zip(bytes.chunks(8)) {
-            let mut value = [0; 8];
-            value[..chunk.len()].copy_from_slice(chunk);
-            self.store(word, u64::from_le_bytes(value), at);
+        let (mut whole, _) = bytes.as_chunks::<8>();
+        let mut left = used;
+        if S::COPIES_WIDE && bytes.len() >= arch::COPY_LEAST {
+            let to = left.as_ptr().cast::<u8>().cast_mut();
+            // SAFETY: `left` has at least as many words as there are whole ones. Words may be
+            // stored to through a shared reference. A thread that still reads them, because they
+            // held another record, finds that out and throws away what it has read.
+            unsafe { arch::copy(bytes.as_ptr(), to, size_of_val(whole)) };
+            left = &left[whole.len()..];
+            whole = &[];
+        }
+        for (word, bytes) in left.iter().zip(whole) {
+            self.store(word, u64::from_le_bytes(*bytes), at);
+        }
+        if let Some(last) = left.get(whole.len()) {
+            self.store(last, last_bytes(bytes), at);
         }
         used
     }
 
     /// Copies bytes out, beginning `skip` bytes into the words.
     ///
-    /// Copies word by word with atomic loads. Next to a concurrent writer, the copy can mix two
-    /// contents, so the caller validates it. It is never undefined behaviour.
+    /// Next to a concurrent writer, the copy can mix two contents, so the caller validates it. It
+    /// is never undefined behaviour.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than that.
     pub fn read_bytes(&self, words: &[Word], skip: usize, out: &mut [u8]) {
-        let mut at = skip;
-        let (chunks, rest) = out.as_chunks_mut::<8>();
-        for chunk in chunks {
-            *chunk = self.bytes_at(words, at, 8).to_le_bytes();
-            at += 8;
+        if let Some(from) = Self::wide(words, skip, out.len()) {
+            // SAFETY: `wide` has checked the range. `out` is borrowed mutably, so it is elsewhere.
+            unsafe { arch::copy(from, out.as_mut_ptr(), out.len()) };
+            return;
         }
-        if !rest.is_empty() {
-            let last = self.bytes_at(words, at, rest.len()).to_le_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
+        let mut bytes = self.words_at(words, skip, out.len());
+        let (whole, rest) = out.as_chunks_mut::<8>();
+        for (out, word) in whole.iter_mut().zip(&mut bytes) {
+            *out = word.to_le_bytes();
+        }
+        if let Some(last) = bytes.next() {
+            rest.copy_from_slice(&last.to_le_bytes()[..rest.len()]);
         }
     }
 
-    /// Returns the `len` bytes that begin `skip` bytes into the words.
+    /// Returns the `len` bytes that begin `skip` bytes into the words, copied as in
+    /// [`read_bytes`](Self::read_bytes).
     ///
     /// # Panics
     /// If there are fewer bytes than that.
     pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
-        let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
-        let mut words = words[first..(skip + len).div_ceil(8).max(first)].iter();
         // Not zeroed first: allocating without zeroing is faster.
-        let mut out = Vec::with_capacity(len.next_multiple_of(8));
-        let mut word = words.next().map_or(0, |word| self.load(word));
-        while out.len() < len {
-            let next = words.next().map_or(0, |word| self.load(word));
-            // Two shifts, because a shift by 64 is not allowed.
-            let bytes = word >> inside | next << 1 << (63 - inside);
-            out.extend_from_slice(&bytes.to_le_bytes());
-            word = next;
+        if let Some(from) = Self::wide(words, skip, len) {
+            let mut out = Vec::with_capacity(len);
+            // SAFETY: `wide` has checked the range, and `out` is new and has room for as many bytes.
+            // All of them are initialised by the copy.
+            unsafe {
+                arch::copy(from, out.as_mut_ptr(), len);
+                out.set_len(len);
+            }
+            return out;
         }
-        out.truncate(len);
+        let mut out = Vec::with_capacity(len.next_multiple_of(8));
+        let (room, _) = out.spare_capacity_mut().as_chunks_mut::<8>();
+        for (out, word) in room.iter_mut().zip(self.words_at(words, skip, len)) {
+            *out = word.to_le_bytes().map(MaybeUninit::new);
+        }
+        // SAFETY: there was room for all words, and together they have at least `len` bytes.
+        unsafe { out.set_len(len) };
         out
     }
 
     /// Returns whether the bytes that begin `skip` bytes into the words are `bytes`.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than that.
+    #[inline(always)]
     pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
-        let mut at = skip;
-        let (chunks, rest) = bytes.as_chunks::<8>();
-        for chunk in chunks {
-            if self.bytes_at(words, at, 8) != u64::from_le_bytes(*chunk) {
-                return false;
-            }
-            at += 8;
+        let mut here = self.words_at(words, skip, bytes.len());
+        let (whole, rest) = bytes.as_chunks::<8>();
+        if !whole.iter().zip(&mut here).all(|(bytes, word)| word == u64::from_le_bytes(*bytes)) {
+            return false;
         }
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let unused = 64 - 8 * rest.len() as u32;
+        // The bytes above those that were asked for are arbitrary.
         rest.is_empty()
-            || self.bytes_at(words, at, rest.len()) << unused == u64::from_le_bytes(last) << unused
+            || here
+                .next()
+                .is_some_and(|word| (word ^ last_bytes(bytes)) << (64 - 8 * rest.len()) == 0)
     }
 
-    /// Returns `count` bytes, from 1 to 8, that begin `skip` bytes into the words, as the low bytes
-    /// of a number. The bytes above them are arbitrary.
+    /// Returns the address of the `len` bytes that begin `skip` bytes into the words, if they are to
+    /// be copied by the widest accesses.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than that.
     #[inline(always)]
-    fn bytes_at(&self, words: &[Word], skip: usize, count: usize) -> u64 {
-        let (index, inside) = (skip / 8, skip % 8);
-        let low = self.load(&words[index]) >> (8 * inside);
-        if inside + count <= 8 {
-            return low;
+    fn wide(words: &[Word], skip: usize, len: usize) -> Option<*const u8> {
+        if !S::COPIES_WIDE || len < arch::COPY_LEAST {
+            return None;
         }
-        low | self.load(&words[index + 1]) << (64 - 8 * inside)
+        assert!(skip <= size_of_val(words) && len <= size_of_val(words) - skip, "bytes that exist");
+        Some(words.as_ptr().cast::<u8>().wrapping_add(skip))
+    }
+
+    /// Returns the `len` bytes that begin `skip` bytes into the words, eight at a time, as
+    /// little-endian numbers. The last one has arbitrary bytes above those that were asked for.
+    #[inline(always)]
+    fn words_at<'w>(
+        &'w self,
+        words: &'w [Word],
+        skip: usize,
+        len: usize,
+    ) -> impl Iterator<Item = u64> + 'w {
+        let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
+        let words = &words[first..(skip + len).div_ceil(8).max(first)];
+        // The word after the last one has no bytes that were asked for.
+        let word_at = |index: usize| words.get(index).map_or(0, |word| self.load(word));
+        (0..len.div_ceil(8)).map(move |index| match inside {
+            0 => word_at(index),
+            _ => word_at(index) >> inside | word_at(index + 1) << (64 - inside),
+        })
     }
 
     /// Records an operation boundary, if anything is recorded.
     #[inline]
     pub fn mark(&self, mark: impl FnOnce() -> Mark) {
         self.seam.mark(mark);
+    }
+}
+
+/// Returns the bytes after the last whole word, as the low bytes of a number. There is at least one.
+#[inline(always)]
+fn last_bytes(bytes: &[u8]) -> u64 {
+    match bytes.last_chunk() {
+        Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * (bytes.len() % 8)),
+        None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 
@@ -345,7 +402,7 @@ mod tests {
         // would be in the same page, and is not used.
         let memory = unsafe { Memory::new(base, base, 4096, Real::new(FlushMode::None)) };
         let words = memory.words(1024, 64).unwrap();
-        let bytes: Vec<u8> = (0..64u32).map(|i| (i * 37 + 11) as u8).collect();
+        let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 37 + (i >> 8) + 11) as u8).collect();
         assert_eq!(memory.write_bytes(words, &bytes[..61], &AT).len(), 8);
         for skip in 0..61 {
             for len in 0..=61 - skip {
@@ -361,6 +418,23 @@ mod tests {
                     assert!(!memory.bytes_equal(words, skip, &other), "{skip} {len} {wrong}");
                 }
             }
+        }
+        // Around the length from which on copies are wide.
+        let words = memory.words(1024, 1024).unwrap();
+        for len in (240..280).chain([511, 512, 1000, 1016]) {
+            words.iter().for_each(|word| memory.store(word, u64::MAX, &AT));
+            assert_eq!(memory.write_bytes(words, &bytes[..len], &AT).len(), len.div_ceil(8));
+            for skip in [0, 1, 7, 8, 13] {
+                let mut out = vec![0; len - skip];
+                memory.read_bytes(words, skip, &mut out);
+                assert_eq!(out, bytes[skip..len], "{skip} {len}");
+                assert_eq!(memory.bytes_of(words, skip, len - skip), out, "{skip} {len}");
+                assert!(memory.bytes_equal(words, skip, &out), "{skip} {len}");
+            }
+            let padding = len.next_multiple_of(8) - len;
+            assert_eq!(memory.bytes_of(words, len, padding), vec![0; padding], "{len}");
+            let next = memory.load(&words[len.div_ceil(8)]);
+            assert_eq!(next, u64::MAX, "nothing is written beyond");
         }
     }
 }

@@ -133,6 +133,10 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// of the others cost nothing. The call interrupts every core.
     const ASYMMETRIC_FENCES: bool = true;
 
+    /// Whether long byte strings may be copied past [`load`](Seam::load) and [`store`](Seam::store),
+    /// by the processor's widest accesses.
+    const COPIES_WIDE: bool = false;
+
     /// Tells the seam the address of the memory. Called once, before any access.
     fn attach(&self, _base: *const u8) {}
 

@@ -47,12 +47,19 @@ pub const LARGE: u8 = 0xff;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     page_bits: u32,
+    /// Number of classes whose blocks are small enough for these pages.
+    classes: u8,
 }
 
 impl Geometry {
     /// Returns the geometry for pages of `1 << page_bits` bytes, or `None` if that is out of range.
     pub fn new(page_bits: u32) -> Option<Self> {
-        PAGE_BITS.contains(&page_bits).then_some(Geometry { page_bits })
+        if !PAGE_BITS.contains(&page_bits) {
+            return None;
+        }
+        let classes =
+            CLASSES.partition_point(|&size| u64::from(size) <= 1 << (page_bits - 1)) as u8;
+        Some(Geometry { page_bits, classes })
     }
 
     /// Bytes in a page.
@@ -122,8 +129,7 @@ impl Geometry {
 
     /// The largest block that a class holds, in bytes. Larger ones take whole pages.
     pub fn small_max(self) -> u64 {
-        // The largest class, in pools whose pages are more than twice as long.
-        (self.page_bytes() / 2).min(CLASSES[CLASSES.len() - 1].into())
+        CLASSES[usize::from(self.classes) - 1].into()
     }
 
     /// The largest possible block, in bytes: a region without its descriptors.
@@ -133,16 +139,18 @@ impl Geometry {
 
     /// The class of a block of `bytes`; [`LARGE`] if it takes whole pages.
     pub fn class_for(self, bytes: u64) -> u8 {
-        if bytes > self.small_max() {
-            return LARGE;
-        }
-        CLASSES.partition_point(|&size| u64::from(size) < bytes) as u8
+        // The first sixteen are the multiples of 16.
+        let class = match bytes {
+            0..=256 => (bytes.max(1) - 1) / 16,
+            _ => CLASSES.partition_point(|&size| u64::from(size) < bytes) as u64,
+        };
+        if class < u64::from(self.classes) { class as u8 } else { LARGE }
     }
 
     /// Bytes of a block of this class; `None` for [`LARGE`] and unknown classes.
     pub fn class_bytes(self, class: u8) -> Option<u64> {
-        let bytes = u64::from(*CLASSES.get(usize::from(class))?);
-        (bytes <= self.small_max()).then_some(bytes)
+        let bytes = CLASSES.get(usize::from(class))?;
+        (class < self.classes).then_some(u64::from(*bytes))
     }
 
     /// Pages of a run of blocks of `bytes` each. If one page holds fewer than 16 blocks, the run

@@ -3,7 +3,7 @@
 
 use super::sync::{
     AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, OWNERS, SLOTS, asymmetric,
-    fence, heavy_fence, light_fence,
+    fence, fence_after_exchange, heavy_fence, light_fence,
 };
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -25,8 +25,8 @@ impl Slot {
     fn exchange(&self, old: u64, new: u64) -> bool {
         let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if done {
-            // An exchange alone does not keep later loads from being performed before it.
-            fence(Ordering::SeqCst);
+            // Later loads must not be performed before the exchange.
+            fence_after_exchange();
         }
         done
     }
@@ -63,8 +63,9 @@ struct Spilled {
 /// The epochs of one pool.
 pub struct Epochs {
     epoch: AtomicU64,
-    pins: AtomicUsize,
     slots: Box<[Slot]>,
+    /// Number of `slots` that have ever held a guard. The others need not be looked at.
+    used: AtomicUsize,
     /// Slots for the visits of the [`OWNERS`] threads that have one of their own.
     own: Box<[Slot]>,
     /// Slots for the visits of all other threads.
@@ -133,8 +134,8 @@ impl Epochs {
     pub fn new(asymmetric: bool) -> Self {
         Epochs {
             epoch: AtomicU64::new(1),
-            pins: AtomicUsize::new(0),
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            used: AtomicUsize::new(0),
             own: (0..OWNERS).map(|_| Slot::default()).collect(),
             shared: (0..SLOTS).map(|_| Slot::default()).collect(),
             asymmetric,
@@ -147,13 +148,19 @@ impl Epochs {
 
     /// Pins the current epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
-        self.pins.fetch_add(1, Ordering::SeqCst);
-        Pin { slot: self.enter(&self.slots, hint) }
+        let use_slot = |slot| {
+            // Relaxed: the number only grows. Whoever does not find the slot in it has looked before
+            // `exchange`'s fence, and so before this guard reads anything.
+            if slot >= self.used.load(Ordering::Relaxed) {
+                self.used.fetch_max(slot + 1, Ordering::SeqCst);
+            }
+        };
+        Pin { slot: self.enter(&self.slots, hint, use_slot) }
     }
 
     /// Counts a guard or a visit of the current epoch into one of these slots. Returns the slot's
-    /// index.
-    fn enter(&self, slots: &[Slot], hint: usize) -> usize {
+    /// index. Calls `before` for each slot that it tries.
+    fn enter(&self, slots: &[Slot], hint: usize, before: impl Fn(usize)) -> usize {
         let epoch = self.epoch.load(Ordering::SeqCst);
         let start = hint % SLOTS;
         // Looks for an empty slot, or one of the same epoch.
@@ -162,8 +169,11 @@ impl Epochs {
             let word = slots[slot].0.load(Ordering::Relaxed);
             let joinable = word >> COUNT_BITS == epoch && word & COUNT_MASK < COUNT_MASK;
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
-            if (word == 0 || joinable) && slots[slot].exchange(word, new) {
-                return slot;
+            if word == 0 || joinable {
+                before(slot);
+                if slots[slot].exchange(word, new) {
+                    return slot;
+                }
             }
         }
         // Every slot holds another epoch. Joins any of them, which keeps its older epoch alive a
@@ -172,6 +182,7 @@ impl Epochs {
         loop {
             let word = slots[slot].0.load(Ordering::Relaxed);
             let new = if word == 0 { epoch << COUNT_BITS | 1 } else { word + 1 };
+            before(slot);
             if word & COUNT_MASK < COUNT_MASK && slots[slot].exchange(word, new) {
                 return slot;
             }
@@ -183,14 +194,13 @@ impl Epochs {
     #[expect(clippy::needless_pass_by_value, reason = "a pin is given back once")]
     pub fn unpin(&self, pin: Pin) {
         self.slots[pin.slot].leave();
-        self.pins.fetch_sub(1, Ordering::Release);
     }
 
     /// Pins the current epoch for an operation of the calling thread, whose number is `number`.
     #[inline(always)]
     pub fn begin_visit(&self, number: usize) -> Visit<'_> {
         let Some(slot) = self.own.get(number) else {
-            let slot = self.enter(&self.shared, number);
+            let slot = self.enter(&self.shared, number, |_| ());
             return Visit { kept: Kept::Shared(&self.shared[slot]), here: PhantomData };
         };
         // Only this thread stores to its own slot.
@@ -211,9 +221,11 @@ impl Epochs {
     /// Retires an unlinked block. Calls `free` for it, and for other blocks whose guards are gone,
     /// in this call or a later one. Waits for no other thread, unless `free` does.
     pub fn retire(&self, offset: u64, bytes: u64, mut free: impl FnMut(u64)) {
-        // Pairs with the SeqCst in `pin`; see the module's documentation.
+        // Pairs with the fence in `pin`; see the module's documentation.
         fence(Ordering::SeqCst);
-        if self.pins.load(Ordering::SeqCst) == 0 {
+        if self.guarded().all(|slot| slot.0.load(Ordering::SeqCst) == 0) {
+            // Acquire: pairs with the Release in `unpin`.
+            fence(Ordering::Acquire);
             free(offset);
             if self.limbo_bytes.load(Ordering::Relaxed) == 0 {
                 return;
@@ -280,7 +292,8 @@ impl Epochs {
         // Blocks that visits can reach are kept for one epoch longer, as a margin; see the module's
         // documentation.
         let visits = self.oldest_visit().map(|epoch| epoch - 1);
-        let oldest = [Self::oldest_of(&self.slots), visits].into_iter().flatten().min();
+        let guards = Self::oldest_of(self.guarded());
+        let oldest = [guards, visits].into_iter().flatten().min();
         let oldest = oldest.unwrap_or(next);
         let mut ready = Vec::new();
         while limbo.front().is_some_and(|r| r.epoch < oldest) {
@@ -302,14 +315,18 @@ impl Epochs {
     /// unpinned since.
     pub fn has_reached(&self, epoch: u64) -> bool {
         heavy_fence(self.asymmetric);
-        [&self.slots, &self.own, &self.shared]
-            .into_iter()
-            .all(|slots| Self::oldest_of(slots).is_none_or(|oldest| oldest >= epoch))
+        let all = self.guarded().chain(&self.own).chain(&self.shared);
+        Self::oldest_of(all).is_none_or(|oldest| oldest >= epoch)
+    }
+
+    /// The slots that can hold guards.
+    fn guarded(&self) -> impl Iterator<Item = &Slot> {
+        self.slots[..self.used.load(Ordering::SeqCst)].iter()
     }
 
     /// Returns the earliest epoch of these slots.
-    fn oldest_of(slots: &[Slot]) -> Option<u64> {
-        let words = slots.iter().map(|s| s.0.load(Ordering::SeqCst));
+    fn oldest_of<'s>(slots: impl IntoIterator<Item = &'s Slot>) -> Option<u64> {
+        let words = slots.into_iter().map(|s| s.0.load(Ordering::SeqCst));
         let oldest = words.filter(|&word| word != 0).map(|word| word >> COUNT_BITS).min();
         // Acquire: pairs with the Release in `unpin` and at the end of a visit.
         fence(Ordering::Acquire);
@@ -376,12 +393,12 @@ impl Epochs {
     /// Returns the earliest epoch of the visits in progress, except those that begin or end at this
     /// moment.
     pub fn oldest_visit(&self) -> Option<u64> {
-        [&self.own, &self.shared].into_iter().filter_map(|slots| Self::oldest_of(slots)).min()
+        Self::oldest_of(self.own.iter().chain(&self.shared))
     }
 
     /// Number of guards alive.
     pub fn pins(&self) -> usize {
-        self.pins.load(Ordering::Relaxed)
+        self.guarded().map(|slot| (slot.0.load(Ordering::Relaxed) & COUNT_MASK) as usize).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Retired>> {

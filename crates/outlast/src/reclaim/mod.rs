@@ -8,10 +8,11 @@
 //! unlinking, and freed once no guard of that epoch or an earlier one is left. If no guard is alive
 //! at all, it is freed at once.
 //!
-//! A guard never reads a freed block: `pin` stores its mark (SeqCst) before it reads a link.
-//! `retire` is called after the link was removed, and looks for marks after a SeqCst fence. Either
-//! `retire` sees the mark, or the guard's read comes after the fence and sees that the link is
-//! gone.
+//! A guard never reads a freed block: `pin` stores its mark and issues a SeqCst fence before it
+//! reads a link. `retire` is called after the link was removed, and looks for marks after a SeqCst
+//! fence. Either `retire` sees the mark, or the guard's read comes after `retire`'s fence and sees
+//! that the link is gone. `retire` looks only at slots that have held a guard before; a guard that
+//! is the first in its slot says so before its fence.
 //!
 //! Operations of indexes that follow links without locks pin an epoch too, every one of them. So a
 //! [`Visit`] has to be cheap: it costs two stores to a slot that belongs to the thread. It reads
@@ -51,7 +52,9 @@ pub use epochs::{Epochs, Pin, Visit};
 
 /// Imports of [`epochs`], which `outlast-check` replaces by those of a model checker.
 mod sync {
-    pub(super) use super::threads::{OWNERS, asymmetric, heavy_fence, light_fence};
+    pub(super) use super::threads::{
+        OWNERS, asymmetric, fence_after_exchange, heavy_fence, light_fence,
+    };
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
     pub(super) use std::sync::{Mutex, MutexGuard};
 

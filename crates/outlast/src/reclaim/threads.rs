@@ -75,6 +75,16 @@ pub fn asymmetric() -> bool {
         .get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED as u32).is_ok())
 }
 
+/// A SeqCst fence after a successful SeqCst exchange. On x86 the exchange is a fence already.
+#[inline(always)]
+pub fn fence_after_exchange() {
+    if cfg!(target_arch = "x86_64") {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// This thread's half of a fence whose other half is a [`heavy_fence`]. Either the accesses after
 /// this fence see the stores before the heavy one, or the accesses after the heavy one see the
 /// stores before this one.

@@ -52,7 +52,12 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
         Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
     }
 
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+    #[inline(always)]
+    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
+        Ok(self.find(&self.guard(false), key)?.is_some())
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
         loop {
             let guard = self.guard(false);
             let Some(place) = self.find(&guard, key)? else { return Ok(None) };

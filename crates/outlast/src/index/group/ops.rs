@@ -113,7 +113,13 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
         lookup::find(self, key, 0, |words| R::value(&self.core, words))
     }
 
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+    #[inline(always)]
+    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
+        Ok(lookup::find(self, key, 0, |_| Ok(()))?.is_some())
+    }
+
+    #[inline(always)]
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
         lookup::find_reference(self, key)
     }
 

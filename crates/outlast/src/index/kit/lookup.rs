@@ -17,11 +17,22 @@ pub(crate) fn get<S: Seam, R: Record>(
     table.find_value(HashedKey::of(table, key, &mut [0; 8]))
 }
 
-/// Returns the value of a key by reference.
-pub(crate) fn get_ref<S: Seam, R: Record>(
+/// Returns whether a key is present.
+#[inline(always)]
+pub(crate) fn contains<S: Seam, R: Record>(
     table: &impl Lookup<S, R>,
     key: R::Key<'_>,
-) -> Result<Option<RecordRef>> {
+) -> Result<bool> {
+    R::check_size(key, None)?;
+    table.has_key(HashedKey::of(table, key, &mut [0; 8]))
+}
+
+/// Returns the value of a key by reference.
+#[inline(always)]
+pub(crate) fn get_ref<'t, S: Seam, R: Record>(
+    table: &'t impl Lookup<S, R>,
+    key: R::Key<'_>,
+) -> Result<Option<RecordRef<'t>>> {
     R::check_size(key, None)?;
     table.find_reference(HashedKey::of(table, key, &mut [0; 8]))
 }
@@ -173,16 +184,13 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
 }
 
 /// Finds a key and makes a reference to its record.
-pub(crate) fn find_reference<S: Seam, R: Record>(
-    table: &impl Optimistic<S, R>,
+#[inline(always)]
+pub(crate) fn find_reference<'t, S: Seam, R: Record>(
+    table: &'t impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
-) -> Result<Option<RecordRef>> {
-    // Each read has a pin of its own, which is dropped if the read is not valid.
-    find(table, key, 0, |words| {
-        let pin = table.core().pin();
-        // The link was read before the pin was made, but the read is validated after it. If the
-        // record was unlinked and retired in between, the version has changed, and this read is not
-        // valid.
-        R::reference(table.core(), words, pin)
-    })
+) -> Result<Option<RecordRef<'t>>> {
+    // Each read has a pin of its own, which is dropped if the read is not valid. The link was read
+    // before the pin was made, but the read is validated after it. If the record was unlinked and
+    // retired in between, the version has changed, and this read is not valid.
+    find(table, key, 0, |words| R::reference(table.core(), words))
 }

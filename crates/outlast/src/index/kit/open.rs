@@ -52,7 +52,11 @@ where
         self.read(|| lookup::get(&self.table, key))
     }
 
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef>> {
+    fn contains(&self, key: R::Key<'_>) -> Result<bool> {
+        self.read(|| lookup::contains(&self.table, key))
+    }
+
+    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef<'_>>> {
         self.read(|| lookup::get_ref(&self.table, key))
     }
 

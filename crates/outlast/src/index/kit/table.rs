@@ -97,8 +97,11 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     /// Returns the value of a key.
     fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>>;
 
+    /// Returns whether a key is present.
+    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool>;
+
     /// Returns the value of a key as a reference that keeps its block from being reused.
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>>;
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>>;
 
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;

@@ -50,13 +50,15 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         self.find(key, |words| R::value(&self.core, words))
     }
 
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef>> {
+    #[inline(always)]
+    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
+        Ok(self.find(key, |_| Ok(()))?.is_some())
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
         // The pin comes before the check whether the link has been replaced since it was read. Each
         // read has a pin of its own, which is dropped if the read is not valid.
-        self.find_guarded(key, |words| {
-            let pin = self.core.pin();
-            R::reference(&self.core, words, pin)
-        })
+        self.find_guarded(key, |words| R::reference(&self.core, words))
     }
 
     fn begin_batch(&self) {}

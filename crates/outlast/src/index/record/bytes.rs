@@ -21,7 +21,6 @@ use crate::pool::core::Core;
 use crate::pool::geometry::LARGE;
 use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
-use std::sync::Arc;
 
 /// Bytes of a block before the key.
 const RECORD_HEADER: usize = 16;
@@ -55,42 +54,48 @@ impl Linked<'_> {
 const OFFSET_MASK: u64 = (1 << 48) - 1;
 
 /// Returns the offset of the block that a first word links to, and the most bytes that it can have.
+#[inline(always)]
 fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage> {
     let offset = first & OFFSET_MASK;
-    let class = (first >> 48) as u8;
-    let bytes = if class == LARGE {
+    let Ok(class) = u8::try_from(first >> 48) else { return Err(no_link(first)) };
+    match core.geometry.class_bytes(class) {
+        Some(bytes) => Ok((offset, bytes)),
         // A large block ends where its run ends, somewhere before the end of the pool.
-        Some(core.memory.len().saturating_sub(offset))
-    } else {
-        core.geometry.class_bytes(class)
-    };
-    let bytes = bytes
-        .filter(|_| first >> 56 == 0)
-        .ok_or_else(|| Damage::new(offset, "a record's link", format!("{first:#x}")))?;
-    Ok((offset, bytes))
+        None if class == LARGE => Ok((offset, core.memory.len().saturating_sub(offset))),
+        None => Err(no_link(first)),
+    }
 }
 
+#[cold]
+fn no_link(first: u64) -> Damage {
+    Damage::new(first & OFFSET_MASK, "a record's link", format!("{first:#x}"))
+}
+
+/// Returns the record that a slot links to.
+#[inline(always)]
 pub(in crate::index) fn linked<S: Seam>(
     core: &Core<S>,
     words: SlotWords,
 ) -> Result<Linked<'_>, Damage> {
     let (offset, bytes) = split_link(core, words.first)?;
     let block = core.memory.words(offset, bytes & !7)?;
-    let [lengths, ..] = block else {
-        return Err(Damage::new(offset, "a record", "no space for one"));
+    let Some(lengths) = block.first().map(|lengths| core.memory.load(lengths)) else {
+        return Err(no_lengths(offset, bytes, 0));
     };
-    let lengths = core.memory.load(lengths);
     let (key_len, value_len) = (lengths as u32 as usize, (lengths >> 32) as usize);
     let needed = RECORD_HEADER + key_len + value_len;
-    if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES || needed as u64 > bytes {
-        return Err(Damage::new(
-            offset,
-            format!("lengths that fit a block of {bytes} bytes"),
-            format!("{key_len} and {value_len}"),
-        ));
+    match block.get(..needed.div_ceil(8)) {
+        Some(words) if key_len <= MAX_KEY_BYTES && value_len <= MAX_VALUE_BYTES => {
+            Ok(Linked { words, key_len, value_len, offset, bytes: needed as u64 })
+        }
+        _ => Err(no_lengths(offset, bytes, lengths)),
     }
-    let words = &block[..needed.div_ceil(8)];
-    Ok(Linked { words, key_len, value_len, offset, bytes: needed as u64 })
+}
+
+#[cold]
+fn no_lengths(offset: u64, bytes: u64, lengths: u64) -> Damage {
+    let expected = format!("lengths that fit a block of {bytes} bytes");
+    Damage::new(offset, expected, format!("{} and {}", lengths as u32, lengths >> 32))
 }
 
 /// Up to this many bytes of key and value are assembled in one buffer before they are written.
@@ -217,7 +222,7 @@ impl Record for Bytes {
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Vec<u8> {
         memory.bytes_of(body.words, body.key_len, body.value_len)
     }
-    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef {
+    fn refer<'m, S: Seam>(core: &'m Core<S>, body: Body<'_>, pin: Pin) -> RecordRef<'m> {
         let offset = body.words.first().map_or(0, |word| core.memory.offset_of(word).raw());
         RecordRef::of_block(core, offset, body.key_len, body.value_len, pin)
     }
@@ -330,19 +335,18 @@ impl Record for Bytes {
         Ok(is_whole.then_some((key, value)))
     }
 
-    fn reference<S: Seam>(
-        core: &Arc<Core<S>>,
-        words: SlotWords,
-        pin: Pin,
-    ) -> Result<RecordRef, Damage> {
-        let record = match linked(core, words) {
-            Ok(record) => record,
+    #[inline(always)]
+    fn reference<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<RecordRef<'_>, Damage> {
+        let pin = core.pin();
+        match linked(core, words) {
+            Ok(record) => {
+                let before = RECORD_HEADER + record.key_len;
+                Ok(RecordRef::of_block(core, record.offset, before, record.value_len, pin))
+            }
             Err(damage) => {
                 core.epochs().unpin(pin);
-                return Err(damage);
+                Err(damage)
             }
-        };
-        let before = RECORD_HEADER + record.key_len;
-        Ok(RecordRef::of_block(core, record.offset, before, record.value_len, pin))
+        }
     }
 }

@@ -7,7 +7,6 @@ use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
-use std::sync::Arc;
 
 /// 8-byte keys and values, stored in the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +80,7 @@ impl Record for Inline {
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> u64 {
         memory.load(&body.words[1])
     }
-    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef {
+    fn refer<'m, S: Seam>(core: &'m Core<S>, body: Body<'_>, pin: Pin) -> RecordRef<'m> {
         let value = Self::read_value(&core.memory, body);
         core.epochs().unpin(pin);
         RecordRef::of_word(value)
@@ -144,12 +143,8 @@ impl Record for Inline {
     fn read_whole<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage> {
         Ok(Some((words.first, words.second)))
     }
-    fn reference<S: Seam>(
-        core: &Arc<Core<S>>,
-        words: SlotWords,
-        pin: Pin,
-    ) -> Result<RecordRef, Damage> {
-        core.epochs().unpin(pin);
+    #[inline(always)]
+    fn reference<S: Seam>(_: &Core<S>, words: SlotWords) -> Result<RecordRef<'_>, Damage> {
         Ok(RecordRef::of_word(words.second))
     }
 }

@@ -29,7 +29,6 @@ use crate::pool::geometry::Geometry;
 use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
 use std::fmt;
-use std::sync::Arc;
 
 /// Returns the length of the longest value of a pool with this geometry, whatever its key.
 pub fn value_max(geometry: Geometry) -> usize {
@@ -121,7 +120,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Reads the value in a block. Lengths as above.
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::Owned;
     /// Makes a reference to the value in a block. `pin` keeps the block from being reused.
-    fn refer<S: Seam>(core: &Arc<Core<S>>, body: Body<'_>, pin: Pin) -> RecordRef;
+    fn refer<'m, S: Seam>(core: &'m Core<S>, body: Body<'_>, pin: Pin) -> RecordRef<'m>;
 
     // The rest is for schemes whose slots are two words.
 
@@ -222,12 +221,9 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         words: SlotWords,
     ) -> Result<Option<OwnedPair<Self>>, Damage>;
 
-    /// Makes a reference to the value in a slot. `pin` keeps its block from being reused.
-    fn reference<S: Seam>(
-        core: &Arc<Core<S>>,
-        words: SlotWords,
-        pin: Pin,
-    ) -> Result<RecordRef, Damage>;
+    /// Makes a reference to the value in a slot. If the value is in a block, this pins the epoch
+    /// first, which keeps the block from being reused.
+    fn reference<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<RecordRef<'_>, Damage>;
 }
 
 fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {

@@ -5,7 +5,6 @@ use crate::pmem::{Seam, Word};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::fmt;
-use std::sync::Arc;
 
 /// The pool that a reference reads from, with the type of its seam erased.
 trait Pinned: Send + Sync {
@@ -39,9 +38,9 @@ fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]>
     Ok(core.memory.words(offset, bytes.next_multiple_of(8) as u64)?)
 }
 
-enum Held {
+enum Held<'m> {
     Word(u64),
-    Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: Arc<dyn Pinned> },
+    Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: &'m dyn Pinned },
 }
 
 /// A value by reference. Its block is not reused while this lives and the pool is open. It does not
@@ -49,25 +48,24 @@ enum Held {
 ///
 /// It copies bytes by atomic loads and never hands out a slice. In a damaged file two records can
 /// overlap, and reading one through a slice while the other is written would be a data race.
-pub struct RecordRef(Held);
+pub struct RecordRef<'m>(Held<'m>);
 
-impl RecordRef {
+impl<'m> RecordRef<'m> {
     /// Makes a reference to a value of one word.
-    pub(super) fn of_word(value: u64) -> RecordRef {
+    pub(super) fn of_word(value: u64) -> Self {
         RecordRef(Held::Word(value))
     }
 
     /// Makes a reference to the `len` bytes after the first `skip` of the block at `offset`, which
     /// `pin` keeps from being reused.
     pub(super) fn of_block<S: Seam>(
-        core: &Arc<Core<S>>,
+        core: &'m Core<S>,
         offset: u64,
         skip: usize,
         len: usize,
         pin: Pin,
-    ) -> RecordRef {
-        let pool = Arc::clone(core) as Arc<dyn Pinned>;
-        RecordRef(Held::Pinned { offset, skip, len, pin: Some(pin), pool })
+    ) -> Self {
+        RecordRef(Held::Pinned { offset, skip, len, pin: Some(pin), pool: core })
     }
 
     /// Returns the number of bytes of the value.
@@ -121,7 +119,7 @@ impl RecordRef {
     }
 }
 
-impl Drop for RecordRef {
+impl Drop for RecordRef<'_> {
     fn drop(&mut self) {
         if let Held::Pinned { pin, pool, .. } = &mut self.0
             && let Some(pin) = pin.take()
@@ -131,7 +129,7 @@ impl Drop for RecordRef {
     }
 }
 
-impl fmt::Debug for RecordRef {
+impl fmt::Debug for RecordRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RecordRef({} bytes)", self.len())
     }

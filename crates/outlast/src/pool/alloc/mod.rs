@@ -177,21 +177,29 @@ impl Alloc {
         }
         let shard = &self.shards[thread_number() % SHARDS];
         let index = usize::from(class);
-        if let Some(offset) = seam.lock(shard).in_hand[index].pop() {
-            return Ok(Block { offset, class, bytes: block_bytes });
-        }
-        let mut taken = match self.refill(core, class, block_bytes) {
-            Ok(taken) => taken,
+        // The empty list goes with the refill, for its memory.
+        let mut taken = {
+            let in_hand = &mut seam.lock(shard).in_hand[index];
+            if let Some(offset) = in_hand.pop() {
+                return Ok(Block { offset, class, bytes: block_bytes });
+            }
+            std::mem::take(in_hand)
+        };
+        match self.refill(core, class, block_bytes, &mut taken) {
+            Ok(()) => {}
             // Blocks at hand in other shards are free as well.
             Err(error) if error.is_full() => {
                 let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
-                vec![self.shards.iter().find_map(in_hand).ok_or(error)?]
+                taken.push(self.shards.iter().find_map(in_hand).ok_or(error)?);
             }
             Err(error) => return Err(error),
-        };
+        }
         let offset = taken.pop().expect("a refill brings at least one block");
-        if !taken.is_empty() {
-            seam.lock(shard).in_hand[index].append(&mut taken);
+        let in_hand = &mut seam.lock(shard).in_hand[index];
+        if in_hand.is_empty() {
+            *in_hand = taken;
+        } else {
+            in_hand.append(&mut taken);
         }
         Ok(Block { offset, class, bytes: block_bytes })
     }
@@ -228,12 +236,17 @@ impl Alloc {
         Run::new(self.geometry, class, pages).expect("a class of this geometry")
     }
 
-    /// Takes some blocks of a class from a run. The lowest is last in the result.
-    fn refill<S: Seam>(&self, core: &Core<S>, class: u8, block_bytes: u64) -> Result<Vec<u64>> {
+    /// Takes some blocks of a class from a run to `taken`, which is empty. The lowest is last there.
+    fn refill<S: Seam>(
+        &self,
+        core: &Core<S>,
+        class: u8,
+        block_bytes: u64,
+        taken: &mut Vec<u64>,
+    ) -> Result<()> {
         let seam = core.memory.seam();
         let want = (8192 / block_bytes).clamp(1, 32) as usize;
         let list = &self.partial[usize::from(class)];
-        let mut taken = Vec::with_capacity(want);
         let pages = self.geometry.run_pages(block_bytes);
         let head = loop {
             let unreclaimed = self.old_frontier() != 0;
@@ -258,7 +271,7 @@ impl Alloc {
                 }
                 if !taken.is_empty() {
                     taken.reverse();
-                    return Ok(taken);
+                    return Ok(());
                 }
             }
         };
@@ -272,7 +285,7 @@ impl Alloc {
             seam.lock(list).push(head);
         }
         taken.reverse();
-        Ok(taken)
+        Ok(())
     }
 
     fn set_run(&self, seam: &impl Seam, head: u32, run: Run) {
@@ -414,6 +427,7 @@ impl Alloc {
             return Err(freed_twice(offset));
         }
         run.used[word] &= !mask;
+        run.full_words = run.full_words.min(word);
         run.free += 1;
         core.memory.scribble(offset, run.block_bytes);
         let empty = run.free == run.blocks;

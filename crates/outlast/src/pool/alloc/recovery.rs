@@ -178,6 +178,7 @@ impl Alloc {
             *used &= !retired;
         }
         run.old = false;
+        run.full_words = 0;
         run.free = run.blocks - run.used.iter().map(|w| w.count_ones()).sum::<u32>();
         if seam.reuses_at_once() {
             let start = self.geometry.offset_of(page);

@@ -22,6 +22,8 @@ pub(super) struct Run {
     pub(super) blocks: u32,
     pub(super) free: u32,
     pub(super) used: Box<[u64]>,
+    /// This many of the first words of `used` have no free block.
+    pub(super) full_words: usize,
     /// Empty unless the run is old.
     pub(super) retired: Box<[u64]>,
     pub(super) old: bool,
@@ -49,6 +51,7 @@ impl Run {
             blocks,
             free: blocks,
             used: vec![0; words].into(),
+            full_words: 0,
             retired: Box::default(),
             old: false,
             listed: false,
@@ -64,7 +67,7 @@ impl Run {
     pub(super) fn take(&mut self, want: usize, mut give: impl FnMut(u32)) {
         let mut left = want.min(self.free as usize);
         self.free -= left as u32;
-        for (w, word) in self.used.iter_mut().enumerate() {
+        for (w, word) in self.used.iter_mut().enumerate().skip(self.full_words) {
             let in_word = (self.blocks - w as u32 * 64).min(64);
             let all = if in_word == 64 { u64::MAX } else { (1 << in_word) - 1 };
             while left > 0 && *word != all {
@@ -76,6 +79,7 @@ impl Run {
             if left == 0 {
                 return;
             }
+            self.full_words = w + 1;
         }
         debug_assert_eq!(left, 0, "free count and bitmap agree");
     }
