@@ -46,7 +46,7 @@ enum Held<'m> {
 /// A value by reference. Its block is not reused while this lives and the pool is open. It does not
 /// keep the pool open: once the pool is closed, reads fail with [`NotOpen`](Error::NotOpen).
 ///
-/// It copies bytes by atomic loads and never hands out a slice. In a damaged file two records can
+/// It copies bytes through the seam and never hands out a slice. In a damaged file two records can
 /// overlap, and reading one through a slice while the other is written would be a data race.
 pub struct RecordRef<'m>(Held<'m>);
 
