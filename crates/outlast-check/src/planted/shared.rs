@@ -106,7 +106,7 @@ pub(super) const LINES: &[Line] = &[
     ),
     bytes(
         "A dropped map's blocks are reused while a reference leads to one",
-        Seeded::InCode(&db_bugs::DROPPED_UNRETIRED),
+        Seeded::InCode(&db_bugs::DROPPED_IN_USE),
         "Store::free_dropped",
         Held("hold-dropped"),
     ),

@@ -19,6 +19,6 @@ crate::seeded_bugs! {
     BATCH_MADE_EARLY = "BatchMadeEarly";
     /// The blocks of a dropped map are not marked for the trace.
     DROPPED_UNMARKED = "DroppedUnmarked";
-    /// The blocks of a dropped map are freed although references to them are left.
-    DROPPED_UNRETIRED = "DroppedUnretired";
+    /// The blocks of a dropped map are freed although handles to it are left.
+    DROPPED_IN_USE = "DroppedInUse";
 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 struct Maps {
     /// Keyed by slot: in a damaged file, two roots can have the same name.
     open: BTreeMap<usize, Arc<OpenMap>>,
-    /// Dropped maps whose blocks are not freed yet, because another thread may still read them.
+    /// Dropped maps whose blocks are not freed yet, because handles to them are left.
     dropped: Vec<Arc<OpenMap>>,
     /// Slots of dropped maps whose blocks are being freed. Until that is done, an index may read
     /// the words of the root.
@@ -329,10 +329,11 @@ impl<S: MapSeam> Store<S> {
     /// the gate, or holds it.
     fn free_dropped(&self) -> Result<()> {
         let seam = self.core.memory.seam();
+        let early = seam.seeded(&bugs::DROPPED_IN_USE);
         let ready: Vec<_> = {
             let mut maps = seam.lock(&self.maps);
             let ready: Vec<_> =
-                maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1).collect();
+                maps.dropped.extract_if(.., |m| Arc::strong_count(m) == 1 || early).collect();
             if !seam.seeded(&bugs::SLOT_FREED_EARLY) {
                 maps.freeing.extend(ready.iter().map(|map| map.slot));
             }
@@ -342,8 +343,8 @@ impl<S: MapSeam> Store<S> {
         fence(Ordering::Acquire);
         for map in ready {
             let mut blocks = Vec::new();
-            let traced = self.trace_map(&map, &mut |offset, bytes| {
-                blocks.push((offset, bytes));
+            let traced = self.trace_map(&map, &mut |offset, _| {
+                blocks.push(offset);
                 Ok(())
             });
             // The blocks are collected, so nothing reads the root any more.
@@ -355,13 +356,8 @@ impl<S: MapSeam> Store<S> {
                 self.core.note_unfreeable();
                 continue;
             }
-            for (offset, bytes) in blocks {
-                if seam.seeded(&bugs::DROPPED_UNRETIRED) {
-                    self.core.free_unlinked(offset);
-                    continue;
-                }
-                self.core.retire(offset, bytes);
-            }
+            // Not retired: whoever could read one, an operation or a reference, would hold a handle.
+            blocks.into_iter().for_each(|offset| self.core.free_unlinked(offset));
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ impl<S: Seam> Core<S> {
         self.allocate(bytes)
     }
 
-    /// Frees a block that was never linked.
+    /// Frees a block that was never linked, or that no thread can reach any more.
     pub fn free_unlinked(&self, offset: u64) {
         self.free_or_report(offset);
     }
