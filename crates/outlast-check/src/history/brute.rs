@@ -93,6 +93,11 @@ fn explains<'h>(ops: &[&Op<'h>], mut state: BTreeMap<(&'h str, u64), u64>) -> bo
                     return false;
                 }
             }
+            Some(Answer::Present(present)) => {
+                if *present != before.is_some() {
+                    return false;
+                }
+            }
             Some(Answer::Changed { applied, present, before: told }) => {
                 if *applied != new.is_some()
                     || present.is_some_and(|p| p != before.is_some())

@@ -255,6 +255,9 @@ pub(super) fn effect(
 ) -> Option<Option<u64>> {
     match (call, answer) {
         (Call::Get(_), Some(Answer::Value(found))) => (*found == before).then_some(before),
+        (Call::Get(_), Some(Answer::Present(present))) => {
+            (*present == before.is_some()).then_some(before)
+        }
         (Call::Change(_, change), Some(Answer::Changed { applied, present, before: told })) => {
             let (applies, after) = Do::on(change, before);
             let fits = *applied == applies

@@ -182,6 +182,7 @@ impl Machine {
         let before = seen.get(&key).copied();
         let other = self.spoils(Wrong::Other);
         let answer = match call {
+            Call::Get(_) if thread % 2 == 1 => Answer::Present(before.is_some() != other),
             Call::Get(_) | Call::Scan if other => {
                 Answer::Value(Some(self.random.below(VALUES + 1)).filter(|v| *v != 0))
             }

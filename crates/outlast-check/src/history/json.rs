@@ -56,6 +56,7 @@ fn line(event: &Event) -> Value {
         }
         Event::End { op, answer } => match answer {
             Answer::Value(found) => json!({ "event": "end", "op": op, "found": found }),
+            Answer::Present(present) => json!({ "event": "end", "op": op, "present": present }),
             Answer::Changed { applied, present, before } => {
                 let mut line = json!({ "event": "end", "op": op, "applied": applied });
                 if let Some(present) = present {
@@ -143,8 +144,10 @@ fn event(line: &Value) -> Result<Event, String> {
                 Answer::Records(records.iter().map(pair).collect::<Result<_, _>>()?)
             } else if line.get("found").is_some() {
                 Answer::Value(optional(line, "found")?)
+            } else if let Some(present) = line["present"].as_bool() {
+                Answer::Present(present)
             } else {
-                return Err("expected \"found\", \"applied\" or \"records\"".into());
+                return Err("expected \"found\", \"present\", \"applied\" or \"records\"".into());
             };
             Event::End { op: number(line, "op")?, answer }
         }

@@ -34,6 +34,8 @@ impl Call {
 pub enum Answer {
     /// The result of a get.
     Value(Option<u64>),
+    /// Whether a key is present, from a lookup that does not read its value.
+    Present(bool),
     /// The result of a change. `None` stands for what the interface does not report.
     Changed {
         /// Whether the change was applied.
@@ -147,7 +149,7 @@ impl History {
                 Event::End { op, answer } => {
                     let fits = match (open.remove(op), answer) {
                         (None, _) => return wrong("nobody waits for this answer"),
-                        (Some((_, Call::Get(_))), Answer::Value(_))
+                        (Some((_, Call::Get(_))), Answer::Value(_) | Answer::Present(_))
                         | (Some((_, Call::Change(..))), Answer::Changed { .. })
                         | (Some((_, Call::Scan)), Answer::Records(_)) => true,
                         _ => false,
@@ -195,6 +197,8 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Answer::Value(value) => write!(f, "{}", Shown(*value)),
+            Answer::Present(true) => f.write_str("present"),
+            Answer::Present(false) => f.write_str("absent"),
             Answer::Changed { applied, present, before } => {
                 f.write_str(if *applied { "applied" } else { "not applied" })?;
                 match (present, before) {

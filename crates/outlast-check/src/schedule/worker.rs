@@ -56,18 +56,21 @@ pub(super) fn scanned<R: Form>(
 }
 
 /// Looks up a key in the way that `way` chooses.
-fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u64>, Asked> {
+fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Answer, Asked> {
     let bytes = R::nth_key(key);
     let asked = R::key_of(&bytes);
-    match way % 4 {
-        0 => Ok(reference(index, key)?.map(|(_, value)| value)),
+    let value = |found: Option<R::Owned>| found.as_ref().map(number::<R>).transpose();
+    Ok(match way % 4 {
+        0 => Answer::Value(reference(index, key)?.map(|(_, value)| value)),
         1 => {
             let mut found = [const { None }];
             index.get_many(&[asked], &mut found)?;
-            found[0].as_ref().map(number::<R>).transpose()
+            let [found] = found;
+            Answer::Value(value(found)?)
         }
-        _ => index.get(asked)?.as_ref().map(number::<R>).transpose(),
-    }
+        2 => Answer::Present(index.contains(asked)?),
+        _ => Answer::Value(value(index.get(asked)?)?),
+    })
 }
 
 /// Makes a call on an index. `way` chooses how a lookup is made, and whether a change wants the
@@ -78,7 +81,7 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Option<u
 /// not return the previous value although that was asked for.
 fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
     let (key, change) = match call {
-        Call::Get(key) => return Ok(Answer::Value(look_up(index, key, way)?)),
+        Call::Get(key) => return look_up(index, key, way),
         Call::Scan => {
             let (mut cursor, mut records) = (Cursor::start(), Vec::new());
             while !cursor.is_done() {

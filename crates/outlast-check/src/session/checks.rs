@@ -88,12 +88,14 @@ pub(super) fn read<R: Form>(index: &dyn Index<R>, key: u64) -> Checked<Option<u6
     let key = R::nth_key(key);
     let found = index.get(R::key_of(&key))?;
     let reference = index.get_ref(R::key_of(&key))?;
+    let contains = index.contains(R::key_of(&key))?;
     let mut many = [const { None }];
     index.get_many(&[R::key_of(&key)], &mut many)?;
     ensure(many[0] == found, || format!("get {found:?}, get_many {many:?}"))?;
     ensure(reference.is_some() == found.is_some(), || {
         format!("get {found:?}, get_ref {reference:?}")
     })?;
+    ensure(contains == found.is_some(), || format!("get {found:?}, contains {contains}"))?;
     found.as_ref().map(number::<R>).transpose()
 }
 
