@@ -4,8 +4,10 @@ use outlast::pool::hash::Hasher as OurHasher;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
 
-/// The greatest size of keys and values, in bytes.
-pub const BYTES_MAX: usize = 4096;
+/// The greatest size of keys, in bytes.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// The greatest size of values, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// How a read of a byte string returns the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]

@@ -294,13 +294,17 @@ impl Setup {
 
     /// Checks that records of these sizes are possible in such a table.
     pub fn check_form(&self) -> Fallible {
-        for (what, bytes) in [("key", self.key_bytes), ("value", self.value_bytes)] {
+        let sizes = [
+            ("key", self.key_bytes, crate::form::KEY_BYTES_MAX),
+            ("value", self.value_bytes, crate::form::VALUE_BYTES_MAX),
+        ];
+        for (what, bytes, max) in sizes {
             if self.form == RecordForm::Inline && bytes != 8 {
                 return Err(limits::refused(format!(
                     "--{what}-size {bytes}: inline records have keys and values of 8 bytes"
                 )));
             }
-            limits::range(&format!("{what}-size"), bytes, 8..=crate::form::BYTES_MAX)?;
+            limits::range(&format!("{what}-size"), bytes, 8..=max)?;
         }
         check_stash(self.scheme, self.stash_buckets)
     }

@@ -159,6 +159,12 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(REMOVED_FOUND, Seeded::InCode(&index_bugs::REMOVES_NOTHING), "remove", Alone),
     bug(
+        "A change that compares the value is made whatever the value is",
+        Seeded::InCode(&index_bugs::COMPARISON_IGNORED),
+        "decide; in clevel, attempt",
+        Alone,
+    ),
+    bug(
         REHASH_NOT_RESUMED,
         Seeded::InCode(&db_bugs::NOT_RECLAIMED),
         "Store::with_alive: the reclaim is not resumed",

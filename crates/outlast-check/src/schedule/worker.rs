@@ -68,8 +68,12 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Answer, 
             let [found] = found;
             Answer::Value(value(found)?)
         }
-        2 => Answer::Present(index.contains(asked)?),
-        _ => Answer::Value(value(index.get(asked)?)?),
+        2 if !index.contains(asked)? => Answer::Present(false),
+        // The value says more than that there is one.
+        way => match value(index.get(asked)?)? {
+            None if way == 2 => Answer::Present(true),
+            found => Answer::Value(found),
+        },
     })
 }
 

@@ -30,6 +30,8 @@ crate::seeded_bugs! {
     SPLIT_NOT_RECHECKED = "SplitNotRechecked";
     /// Recovery leaves locks as it finds them.
     LOCKS_KEPT = "LocksKept";
+    /// A change that compares the value is made whatever the value is.
+    COMPARISON_IGNORED = "ComparisonIgnored";
     /// Concurrent inserts of one key do not check for each other.
     INSERT_UNCHECKED = "InsertUnchecked";
 }

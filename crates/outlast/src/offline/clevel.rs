@@ -306,7 +306,7 @@ impl Walk<'_, '_> {
                 return Err(damage("a record at a multiple of 16".into(), "another offset".into()));
             }
             self.image.read_ahead(offset, RECORD_AHEAD);
-            let head = self.image.words(offset, 2)?;
+            let head: [u64; 2] = self.image.array(offset)?;
             let (kind, lengths) = (head[0] >> 60 & 7, head[0] & ((1 << 46) - 1));
             match kind {
                 4 if head[0] >> 48 & 0xfff == 0 => {

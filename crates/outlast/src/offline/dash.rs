@@ -76,7 +76,7 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         self.region(segment.offset, 32, What::Segment { shape: shape.packed as u16 });
         map.segments += 1;
-        let mut keys = HashMap::new();
+        let mut keys = Keys::new();
         let mut walk_buckets = |walk: &mut Self, at: u64, words: &[u64], homes: u32| {
             for (bucket, words) in words.chunks_exact(BUCKET_BYTES as usize / 8).enumerate() {
                 let at = at + bucket as u64 * BUCKET_BYTES;
@@ -119,8 +119,9 @@ impl Walk<'_, '_> {
             node = words[1];
         }
         map.nodes += nodes.len() as u64;
-        for copies in keys.into_values().filter(|copies| copies.len() > 1) {
-            map.duplicates += copies.len() as u64 - 1;
+        for (first, more) in keys.into_values().filter(|(_, more)| !more.is_empty()) {
+            map.duplicates += more.len() as u64;
+            let copies = [vec![first], more].concat();
             if self.report.free_state || !is_left_by_crash(&copies) {
                 let [.., last] = &copies[..] else { unreachable!("more than one") };
                 let found = format!("{copies:x?}");
@@ -141,7 +142,7 @@ impl Walk<'_, '_> {
         place: u64,
         [first, second]: [u64; 2],
         home: Option<u32>,
-        keys: &mut HashMap<Vec<u8>, Vec<Copy>>,
+        keys: &mut Keys,
     ) -> Result<()> {
         if first == shape.empty[(segment.low >> 63) as usize] {
             return Ok(());
@@ -176,20 +177,24 @@ impl Walk<'_, '_> {
             Some(_) => Part::Next,
             None => Part::Overflow,
         };
-        let copies = keys.entry(key.clone()).or_default();
-        copies.push(Copy { place, part, first });
-        if copies.len() > 1 {
+        let copy = Copy { place, part, first };
+        if let Some((_, more)) = keys.get_mut(&key) {
             // The block of the key's first copy was claimed. All copies are judged together.
+            more.push(copy);
             return Ok(());
         }
         map.records += 1;
         self.check_types(map, place, &key, &value);
+        keys.insert(key, (copy, Vec::new()));
         if map.form == RecordForm::Bytes {
             self.claim_record(first, Owner::Record)?;
         }
         Ok(())
     }
 }
+
+/// The keys of a segment: where each was found first, and where else.
+type Keys = HashMap<Vec<u8>, (Copy, Vec<Copy>)>;
 
 /// Where in a segment a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +208,7 @@ enum Part {
 }
 
 /// One location of a key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Copy {
     place: u64,
     part: Part,

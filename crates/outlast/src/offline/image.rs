@@ -38,6 +38,9 @@ impl<'f> Image<'f> {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
             let (at, buffer) = &mut *self.ahead.borrow_mut();
+            if *at == offset && buffer.len() as u64 == bytes {
+                return;
+            }
             *at = offset;
             buffer.resize(bytes as usize, 0);
             if file.read_exact_at(buffer, offset).is_err() {
@@ -46,38 +49,56 @@ impl<'f> Image<'f> {
         }
     }
 
-    pub(super) fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    /// Fails unless the file has these bytes.
+    fn check(&self, offset: u64, bytes: u64) -> Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
-            return Err(Damage::new(
-                offset,
-                format!("{bytes} bytes inside the {} of the pool", self.len),
-                "its end",
-            )
-            .into());
+            let expected = format!("{bytes} bytes inside the {} of the pool", self.len);
+            return Err(Damage::new(offset, expected, "its end").into());
         }
+        Ok(())
+    }
+
+    /// Reads bytes that the file has.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         match self.source {
-            Source::Bytes(all) => Ok(all[offset as usize..(offset + bytes) as usize].to_vec()),
+            Source::Bytes(all) => out.copy_from_slice(&all[offset as usize..][..out.len()]),
             Source::File(file) => {
                 let (at, ahead) = &*self.ahead.borrow();
                 if let Some(from) = offset.checked_sub(*at)
                     && let Some(found) =
-                        ahead.get(from as usize..).and_then(|found| found.get(..bytes as usize))
+                        ahead.get(from as usize..).and_then(|found| found.get(..out.len()))
                 {
-                    return Ok(found.to_vec());
+                    out.copy_from_slice(found);
+                    return Ok(());
                 }
-                let mut out = vec![0; bytes as usize];
-                file.read_exact_at(&mut out, offset)
-                    .map_err(|e| Error::io(format!("reading {bytes} bytes at {offset:#x}"), e))?;
-                Ok(out)
+                let bytes = out.len();
+                let action = || format!("reading {bytes} bytes at {offset:#x}");
+                file.read_exact_at(out, offset).map_err(|e| Error::io(action(), e))?;
             }
         }
+        Ok(())
+    }
+
+    pub(super) fn bytes(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.check(offset, bytes)?;
+        let mut out = vec![0; bytes as usize];
+        self.read(offset, &mut out)?;
+        Ok(out)
     }
 
     pub(super) fn words(&self, offset: u64, words: u64) -> Result<Vec<u64>> {
-        if !offset.is_multiple_of(8) {
-            return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
-        }
-        Ok(to_words(&self.bytes(offset, words * 8)?))
+        check_aligned(offset)?;
+        let bytes = self.bytes(offset, words * 8)?;
+        Ok(bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word)).collect())
+    }
+
+    /// Reads a few words, without allocating.
+    pub(super) fn array<const N: usize>(&self, offset: u64) -> Result<[u64; N]> {
+        check_aligned(offset)?;
+        self.check(offset, N as u64 * 8)?;
+        let mut words = [[0; 8]; N];
+        self.read(offset, words.as_flattened_mut())?;
+        Ok(words.map(u64::from_le_bytes))
     }
 
     /// Whether the file is the base of a journaled pool that was not closed.
@@ -91,12 +112,16 @@ impl<'f> Image<'f> {
     }
 
     pub(super) fn word(&self, offset: u64) -> Result<u64> {
-        Ok(self.words(offset, 1)?[0])
+        let [word] = self.array(offset)?;
+        Ok(word)
     }
 }
 
-fn to_words(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes"))).collect()
+fn check_aligned(offset: u64) -> Result<()> {
+    if !offset.is_multiple_of(8) {
+        return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
+    }
+    Ok(())
 }
 
 /// What each byte contributes to a CRC, for each number of zero bytes after it, from 0 to 7.

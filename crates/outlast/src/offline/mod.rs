@@ -35,8 +35,7 @@ use crate::pool::layout::{
 };
 use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
 use rapidhash::v3::RapidSecrets;
-use space::Run;
-use std::collections::BTreeMap;
+use space::Runs;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -291,7 +290,7 @@ struct Walk<'f, 'r> {
     /// Whether the header has the dirty mark.
     dirty: bool,
     hash: Hash,
-    runs: BTreeMap<u64, Run>,
+    runs: Runs,
     report: Report,
     /// Called with the bytes of each block in use, when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
@@ -327,9 +326,7 @@ impl Walk<'_, '_> {
             self.problem(Damage::new(BATCH_OFFSET, expected, format!("{word:#x}")));
             return Ok(());
         }
-        let head = self.image.words(offset, 3);
-        let log = head.and_then(|head| {
-            let [magic, len, sum] = head.try_into().expect("three words");
+        let log = self.image.array(offset).and_then(|[magic, len, sum]| {
             let whole = magic == BATCH_MAGIC && len <= self.largest_block();
             let changes = self.image.bytes(offset + 24, if whole { len } else { 0 })?;
             let parts = [&self.id[..], &offset.to_le_bytes(), &len.to_le_bytes(), &changes];
@@ -464,7 +461,7 @@ fn walk_image<'r>(
         id: (u128::from(get(field::ID_LOW)) | u128::from(get(field::ID_HIGH)) << 64).to_le_bytes(),
         dirty: get(field::DIRTY) != 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
-        runs: BTreeMap::new(),
+        runs: Runs::default(),
         watch,
         report: Report {
             file_bytes,

@@ -22,7 +22,7 @@ impl Walk<'_, '_> {
         }
         let block = CLASSES.get(usize::from(class)).map_or(LARGE_AHEAD, |&size| u64::from(size));
         self.image.read_ahead(offset, block);
-        let head = self.image.words(offset, 2)?;
+        let head: [u64; 2] = self.image.array(offset)?;
         let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
         if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
             return bad("a record's lengths", format!("{key_len} and {value_len}"));

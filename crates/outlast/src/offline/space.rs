@@ -6,8 +6,13 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 
+/// Bytes of descriptors that are read at once.
+const DESCRIPTORS_AHEAD: u64 = 1 << 12;
+
 /// A run of pages that holds blocks.
-pub(super) struct Run {
+struct Run {
+    /// Its first page.
+    head: u64,
     pages: u64,
     class: u8,
     block_bytes: u64,
@@ -16,6 +21,35 @@ pub(super) struct Run {
     used: Option<Vec<u64>>,
     /// Bitmap of the blocks that something links to.
     claimed: Vec<u64>,
+}
+
+/// All runs of pages.
+#[derive(Default)]
+pub(super) struct Runs {
+    /// By ascending page.
+    list: Vec<Run>,
+    /// For each page, the number of its run in `list` plus one, or 0.
+    by_page: Vec<u32>,
+}
+
+impl Runs {
+    /// Adds a run, which lies behind all others.
+    fn push(&mut self, run: Run) {
+        let number = self.list.len() as u32 + 1;
+        self.by_page.resize(run.head as usize, 0);
+        self.by_page.resize((run.head + run.pages) as usize, number);
+        self.list.push(run);
+    }
+
+    /// Returns the number of the run that a page is in.
+    fn number_of(&self, page: u64) -> Option<usize> {
+        (*self.by_page.get(usize::try_from(page).ok()?)? as usize).checked_sub(1)
+    }
+
+    /// Returns the number of the run that begins with a page.
+    fn number_at(&self, head: u64) -> Option<usize> {
+        self.number_of(head).filter(|&number| self.list[number].head == head)
+    }
 }
 
 fn is_set(bits: &[u64], index: u64) -> bool {
@@ -63,6 +97,8 @@ impl Walk<'_, '_> {
     /// Reads the kind, class and count of a page's descriptor. Returns `None` if none was written.
     fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
         let offset = self.descriptor_offset(page);
+        // The descriptors of neighbouring pages are asked for next.
+        self.image.read_ahead(offset - offset % DESCRIPTORS_AHEAD, DESCRIPTORS_AHEAD);
         let word = self.image.word(offset)?;
         if word == 0 {
             return Ok(None);
@@ -111,7 +147,7 @@ impl Walk<'_, '_> {
             (size, bytes / size)
         };
         let claimed = vec![0; blocks.div_ceil(64) as usize];
-        Ok(Run { pages, class, block_bytes, blocks, used: None, claimed })
+        Ok(Run { head: page, pages, class, block_bytes, blocks, used: None, claimed })
     }
 
     /// Reads all runs from the descriptors below the frontier.
@@ -134,9 +170,8 @@ impl Walk<'_, '_> {
             };
             match found {
                 Ok(Some(run)) => {
-                    let pages = run.pages;
-                    self.runs.insert(page, run);
-                    page += pages;
+                    page += run.pages;
+                    self.runs.push(run);
                 }
                 Ok(None) => page += 1,
                 Err(damage) => {
@@ -161,7 +196,7 @@ impl Walk<'_, '_> {
             || self.is_system(head)
             || !matches!(descriptor, Ok(Some((3, _, count))) if count == pages)
             || head + pages > self.frontier
-            || self.runs.range(..head + pages).next_back().is_some_and(|(p, r)| p + r.pages > head)
+            || (head..head + pages).any(|page| self.runs.number_of(page).is_some())
         {
             self.problem(bad("a run of pages for the saved free state", format!("{descriptor:?}")));
             return Ok(false);
@@ -189,10 +224,11 @@ impl Walk<'_, '_> {
         let mut after = 0;
         while at < words.len() {
             let page = words[at];
-            let Some(run) = self.runs.get(&page).filter(|_| page >= after) else {
+            let Some(number) = self.runs.number_at(page).filter(|_| page >= after) else {
                 self.problem(bad("runs by ascending page", format!("page {page}")));
                 return Ok(false);
             };
+            let run = &self.runs.list[number];
             let count = run.claimed.len();
             let Some(bits) = words.get(at + 1..at + 1 + count) else {
                 self.problem(bad("a bit for every block", format!("the end in page {page}")));
@@ -207,14 +243,14 @@ impl Walk<'_, '_> {
                 return Ok(false);
             }
             after = page + run.pages;
-            used.push((page, bits.to_vec()));
+            used.push((number, bits.to_vec()));
             at += 1 + count;
         }
-        for (page, bits) in used {
-            self.runs.get_mut(&page).expect("found above").used = Some(bits);
+        for (number, bits) in used {
+            self.runs.list[number].used = Some(bits);
         }
-        let unlisted: Vec<u64> =
-            self.runs.iter().filter(|(_, r)| r.used.is_none()).map(|(&page, _)| page).collect();
+        let unlisted = self.runs.list.iter().filter(|run| run.used.is_none());
+        let unlisted: Vec<u64> = unlisted.map(|run| run.head).collect();
         for page in unlisted {
             let place = self.descriptor_offset(page);
             self.problem(Damage::new(place, "a run that the saved state lists", "one it lacks"));
@@ -231,12 +267,13 @@ impl Walk<'_, '_> {
         let free_state = self.report.free_state;
         let page = offset >> page_bits;
         let bad = |expected: String, found: &str| Err(Damage::new(offset, expected, found));
-        let Some((&head, run)) = self.runs.range_mut(..=page).next_back() else {
+        let Some(number) = self.runs.number_of(page) else {
             return bad("a block".into(), "space that belongs to nothing");
         };
-        let inside = offset - (head << page_bits);
+        let run = &mut self.runs.list[number];
+        let inside = offset - (run.head << page_bits);
         let index = inside / run.block_bytes;
-        if page >= head + run.pages || index >= run.blocks {
+        if index >= run.blocks {
             return bad("a block".into(), "space that belongs to nothing");
         }
         if !inside.is_multiple_of(run.block_bytes) {
@@ -267,8 +304,9 @@ impl Walk<'_, '_> {
     /// linked block: a run's descriptors are durable before its first block is linked.
     pub(super) fn check_later_pages(&mut self) -> Result<()> {
         let all = self.report.free_state;
-        let runs = self.runs.iter().filter(|(_, run)| all || run.claimed.iter().any(|&b| b != 0));
-        let runs: Vec<(u64, u64, u8)> = runs.map(|(&p, run)| (p, run.pages, run.class)).collect();
+        let runs = self.runs.list.iter();
+        let runs = runs.filter(|run| all || run.claimed.iter().any(|&bits| bits != 0));
+        let runs: Vec<_> = runs.map(|run| (run.head, run.pages, run.class)).collect();
         for (page, count, class) in runs {
             for distance in 1..count {
                 let place = self.descriptor_offset(page + distance);
@@ -289,11 +327,11 @@ impl Walk<'_, '_> {
     /// Computes the report's totals, after every map has claimed its blocks.
     pub(super) fn settle(&mut self) {
         let mut in_use = Vec::new();
-        for (&head, run) in &self.runs {
+        for run in &self.runs.list {
             // After a crash, only the first page of a run without a block in use counts as the
             // run's.
             let whole = self.report.free_state || run.claimed.iter().any(|&bits| bits != 0);
-            in_use.extend(head..head + if whole { run.pages } else { 1 });
+            in_use.extend(run.head..run.head + if whole { run.pages } else { 1 });
         }
         for page in in_use {
             let offset = self.descriptor_offset(page);
@@ -305,7 +343,7 @@ impl Walk<'_, '_> {
         let system = SYSTEM_BYTES.div_ceil(1 << self.page_bits) + 1 + further;
         report.header_bytes = system << self.page_bits;
         let mut in_runs = 0;
-        for run in self.runs.values() {
+        for run in &self.runs.list {
             let run_bytes = run.pages << self.page_bits;
             in_runs += run_bytes;
             report.unusable_bytes += run_bytes - run.blocks * run.block_bytes;

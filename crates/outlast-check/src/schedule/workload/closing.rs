@@ -222,7 +222,7 @@ impl Numbers<'_> {
             Act::CreateMap(1),
         ];
         victims.extend(changes.map(|by| self.change(self.one, by)));
-        // The ways of a lookup: a reference, many at once, only whether it is there, one.
+        // The ways of a lookup: a reference, many at once, whether it is there and then one, one.
         victims.extend([Act::Call(self.get(self.one)); 4]);
         victims.push(Act::Call(Call::Scan));
         victims.into_iter().map(|victim| vec![victim]).collect()

@@ -79,7 +79,10 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         let value = || Ok(R::read_value(memory, place.body));
         let before = plan.before.take(value)?;
         let applied = plan.replaces
-            && plan.expected.is_none_or(|value| R::has_value(memory, place.body, value));
+            && plan.expected.is_none_or(|value| {
+                R::has_value(memory, place.body, value)
+                    || self.seeded(&index_bugs::COMPARISON_IGNORED)
+            });
         if applied {
             let changed = match (draft, plan.value) {
                 (Some(draft), Some(value)) => {

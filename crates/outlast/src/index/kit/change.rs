@@ -7,6 +7,7 @@ use super::lookup::{Optimistic, find};
 use super::table::{HashedKey, Table};
 use super::unlinked::UnlinkedRecord;
 use crate::error::{Damage, Error, Result};
+use crate::index::bugs;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Change, Changed, Previous, RecordForm};
 use crate::pmem::{Point, Seam};
@@ -268,6 +269,7 @@ pub(crate) fn decide<S: Seam, R: Record>(
     let old_block = R::block(core, words)?;
     let applied = plan.replaces
         && match plan.expected {
+            Some(_) if core.memory.seam().seeded(&bugs::COMPARISON_IGNORED) => true,
             Some(expected) => R::value_is(core, words, expected)?,
             None => true,
         };
