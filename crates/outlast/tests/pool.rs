@@ -385,6 +385,28 @@ fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
     pool.map::<u64, u64>("m").unwrap();
 }
 
+/// A reference keeps replaced records from reuse, but not the records of another map that is dropped.
+#[test]
+fn the_space_of_a_dropped_map_waits_for_no_reference_to_another() {
+    for &scheme in Scheme::ALL {
+        let pool = PoolOptions::new().background(false).anonymous().unwrap();
+        let kept = pool.map::<str, [u8]>("kept").unwrap();
+        kept.insert("a", &[1; 100]).unwrap();
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        for n in 0..2_000u64 {
+            map.insert(&n, &[2; 10_000]).unwrap();
+        }
+        drop(map);
+        let reference = kept.get_ref("a").unwrap().unwrap();
+        pool.drop_map("m").unwrap();
+        // The records took 20 MB. The map may have retired earlier tables of its own.
+        let used = pool.stats().size - pool.stats().free_page_bytes;
+        let held = pool.stats().held_bytes;
+        assert!(used < 2 << 20 && held < 1 << 20, "{scheme}: {used} bytes in use, {held} wait");
+        assert_eq!(reference.bytes().to_vec().unwrap(), [1; 100]);
+    }
+}
+
 #[test]
 fn opening_tells_how_far_it_is() {
     for &scheme in Scheme::ALL.iter().filter(|scheme| scheme.row().linear_recovery) {
