@@ -20,7 +20,8 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     refused(&["micro", "--rival", "sled"], "sled");
     refused(&["micro", "--key-size", "16"], "--key-size 16: inline records");
     refused(&["micro", "--record", "bytes", "--key-size", "7"], "--key-size 7: at least 8");
-    refused(&["micro", "--record", "bytes", "--value-size", "5000"], "--value-size 5000");
+    refused(&["micro", "--record", "bytes", "--key-size", "5000"], "--key-size 5000");
+    refused(&["micro", "--record", "bytes", "--value-size", "2000000"], "--value-size 2000000");
     refused(&["micro", "--threads", "0"], "--threads");
     refused(&["micro", "--rounds", "0"], "--rounds 0");
     refused(&["micro", "--records", "10"], "--records 10: at least 1000");
