@@ -59,21 +59,22 @@ pub(super) fn scanned<R: Form>(
 fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Answer, Asked> {
     let bytes = R::nth_key(key);
     let asked = R::key_of(&bytes);
-    let value = |found: Option<R::Owned>| found.as_ref().map(number::<R>).transpose();
+    let get = || index.get(asked)?.as_ref().map(number::<R>).transpose();
     Ok(match way % 4 {
         0 => Answer::Value(reference(index, key)?.map(|(_, value)| value)),
         1 => {
             let mut found = [const { None }];
             index.get_many(&[asked], &mut found)?;
-            let [found] = found;
-            Answer::Value(value(found)?)
+            Answer::Value(found[0].as_ref().map(number::<R>).transpose()?)
         }
-        2 if !index.contains(asked)? => Answer::Present(false),
-        // The value says more than that there is one.
-        way => match value(index.get(asked)?)? {
-            None if way == 2 => Answer::Present(true),
-            found => Answer::Value(found),
+        2 if index.contains(asked)? => match get()? {
+            // The value says more than that there is one.
+            Some(value) => Answer::Value(Some(value)),
+            // Removed in between.
+            None => Answer::Present(true),
         },
+        2 => Answer::Present(false),
+        _ => Answer::Value(get()?),
     })
 }
 

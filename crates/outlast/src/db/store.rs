@@ -356,7 +356,8 @@ impl<S: MapSeam> Store<S> {
                 self.core.note_unfreeable();
                 continue;
             }
-            // Not retired: whoever could read one, an operation or a reference, would hold a handle.
+            // Not retired: the root was cleared durably before, and whoever could still read a block,
+            // an operation or a reference, would hold a handle.
             blocks.into_iter().for_each(|offset| self.core.free_unlinked(offset));
         }
         Ok(())

@@ -119,9 +119,9 @@ impl Walk<'_, '_> {
             node = words[1];
         }
         map.nodes += nodes.len() as u64;
-        for (first, more) in keys.into_values().filter(|(_, more)| !more.is_empty()) {
-            map.duplicates += more.len() as u64;
-            let copies = [vec![first], more].concat();
+        for (first, mut copies) in keys.into_values().filter(|(_, more)| !more.is_empty()) {
+            map.duplicates += copies.len() as u64;
+            copies.insert(0, first);
             if self.report.free_state || !is_left_by_crash(&copies) {
                 let [.., last] = &copies[..] else { unreachable!("more than one") };
                 let found = format!("{copies:x?}");
@@ -208,7 +208,7 @@ enum Part {
 }
 
 /// One location of a key.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Copy {
     place: u64,
     part: Part,

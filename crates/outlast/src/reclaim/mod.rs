@@ -8,6 +8,9 @@
 //! unlinking, and freed once no guard of that epoch or an earlier one is left. If no guard is alive
 //! at all, it is freed at once.
 //!
+//! The blocks of a dropped map need no epoch. They are freed once no handle of the map is left, and no
+//! operation and no guard outlives the handle that it was made through.
+//!
 //! A guard never reads a freed block: `pin` stores its mark and issues a SeqCst fence before it
 //! reads a link. `retire` is called after the link was removed, and looks for marks after a SeqCst
 //! fence. Either `retire` sees the mark, or the guard's read comes after `retire`'s fence and sees
