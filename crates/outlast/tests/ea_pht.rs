@@ -1,6 +1,9 @@
 //! EA-PHT, EA-PHT-H and EA-PHT-HPR.
 
+use outlast::index::ea_pht::layout::{self, Link};
+use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
+use std::path::Path;
 
 const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
@@ -76,5 +79,74 @@ fn what_is_announced_is_taken_from_free_space() {
             sizes.push(pool.stats().size);
         }
         assert!(sizes[11] <= sizes[2] + sizes[2] / 4, "{scheme}: {sizes:?}");
+    }
+}
+
+fn word(bytes: &[u8], at: u64) -> u64 {
+    u64::from_le_bytes(bytes[at as usize..at as usize + 8].try_into().unwrap())
+}
+
+fn set(bytes: &mut [u8], at: u64, word: u64) {
+    bytes[at as usize..at as usize + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// A chain of 8-byte records that has lost a link has lost records, and no block is left over that shows
+/// it. The overflow bucket names the chain that owns it.
+#[test]
+fn a_lost_link_is_noticed() {
+    for scheme in SCHEMES {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let options = PoolOptions::new().page_bits(12).background(false);
+        // SAFETY: the file belongs to this test.
+        let open = |path: &Path| unsafe { options.open(path) };
+        // SAFETY: as above.
+        let pool = unsafe { options.create(&path) }.unwrap();
+        let table = MapOptions::new().scheme(scheme).initial_depth(4).chunk_bits(4);
+        let map = pool.map_with::<u64, u64>("m", &table).unwrap();
+        let slots = map.stats().unwrap().slots;
+        let mut records = 0;
+        while map.stats().unwrap().slots == slots {
+            assert!(map.insert(&records, &records).unwrap());
+            records += 1;
+        }
+        drop(map);
+        pool.close().unwrap();
+
+        let sound = std::fs::read(&path).unwrap();
+        let (_, regions) = offline::regions(&sound).unwrap();
+        let links = regions.iter().filter(|region| region.what == What::PhtLink);
+        let read = |at| Link::unpack(at, word(&sound, at)).unwrap();
+        let link = links.map(|link| link.offset).find(|&at| read(at).offset != 0).unwrap();
+        let bucket = read(link).offset;
+        let owner = Link::unpack(bucket, word(&sound, bucket)).unwrap();
+        assert_eq!(owner.depth, 4, "{scheme}");
+
+        let damages = [
+            ("a link that is lost", link, Link::default().pack(link), false),
+            ("another owner", bucket, layout::owner(16 - owner.offset / 64, 4).pack(bucket), false),
+            ("no owner, as earlier builds made it", bucket, 0, true),
+        ];
+        for (name, at, now, is_sound) in damages {
+            let mut bytes = sound.clone();
+            set(&mut bytes, at, now);
+            std::fs::write(&path, &bytes).unwrap();
+            let walked = offline::walk(&path).unwrap();
+            assert_eq!(walked.problems.is_empty(), is_sound, "{scheme}, {name}: {walked:?}");
+            // SAFETY: as above.
+            let read_only = unsafe { options.open_read_only(&path) }.unwrap();
+            let found = read_only.verify().unwrap();
+            assert_eq!(found.ensure_sound().is_ok(), is_sound, "{scheme}, {name}: {found:?}");
+            drop(read_only);
+            let pool = open(&path).unwrap();
+            let found = pool.verify().unwrap();
+            assert_eq!(found.ensure_sound().is_ok(), is_sound, "{scheme}, {name}: {found:?}");
+            // No record is missing without an error.
+            let map = pool.map_with::<u64, u64>("m", &table).unwrap();
+            let answers: Vec<_> = (0..records).map(|key| map.get(&key)).collect();
+            assert!(answers.iter().all(|answer| !matches!(answer, Ok(None))), "{scheme}, {name}");
+            let damaged = answers.iter().filter(|a| matches!(a, Err(Error::Damaged(_)))).count();
+            assert_eq!(damaged > 0, name.starts_with("a link"), "{scheme}, {name}");
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! pool, agrees with the library on the records, and notices when the saved free state is wrong.
 
 use outlast::offline::{self, Report};
+use outlast::pool::geometry::Geometry;
+use outlast::pool::layout::{Descriptor, FRONTIER_OFFSET, PageKind, unpack_frontier};
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::path::Path;
 
@@ -192,4 +194,55 @@ fn the_walk_knows_every_scheme() {
     let known: Vec<_> = offline::schemes().collect();
     let all: Vec<_> = Scheme::ALL.iter().map(|&scheme| (scheme as u8, scheme.name())).collect();
     assert_eq!(known, all);
+}
+
+/// The trace after a crash takes a descriptor for a run, whether the page is free or not. It may even be
+/// of a run that is impossible, and then the pool could not be reclaimed.
+#[test]
+fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    let pool = open(&path, &options(12));
+    let map = pool.map::<u64, [u8]>("m").unwrap();
+    for n in 0..20 {
+        map.insert(&n, &[1; 9_000]).unwrap();
+    }
+    for n in 1..20 {
+        map.remove(&n).unwrap();
+    }
+    drop(map);
+    pool.close().unwrap();
+    let sound = std::fs::read(&path).unwrap();
+    let geometry = Geometry::new(12).unwrap();
+    let word = |at: u64| u64::from_le_bytes(sound[at as usize..][..8].try_into().unwrap());
+    let frontier = unpack_frontier(word(FRONTIER_OFFSET)).unwrap();
+    let pages = (geometry.first_page()..frontier).filter(|&page| {
+        let found = Descriptor::unpack(page, word(geometry.descriptor_offset(page)));
+        !geometry.is_system(page) && found.is_none_or(|d| d.kind == PageKind::Free)
+    });
+    let runs = [
+        (PageKind::Large, 255, 0, false),
+        (PageKind::Large, 255, 1, false),
+        (PageKind::Blocks, 200, 1, false),
+        // It ends beyond the frontier, so the trace passes over it.
+        (PageKind::Large, 255, frontier, true),
+    ];
+    let mut tried = 0;
+    for page in pages {
+        for (kind, class, count, is_sound) in runs {
+            let mut bytes = sound.clone();
+            let descriptor = Descriptor { kind, class, count };
+            let at = geometry.descriptor_offset(page) as usize;
+            bytes[at..at + 8].copy_from_slice(&descriptor.pack(page).to_le_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let walked = offline::walk(&path).unwrap().problems;
+            // SAFETY: the file belongs to this test.
+            let pool = unsafe { options(12).open_read_only(&path) }.unwrap();
+            let found = pool.verify().unwrap();
+            assert_eq!(found.is_sound(), is_sound, "{page}, {descriptor:?}: {found:?}");
+            assert_eq!(walked.is_empty(), is_sound, "{page}, {descriptor:?}: {walked:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 40, "{tried}");
 }

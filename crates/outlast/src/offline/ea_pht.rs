@@ -67,6 +67,13 @@ impl Table {
         index << (64 - self.depth)
     }
 
+    /// Returns the chain that owns an overflow bucket, unless none does.
+    fn owner(&self, bucket: u64, word: u64) -> Option<u64> {
+        let (chain, depth) = unpack(bucket, word).ok()?;
+        let chain = (chain / 64).checked_sub(1)?;
+        (depth == self.depth && chain < 1 << depth).then_some(chain)
+    }
+
     /// Returns whether this is an overflow bucket that was handed out.
     fn has(&self, bucket: u64) -> bool {
         let after = self.areas.partition_point(|&(first, _)| first <= bucket);
@@ -135,12 +142,41 @@ impl Walk<'_, '_> {
                 moved.insert(index);
             }
         }
+        self.check_spare(map, &table, &moved)?;
         if moves {
             let table = self.read_table(map, next, next_depth)?;
             map.depth = next_depth;
             for index in table.buckets().filter(|index| moved.contains(&(index / 2))) {
                 let walked = self.walk_chain(map, &table, index, &empties, false);
                 self.or_problem(map, walked)?;
+            }
+            self.check_spare(map, &table, &HashSet::new())?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a clean pool has no overflow bucket whose owner does not link to it, apart from the
+    /// chains whose records were moved.
+    fn check_spare(
+        &mut self,
+        map: &mut MapReport,
+        table: &Table,
+        moved: &HashSet<u64>,
+    ) -> Result<()> {
+        if !self.report.free_state || !map.whole {
+            return Ok(());
+        }
+        for &(first, used) in &table.areas {
+            for bucket in (0..used).map(|number| first + number * BUCKET) {
+                if table.linked.borrow().contains(&bucket) {
+                    continue;
+                }
+                let owner = table.owner(bucket, self.image.word(bucket)?);
+                if let Some(chain) = owner.filter(|chain| !moved.contains(chain)) {
+                    let expected = format!("a link from chain {chain}, which owns this bucket");
+                    map.whole = false;
+                    self.problem(Damage::new(bucket, expected, "none"));
+                }
             }
         }
         Ok(())
@@ -263,6 +299,14 @@ impl Walk<'_, '_> {
         let (mut bucket, mut keys) = (first, HashSet::new());
         loop {
             let words = self.image.words(bucket, BUCKET / 8)?;
+            if bucket != first {
+                self.region(bucket, 8, What::PhtLink);
+                // Earlier builds made buckets without an owner.
+                if words[0] != 0 && table.owner(bucket, words[0]) != Some(index) {
+                    let expected = format!("a bucket that chain {index} owns");
+                    self.problem(Damage::new(bucket, expected, format!("{:#x}", words[0])));
+                }
+            }
             self.region(bucket + 8, 8, What::PhtLink);
             let (next, mark) = unpack(bucket + 8, words[1])?;
             if mark == 1 && moves && bucket == first {

@@ -198,6 +198,11 @@ impl Descriptor {
         u64::from((crc ^ (crc >> 16)) & 0xffff)
     }
 
+    /// Returns whether it describes a run that holds blocks.
+    pub fn is_run(self) -> bool {
+        matches!(self.kind, PageKind::Blocks | PageKind::Large)
+    }
+
     /// Encodes the descriptor word of `page`.
     pub fn pack(self, page: u32) -> u64 {
         let low =

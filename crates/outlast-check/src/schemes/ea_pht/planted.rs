@@ -72,6 +72,12 @@ macro_rules! lines {
             Alone,
         ),
         bug(
+            "EA-PHT: a spare bucket keeps the owner that a crash kept from linking to it",
+            Seeded::InCode(&own_bugs::OWNER_KEPT),
+            "check_spare",
+            Alone,
+        ),
+        bug(
             "EA-PHT: two inserts of one key both succeed",
             Seeded::InCode(&index_bugs::INSERT_UNCHECKED),
             "attempt",

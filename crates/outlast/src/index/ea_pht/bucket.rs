@@ -4,7 +4,7 @@ use super::layout::{Bucket, LINES, SLOTS};
 use crate::error::{Damage, Result};
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
-use crate::pmem::{Memory, Offset, Seam, Shadow, SharedWord};
+use crate::pmem::{Memory, Offset, Point, Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
 
 /// The metadata of a bucket: its [shadow](crate::pmem::Shadow), in DRAM.
@@ -67,6 +67,13 @@ impl<'m> BucketRef<'m> {
 
     pub(super) fn offset<S: Seam>(self, memory: &Memory<S>) -> u64 {
         memory.offset_of(self.bucket).raw()
+    }
+
+    /// Stores that no chain owns this overflow bucket, and flushes it, without a fence.
+    pub(super) fn disown<S: Seam>(self, memory: &Memory<S>, at: &'static Point) {
+        let owner = self.bucket.lock.word();
+        memory.store(owner, 0, at);
+        memory.flush_words(std::slice::from_ref(owner), at);
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@ crate::seeded_bugs! {
     CLOSED_ASKED_AGAIN = "ClosedAskedAgain";
     /// A bucket is given back before its counter is durable.
     GIVEN_BACK_UNCOUNTED = "GivenBackUncounted";
+    /// After a crash, a spare bucket keeps the owner that was about to link to it.
+    OWNER_KEPT = "OwnerKept";
     /// A change moves a bucket of a table whose resize has ended meanwhile.
     MOVED_LATE = "MovedLate";
     /// A resized table is current before the old one is retired.

@@ -27,7 +27,8 @@ pub const LINES: [u32; 4] = [0x7, 0x78, 0x780, 0x7800];
 /// A bucket: 15 pairs, a lock, and the offset of the next bucket (3.4).
 #[repr(C, align(256))]
 pub struct Bucket {
-    /// In EA-PHT, the version lock. It is never flushed, and opening resets it. Elsewhere unused.
+    /// In a bucket of the array: in EA-PHT, the version lock, which is never flushed, and which opening
+    /// resets; elsewhere unused. In an overflow bucket: its owner; see [`owner`].
     pub lock: MediaLock,
     /// The next bucket of the chain; see [`Link`]. In the first bucket of a chain, [`MOVED`] says
     /// that the records are in the next table.
@@ -37,6 +38,12 @@ pub struct Bucket {
 }
 // SAFETY: consists of words.
 unsafe impl Media for Bucket {}
+
+/// Returns the owner of an overflow bucket: the chain that links to it, in a table of 2^`depth` buckets.
+/// The word is made with the bucket, before the link to it. A bucket that is spare has another word.
+pub const fn owner(chain: u64, depth: u32) -> Link {
+    Link { offset: (chain + 1) * 64, depth }
+}
 
 /// The depth in a bucket's link if its records are in the next table.
 pub const MOVED: u32 = 1;

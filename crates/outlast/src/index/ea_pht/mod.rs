@@ -42,6 +42,9 @@
 //! 4. While HPR moves a table, a bucket's records are in the old table until the bucket is marked
 //!    as moved, and in the new one from then on.
 //! 5. What readers can see is durable.
+//! 6. An overflow bucket names the chain that links to it (its *owner*). A bucket that none links to has
+//!    no owner, except during the change that is about to link to it, and after a crash. So in a clean
+//!    pool, an owner without a link to its bucket shows a link that was lost, with 8-byte records.
 //!
 //! # Commit points
 //!
@@ -63,7 +66,8 @@
 //! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
 //! to a line become durable in order, so one line and one fence are enough. An overflow insert
 //! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
-//! lines of the bucket.
+//! lines of the bucket. A bucket that a move has reserved and does not need costs a line, too: it may
+//! hold the owner of an earlier table.
 //!
 //! # Concurrency
 //!
@@ -120,7 +124,8 @@
 //! fingerprints. A crash can leave sixteen states (3.6.1). Most of them need no repair: a value
 //! without its key is not a record, and a table that the root does not lead to is not in use.
 //! Buckets that were handed out and not linked are handed out first from then on. Stores of a dead
-//! process may still be in the caches, so opening flushes what it reads.
+//! process may still be in the caches, so opening flushes what it reads. It takes the owners from
+//! buckets that no chain links to.
 //!
 //! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
 //! table with such a bucket does not grow; it gets annexes.
@@ -134,6 +139,8 @@
 //!   version is enough.
 //! - Its lookup can return a pair of a locked bucket before the pair is durable. After a power loss,
 //!   that pair may be gone.
+//! - Its overflow buckets do not say whose they are. Here they name their chain, in the word that a bucket
+//!   of the array has for its lock.
 //! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
 //!   allocates chunks, and annexes where a chunk is used up.
 //! - In EA-PHT-HPR, threads initialise the new lock array if they find a flag set (Algorithms 8 to

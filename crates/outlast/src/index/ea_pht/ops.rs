@@ -2,7 +2,7 @@
 
 use super::bucket::BucketRef;
 use super::table::Table;
-use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, points};
+use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, layout, points};
 use crate::error::{Damage, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
@@ -264,7 +264,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (memory, at) = (&self.core.memory, &points::NODE_COMMIT);
         let Some(offset) = route.table.take(&self.core)? else { return Ok(false) };
         let new = BucketRef::at(memory, offset)?;
-        self.write_bucket(new, &[(words, hash)], self.empty(hash), 0, &points::NODE_NEW);
+        let owner = Some(layout::owner(route.index, route.table.depth));
+        self.write_bucket(new, owner, &[(words, hash)], self.empty(hash), 0, &points::NODE_NEW);
         memory.fence(&points::NODE_NEW);
         let (mut last, mut length) = (route.bucket, 0);
         for bucket in self.chain(route.bucket) {

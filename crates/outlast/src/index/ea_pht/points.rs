@@ -38,6 +38,8 @@ mod common {
         /// Opening after a crash: all buckets, before any operation uses them. If an earlier process
         /// died between a store and its flush, the store is still in the processor's caches.
         OPENING = "opening: buckets": flush, fence;
+        /// Opening after a crash: overflow buckets that no chain links to have no owner from then on.
+        DISOWN = "opening: spare bucket": store, flush, fence;
     }
 }
 

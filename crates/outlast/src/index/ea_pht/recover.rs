@@ -12,6 +12,7 @@ use crate::index::kit::parallel::read_parts;
 use crate::index::record::{Record, SlotWords};
 use crate::index::version::is_at_rest;
 use crate::pmem::Seam;
+use crate::pool::core::Core;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -19,15 +20,15 @@ use std::sync::atomic::Ordering;
 /// Buckets that a thread reads at a time.
 const PART: u64 = 256;
 
-/// The overflow buckets of a table, while it is opened.
-struct Handed {
+/// The overflow buckets of a table, while all its chains are read.
+pub(super) struct Handed {
     areas: Vec<(Area, u64)>,
     /// The overflow buckets that a chain links to.
     linked: Mutex<HashSet<u64>>,
 }
 
 impl Handed {
-    fn of<S: Seam>(table: &Table, core: &crate::pool::core::Core<S>) -> Result<Handed, Damage> {
+    pub(super) fn of<S: Seam>(table: &Table, core: &Core<S>) -> Result<Handed, Damage> {
         let areas = core.memory.seam().lock(&table.overflow).areas.clone();
         let mut with_used = Vec::with_capacity(areas.len());
         for area in areas {
@@ -47,8 +48,13 @@ impl Handed {
         })
     }
 
+    /// Notes a link to a bucket that was handed out. Returns `false` for any other, and for a second link.
+    pub(super) fn link(&self, bucket: u64, seam: &impl Seam) -> bool {
+        self.has(bucket) && seam.lock(&self.linked).insert(bucket)
+    }
+
     /// Lists the buckets that no chain links to.
-    fn spare(self) -> Vec<u64> {
+    pub(super) fn spare(self) -> Vec<u64> {
         let linked = self.linked.into_inner().unwrap_or_else(|e| e.into_inner());
         let all = self
             .areas
@@ -129,10 +135,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 self.core.memory.fence(&points::OPENING);
             }
         });
-        let missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
+        let mut missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
         if missing.is_empty() {
             // Skipped if a chain could not be followed: it may link to any of these buckets.
             let mut spare = handed.spare();
+            missing = self.check_spare(table, &spare);
+            if !missing.is_empty() {
+                return missing;
+            }
             if self.seeded(&bugs::LINKED_SPARED) {
                 let areas = self.seam().lock(&table.overflow).areas.clone();
                 spare.extend(areas.iter().map(|area| area.first));
@@ -140,6 +150,44 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             self.seam().lock(&table.overflow).spare = spare;
         }
         missing
+    }
+
+    /// Checks that no chain owns one of these buckets, which none links to. After a crash, a chain may
+    /// have been about to link to one, which is disowned. Otherwise the chain has lost its link, and its
+    /// hashes are returned.
+    fn check_spare(&self, table: &Table, spare: &[u64]) -> Vec<Missing> {
+        let (memory, at) = (&self.core.memory, &points::DISOWN);
+        let owned = self.owned(table, spare);
+        if self.is_after_crash() {
+            if !owned.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
+                owned.iter().for_each(|(bucket, _)| bucket.disown(memory, at));
+                memory.fence(at);
+            }
+            return Vec::new();
+        }
+        if self.is_as_crash_left_it() {
+            return Vec::new();
+        }
+        let lost = owned.into_iter().map(|(bucket, chain)| {
+            if let Some(first) = table.bucket(memory, chain) {
+                V::lock(first).store(self.seam(), DAMAGED, Ordering::Relaxed);
+            }
+            let segment = table.segment(chain);
+            (segment.low, segment.high(), lost_link(bucket.offset(memory), chain))
+        });
+        lost.collect()
+    }
+
+    /// Returns those of these buckets, which no chain links to, that a chain owns, with the chain. A
+    /// chain whose records were moved keeps its buckets until the table is retired.
+    pub(super) fn owned<'m>(&'m self, table: &Table, spare: &[u64]) -> Vec<(BucketRef<'m>, u64)> {
+        let memory = &self.core.memory;
+        let owned = spare.iter().filter_map(|&offset| {
+            let bucket = BucketRef::at(memory, offset).ok()?;
+            let chain = table.owner(memory, bucket)?;
+            (!self.is_moved(table, chain)).then_some((bucket, chain))
+        });
+        owned.collect()
     }
 
     /// Returns the hashes of the chunks that cannot be read.
@@ -160,6 +208,11 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Returns whether stores of an earlier process may still be only in the caches.
     fn is_after_crash(&self) -> bool {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+    }
+
+    /// Returns whether the pool is open read-only, and is as a crash left it.
+    pub(super) fn is_as_crash_left_it(&self) -> bool {
+        self.core.alloc().old_frontier() != 0 && self.core.options().read_only
     }
 
     /// Returns whether a bucket of a table that opening has read is moved.
@@ -210,8 +263,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if link.offset == 0 {
                 break;
             }
-            let is_new = handed.has(link.offset) && seam.lock(&handed.linked).insert(link.offset);
-            if !is_new {
+            if !handed.link(link.offset, seam) {
                 let found = format!("{:#x}", link.offset);
                 return Err(Damage::new(at, "an overflow bucket that no other links to", found));
             }
@@ -246,4 +298,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         R::check_link(&self.core, words)?;
         Ok(Some((words, hash)))
     }
+}
+
+/// The damage of a chain that owns an overflow bucket and does not link to it.
+pub(super) fn lost_link(bucket: u64, chain: u64) -> Damage {
+    Damage::new(bucket, format!("a link from chain {chain}, which owns this bucket"), "none")
 }

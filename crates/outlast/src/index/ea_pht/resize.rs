@@ -23,7 +23,7 @@
 //! | the root | before the next table is the current one | the same |
 
 use super::bucket::BucketRef;
-use super::layout::{Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
+use super::layout::{self, Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
 use super::table::{self, Table};
 use super::{MOVED, Pht, Route, Variant, bugs, points};
 use crate::error::{Damage, Result};
@@ -62,7 +62,7 @@ pub(super) fn create<S: Seam, R: Record>(
     for index in 0..table.buckets() {
         let bucket = table.bucket(memory, index).expect("a chunk of a new table");
         let empty = empty[(table.segment(index).low >> 63) as usize];
-        write_bucket(core, bucket, &[], empty, 0, at);
+        write_bucket(core, bucket, None, &[], empty, 0, at);
     }
     blocks.iter_mut().for_each(UnlinkedBlock::set_linked);
     let mut words = [0; ROOT_SCHEME_WORDS];
@@ -71,17 +71,20 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-/// Writes a bucket that nothing links to, and its metadata. Flushes the bucket, without a fence.
+/// Writes a bucket that nothing links to, and its metadata. Flushes the bucket, without a fence. An
+/// overflow bucket has an owner.
 fn write_bucket<S: Seam>(
     core: &Core<S>,
     to: BucketRef<'_>,
+    owner: Option<Link>,
     records: &[(SlotWords, u64)],
     empty: u64,
     next: u64,
     at: &'static Point,
 ) {
     let (memory, seam) = (&core.memory, core.memory.seam());
-    memory.store(to.bucket.lock.word(), 0, at);
+    let lock = to.bucket.lock.word();
+    memory.store(lock, owner.map_or(0, |owner| owner.pack(memory.offset_of(lock).raw())), at);
     Link { offset: next, depth: 0 }.store(memory, &to.bucket.next, at);
     to.forget(seam);
     for (number, slot) in to.bucket.slots.iter().enumerate() {
@@ -95,6 +98,15 @@ fn write_bucket<S: Seam>(
     }
     to.set_next(seam, next);
     memory.flush(to.bucket, at);
+}
+
+/// Stores that no chain owns these overflow buckets, and flushes them, without a fence.
+fn disown<S: Seam>(memory: &Memory<S>, buckets: &[u64], at: &'static Point) {
+    for &bucket in buckets {
+        if let Ok(bucket) = BucketRef::at(memory, bucket) {
+            bucket.disown(memory, at);
+        }
+    }
 }
 
 /// The result of moving a bucket.
@@ -123,7 +135,8 @@ struct Reserved<'t, S: Seam> {
     table: &'t Table,
     memory: &'t Memory<S>,
     buckets: Vec<u64>,
-    /// Whether the counter is durable before another thread can use a bucket that is given back.
+    /// Whether the counter, and that the buckets have no owner, is durable before another thread can use
+    /// one that is given back.
     is_counted: bool,
 }
 
@@ -133,6 +146,7 @@ impl<S: Seam> Drop for Reserved<'_, S> {
             && !self.buckets.is_empty()
             && !self.memory.seam().seeded(&bugs::GIVEN_BACK_UNCOUNTED)
         {
+            disown(self.memory, &self.buckets, &points::MOVE_NEW);
             self.memory.fence(&points::MOVE_NEW);
         }
         self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.memory.seam(), bucket));
@@ -146,12 +160,13 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     pub(super) fn write_bucket(
         &self,
         to: BucketRef<'_>,
+        owner: Option<Link>,
         records: &[(SlotWords, u64)],
         empty: u64,
         next: u64,
         at: &'static Point,
     ) {
-        write_bucket(&self.core, to, records, empty, next, at);
+        write_bucket(&self.core, to, owner, records, empty, next, at);
     }
 
     /// Links a bucket to the next one on media, without a flush.
@@ -455,7 +470,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let link = Link::read(memory, &first.bucket.next)?;
         let moved = Link { depth: MOVED_ON_MEDIA, ..link };
         let empty = self.empty(old.segment(index).low);
-        for (head, records) in heads.into_iter().zip(&halves) {
+        for (half, (head, records)) in heads.into_iter().zip(&halves).enumerate() {
+            let owner = Some(layout::owner(2 * index + half as u64, next.depth));
             // The last bucket of the chain is written first, so that each knows the next one.
             let mut parts: Vec<_> = records.chunks(SLOTS).collect();
             let mut link = 0;
@@ -463,15 +479,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 // In a damaged file, another map can lengthen the chain meanwhile.
                 let offset = reserved.pop().ok_or_else(|| self.missing_at(records[0].1).2)?;
                 let part = parts.pop().expect("more than one");
-                self.write_bucket(BucketRef::at(memory, offset)?, part, empty, link, at);
+                self.write_bucket(BucketRef::at(memory, offset)?, owner, part, empty, link, at);
                 link = offset;
             }
             V::lock(head).store(self.seam(), 0, Ordering::Relaxed);
-            self.write_bucket(head, parts.pop().unwrap_or(&[]), empty, link, at);
+            self.write_bucket(head, None, parts.pop().unwrap_or(&[]), empty, link, at);
             if link != 0 {
                 next.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);
             }
         }
+        disown(memory, reserved, at);
         if V::GOES_ON {
             memory.fence(at);
             let at = &points::MOVE_COMMIT;

@@ -2,6 +2,7 @@
 
 use super::bucket::BucketRef;
 use super::layout::{BUCKET_BYTES, Kind, Link, SLOTS};
+use super::recover::{Handed, lost_link};
 use super::table::Table;
 use super::{DAMAGED, MOVED, Pht, Route, Variant};
 use crate::error::{Damage, Result};
@@ -200,11 +201,25 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         }
     }
 
-    /// Checks every slot of a chain, and its links.
-    fn verify_chain(&self, route: Route<'_>, audit: &mut Audit<R>) -> Result<()> {
+    /// Checks every slot of a chain, and its links. Notes the overflow buckets that it links to.
+    fn verify_chain(
+        &self,
+        route: Route<'_>,
+        audit: &mut Audit<R>,
+        handed: Option<&Handed>,
+    ) -> Result<()> {
         let memory = &self.core.memory;
         for bucket in self.chain(route.bucket) {
             let Some(bucket) = audit.report(bucket.map_err(Into::into))? else { return Ok(()) };
+            if !std::ptr::eq(bucket.bucket, route.bucket.bucket) {
+                handed.inspect(|handed| _ = handed.link(bucket.offset(memory), self.seam()));
+                let owner = memory.load(bucket.bucket.lock.word());
+                // Earlier builds made buckets without an owner.
+                if owner != 0 && route.table.owner(memory, bucket) != Some(route.index) {
+                    let expected = format!("a bucket that chain {} owns", route.index);
+                    audit.wrong(bucket.offset(memory), &expected, format!("{owner:#x}"));
+                }
+            }
             let link = Link::read(memory, &bucket.bucket.next).map_err(Into::into);
             if let Some(link) = audit.report(link)?
                 && (link.offset, link.depth) != (bucket.next(self.seam()), 0)
@@ -236,7 +251,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
+        let mut handed = Vec::new();
         for table in self.tables() {
+            // A damaged counter is reported below.
+            handed.extend(Handed::of(table, &self.core).map(|of_table| (table, of_table)));
             // The table may have been damaged after opening.
             let again = Table::open(&self.core, table.offset, table.depth);
             audit.report(again.map_err(Into::into))?;
@@ -251,11 +269,22 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
             match (audit.report(step)?, self.route(at)) {
                 (Some(()), Ok(route)) => {
                     audit.begin_part();
-                    self.verify_chain(route, &mut audit)?;
+                    let of_table =
+                        handed.iter().find(|(table, _)| std::ptr::eq(*table, route.table));
+                    self.verify_chain(route, &mut audit, of_table.map(|(_, handed)| handed))?;
                 }
                 // Continue after the part that cannot be read.
                 (None, Ok(route)) => cursor.pass(Self::segment(route).high()),
                 (_, Err(_)) => cursor.pass(self.missing_at(at).1),
+            }
+        }
+        // If a chain could not be followed, its buckets are not known. In EA-PHT and -H, no chain of the
+        // next table is followed.
+        if audit.verified.damage.is_empty() && !self.is_as_crash_left_it() {
+            for (table, handed) in handed.into_iter().take(if V::GOES_ON { 2 } else { 1 }) {
+                let lost = self.owned(table, &handed.spare()).into_iter();
+                let lost = lost.map(|(b, chain)| lost_link(b.offset(&self.core.memory), chain));
+                audit.verified.damage.extend(lost);
             }
         }
         Ok(audit.verified)

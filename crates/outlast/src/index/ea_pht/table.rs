@@ -331,6 +331,15 @@ impl Table {
         Ok(None)
     }
 
+    /// Returns the chain that owns an overflow bucket, unless none does. A clean pool has no bucket with
+    /// an owner that does not link to it (invariant 6).
+    pub(super) fn owner<S: Seam>(&self, memory: &Memory<S>, bucket: BucketRef<'_>) -> Option<u64> {
+        let word = bucket.bucket.lock.word();
+        let owner = Link::unpack(memory.offset_of(word).raw(), memory.load(word))?;
+        let chain = (owner.offset / 64).checked_sub(1)?;
+        (owner.depth == self.depth && chain < self.buckets()).then_some(chain)
+    }
+
     /// Takes a bucket back that nothing links to.
     pub(super) fn give_back(&self, seam: &impl Seam, bucket: u64) {
         seam.lock(&self.overflow).spare.push(bucket);

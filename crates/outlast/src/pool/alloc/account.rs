@@ -158,16 +158,23 @@ impl Alloc {
         Ok(())
     }
 
-    /// Checks that the descriptors of free pages can be read. A descriptor of a run is no damage: a
-    /// crash leaves one if the run was claimed but nothing was linked to it.
+    /// Checks the descriptors of free pages. None is that of a run below the frontier, because the trace
+    /// after a crash would take it for one: a release replaces it, and so does the sweep.
     pub(super) fn check_free_descriptors<S: Seam>(
         &self,
         core: &Core<S>,
         (from, to): (u32, u32),
         damage: &mut Vec<Damage>,
     ) {
+        let frontier = u64::from(core.memory.seam().lock(&self.space).frontier);
         let pages = (from..to).filter(|&page| !self.geometry.is_system(page));
-        damage.extend(pages.filter_map(|page| self.read_descriptor(core, page).err()));
+        damage.extend(pages.filter_map(|page| match self.read_descriptor(core, page) {
+            Ok(Some(d)) if d.is_run() && u64::from(page) + u64::from(d.count) <= frontier => {
+                let at = self.geometry.descriptor_offset(page);
+                Some(Damage::new(at, "a free page", format!("{d:?}")))
+            }
+            found => found.err(),
+        }));
     }
 
     /// Reads the descriptors of old pages after damage has stopped the reclaim. Returns the first
@@ -182,7 +189,7 @@ impl Alloc {
         while page < self.old_frontier() {
             let run = self.read_descriptor(core, page).and_then(|descriptor| match descriptor {
                 Some(d)
-                    if matches!(d.kind, PageKind::Blocks | PageKind::Large)
+                    if d.is_run()
                         && !self.geometry.is_system(page)
                         && self.is_below_frontier(page, d) =>
                 {

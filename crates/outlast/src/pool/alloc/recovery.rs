@@ -22,7 +22,7 @@ impl Alloc {
                 let head = page.checked_sub(count).filter(|&h| !self.geometry.is_system(h));
                 match head.map(|h| self.read_descriptor(core, h)).transpose()?.flatten() {
                     Some(d)
-                        if matches!(d.kind, PageKind::Blocks | PageKind::Large)
+                        if d.is_run()
                             && d.count > count
                             && self.is_below_frontier(page - count, d) =>
                     {
@@ -151,7 +151,7 @@ impl Alloc {
             let free = matches!(*slot, Slot::Free);
             drop(slot);
             let left = self.read_descriptor(core, page)?;
-            if free && left.is_some_and(|d| matches!(d.kind, PageKind::Blocks | PageKind::Large)) {
+            if free && left.is_some_and(Descriptor::is_run) {
                 // Two claims that crashes cut short have left a run that would end beyond the
                 // frontier. Once the frontier has passed that end, its descriptor would look valid.
                 self.release(core, page, 1)?;

@@ -99,7 +99,7 @@ impl Alloc {
             // A damaged descriptor does not keep the pool from opening. The trace meets it too and
             // reports it.
             let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
-            if !matches!(d.kind, PageKind::Blocks | PageKind::Large) {
+            if !d.is_run() {
                 return Ok(false);
             }
             let Ok(mut run) = self.old_run(page, d) else { return Ok(false) };
