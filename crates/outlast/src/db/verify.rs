@@ -4,6 +4,7 @@ use super::roots::MapInfo;
 use super::store::{MapSeam, ReclaimState, Store};
 use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
+use crate::pool::alloc::Owned;
 use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::field;
@@ -105,7 +106,8 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     if let ReclaimState::Stopped(damage) = store.reclaim_state() {
         found.damage.push(damage);
     }
-    let mut blocks = Vec::new();
+    let mut owned = Owned::default();
+    let mut own = |offset, bytes| core.alloc().own(core, &mut owned, (offset, bytes));
     for (slot, info) in store.maps() {
         let map = match info.and_then(|info| store.open_map_by(&info.name, true)) {
             Ok(map) => map,
@@ -116,16 +118,16 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
             Err(error) => return Err(error),
         };
         let mut verified = map.index().verify(&mut |_, offset, bytes| {
-            blocks.push((offset, bytes));
+            own(offset, bytes);
             Ok(())
         })?;
         verified.damage.extend(missing_features(&core.header(), slot, map.info()));
         found.maps.push((map.info().clone(), verified));
     }
     core.collect();
-    core.epochs().visit(|offset, bytes| blocks.push((offset, bytes)));
-    store.visit_dropped(&mut |offset, bytes| blocks.push((offset, bytes)))?;
-    let account = core.alloc().account(core, blocks)?;
+    core.epochs().visit(&mut own);
+    store.visit_dropped(&mut own)?;
+    let account = core.alloc().account(core, owned)?;
     found.used_bytes = account.used_bytes;
     found.leaked_bytes = account.leaked_bytes;
     found.damage.extend(account.damage);

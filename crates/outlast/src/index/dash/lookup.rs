@@ -8,7 +8,7 @@ use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::table::{HashedKey, Lookup, Sought};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{RecordForm, fingerprints};
@@ -179,9 +179,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         &self,
         (bucket, bits): (BucketRef<'m>, Bits),
         (next, next_bits): (BucketRef<'m>, Bits),
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<Place<'m>>, Damage> {
-        let fingerprint = key.hash as u8;
+        let fingerprint = key.hash() as u8;
         let here = self.candidates(bucket, bits.own(), fingerprint);
         let there = self.candidates(next, next_bits.guests(), fingerprint);
         for bit in ones::<usize>(here | there << SLOTS) {
@@ -191,9 +191,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 (Part::Next, next, bit % SLOTS)
             };
             let words = self.words(&bucket.slots[slot]);
-            if R::matches(&self.core, words, key.key, key.hash)?
-                || self.seeded(&bugs::FINGERPRINT_DECIDES)
-            {
+            if key.is_in(&self.core, words)? || self.seeded(&bugs::FINGERPRINT_DECIDES) {
                 return Ok(Some(Place { part, bucket, slot, words }));
             }
         }
@@ -205,9 +203,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         &self,
         segment: Segment,
         lock: u64,
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let home = self.home(key.hash);
+        let home = self.home(key.hash());
         let bucket = self.bucket(segment, home);
         let next = self.bucket(segment, self.next(home));
         let bits = self.bits(bucket);
@@ -225,15 +223,15 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         segment: Segment,
         bits: Bits,
         overflow: Overflow,
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<Place<'_>>, Damage> {
-        let fingerprint = key.hash as u8;
+        let fingerprint = key.hash() as u8;
         let probe = |bucket, part| {
             for slot in
                 ones::<usize>(self.candidates(bucket, self.bits(bucket).allocated(), fingerprint))
             {
                 let words = self.words(&bucket.slots[slot]);
-                if R::matches(&self.core, words, key.key, key.hash)? {
+                if key.is_in(&self.core, words)? {
                     return Ok(Some(Place { part, bucket, slot, words }));
                 }
             }

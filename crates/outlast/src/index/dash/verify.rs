@@ -30,7 +30,7 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
                 None => cursor.pass(self.addressing.end_of_entry(self.seam(), at)),
             }
         }
-        Ok(audit.verified)
+        Ok(audit.finish(&self.core))
     }
 }
 
@@ -63,10 +63,10 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             audit.wrong(at, &expected, format!("{record:?}"));
         }
         let Some((words, _)) = record else { return Ok(()) };
-        audit.check_slot(&self.core, at, words, |key| {
-            let home = self.bucket(segment, self.home(key.hash));
+        audit.check_slot(&self.core, at, words, |slot| {
+            let home = self.bucket(segment, self.home(slot.hash));
             let lock = self.lock_of(home).load(Ordering::Relaxed);
-            Ok(self.search(segment, lock, key)?.map(|place| place.words))
+            Ok(self.search(segment, lock, slot)?.map(|place| place.words))
         });
         Ok(())
     }

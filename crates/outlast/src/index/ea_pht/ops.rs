@@ -9,7 +9,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
-use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::table::{HashedKey, Lookup, Sought};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
@@ -28,15 +28,13 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     pub(super) fn search<'m>(
         &'m self,
         first: BucketRef<'m>,
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<Found<'m>>, Damage> {
         for bucket in self.chain(first) {
             let bucket = bucket?;
-            for slot in bucket.like(self.seam(), key.hash) {
+            for slot in bucket.like(self.seam(), key.hash()) {
                 let words = bucket.bucket.slots[slot].read(&self.core.memory);
-                if R::matches(&self.core, words, key.key, key.hash)?
-                    || self.seeded(&index_bugs::FINGERPRINT_DECIDES)
-                {
+                if key.is_in(&self.core, words)? || self.seeded(&index_bugs::FINGERPRINT_DECIDES) {
                     return Ok(Some((bucket, slot, words)));
                 }
             }

@@ -238,8 +238,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                     audit.wrong(at, &expected, format!("{record:?}"));
                 }
                 if let Some((words, _)) = record {
-                    audit.check_slot(&self.core, at, words, |key| {
-                        Ok(self.search(route.bucket, key)?.map(|(.., words)| words))
+                    audit.check_slot(&self.core, at, words, |slot| {
+                        Ok(self.search(route.bucket, slot)?.map(|(.., words)| words))
                     });
                 }
             }
@@ -287,6 +287,6 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
                 audit.verified.damage.extend(lost);
             }
         }
-        Ok(audit.verified)
+        Ok(audit.finish(&self.core))
     }
 }

@@ -8,7 +8,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
-use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::table::{HashedKey, Lookup, Sought};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
@@ -24,9 +24,9 @@ impl<S: Seam, R: Record> Group<S, R> {
     pub(super) fn search(
         &self,
         segment: Segment,
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<(Cell<'_>, SlotWords)>, Damage> {
-        let (home, sought) = (self.home(segment, key.hash), Mark::of(key.hash));
+        let (home, sought) = (self.home(segment, key.hash()), Mark::of(key.hash()));
         let mark = home.mark(self.seam());
         let found = match mark.is_like(sought) || self.seeded(&bugs::FREE_CELLS_READ) {
             true => self.holds(home, key)?,
@@ -35,7 +35,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         if found.is_some() || !mark.has_overflowed() {
             return Ok(found);
         }
-        for cells in self.second_level(segment, key.hash) {
+        for cells in self.second_level(segment, key.hash()) {
             for cell in cells?.marked(self.seam(), sought) {
                 let found = self.holds(cell, key)?;
                 if found.is_some() {
@@ -57,11 +57,10 @@ impl<S: Seam, R: Record> Group<S, R> {
     fn holds<'m>(
         &self,
         cell: Cell<'m>,
-        key: HashedKey<'_, R>,
+        key: impl Sought<R>,
     ) -> Result<Option<(Cell<'m>, SlotWords)>, Damage> {
         let words = cell.slot().read(&self.core.memory);
-        let same = R::matches(&self.core, words, key.key, key.hash)?
-            || self.seeded(&index_bugs::FINGERPRINT_DECIDES);
+        let same = key.is_in(&self.core, words)? || self.seeded(&index_bugs::FINGERPRINT_DECIDES);
         Ok(same.then_some((cell, words)))
     }
 }

@@ -42,7 +42,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
                 (_, Err(_)) => cursor.pass(self.missing_at(at).high),
             }
         }
-        Ok(audit.verified)
+        Ok(audit.finish(&self.core))
     }
 }
 
@@ -57,8 +57,8 @@ impl<S: Seam, R: Record> Group<S, R> {
             audit.wrong(at, &expected, format!("{record:?}"));
         }
         if let Some((words, _)) = record {
-            audit.check_slot(&self.core, at, words, |key| {
-                Ok(self.search(segment, key)?.map(|(_, words)| words))
+            audit.check_slot(&self.core, at, words, |slot| {
+                Ok(self.search(segment, slot)?.map(|(_, words)| words))
             });
         }
         Ok(())

@@ -1,29 +1,47 @@
 //! The findings of a check of one index.
 
-use super::table::HashedKey;
+use super::media::LOW48;
+use super::table::{ExactSlot, HashedKey};
 use crate::error::{Damage, Error, Result};
 use crate::index::record::{Record, SlotWords};
 use crate::index::{Schemas, Verified};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// How many records are read together. Records of one map lie anywhere in the file, and in the order of
+/// their slots, each would be a cache miss, and a page of the file that is mapped for it alone.
+const UNREAD: usize = 1 << 18;
 
 /// A check in progress. It reports what it cannot read and goes on with the rest.
 pub(crate) struct Audit<R: Record> {
     pub(crate) verified: Verified,
-    /// The keys of the current part, and where each was found.
+    /// The keys of the current part, and where each was found. With [`check_slot`](Self::check_slot),
+    /// only keys whose hash occurs more than once.
     keys: HashMap<R::OwnedKey, u64>,
+    /// The hashes of the slots of the current part, and for each its first slot.
+    slots: HashMap<u64, (u64, SlotWords)>,
+    /// Slots whose records have not been read yet, and where they are.
+    unread: Vec<(u64, SlotWords)>,
     schemas: Schemas<R>,
 }
 
 impl<R: Record> Audit<R> {
     pub(crate) fn new(schemas: Schemas<R>) -> Self {
-        Audit { verified: Verified::default(), keys: HashMap::new(), schemas }
+        Audit {
+            verified: Verified::default(),
+            keys: HashMap::new(),
+            slots: HashMap::new(),
+            unread: Vec::new(),
+            schemas,
+        }
     }
 
     /// Begins another part of the index. None of its keys can be in the earlier parts.
     pub(crate) fn begin_part(&mut self) {
         self.keys.clear();
+        self.slots.clear();
     }
 
     /// Reports damage at an offset.
@@ -59,6 +77,16 @@ impl<R: Record> Audit<R> {
         value: impl FnOnce() -> Result<R::Owned, Damage>,
     ) {
         self.verified.records += 1;
+        self.check_types(at, key, value);
+        self.note_key(at, key.clone());
+    }
+
+    fn check_types(
+        &mut self,
+        at: u64,
+        key: &R::OwnedKey,
+        value: impl FnOnce() -> Result<R::Owned, Damage>,
+    ) {
         if !self.schemas.allows_key(R::key_of(key)) {
             self.wrong(at, "a key of the map's type", format!("{key:?}"));
         }
@@ -69,40 +97,120 @@ impl<R: Record> Audit<R> {
                 Err(damage) => self.verified.damage.push(damage),
             }
         }
-        if let Some(other) = self.keys.insert(key.clone(), at) {
-            self.verified.duplicated += 1;
-            let found = format!("key {key:?} a second time, also at {other:#x}");
-            self.wrong(at, "each key once", found);
+    }
+
+    /// Checks that a key was not found before in this part.
+    fn note_key(&mut self, at: u64, key: R::OwnedKey) {
+        match self.keys.entry(key) {
+            Entry::Vacant(entry) => _ = entry.insert(at),
+            Entry::Occupied(entry) => {
+                self.verified.duplicated += 1;
+                let found =
+                    format!("key {:?} a second time, also at {:#x}", entry.key(), entry.get());
+                self.wrong(at, "each key once", found);
+            }
         }
     }
 
-    /// Checks the record of a slot at `at`: that it is whole, that its key was not found before,
-    /// and that `find`, a lookup of its key, finds these words. Returns its key if it is whole.
+    /// Checks the slot at `at`, which holds a record: that its key was not found before in this part,
+    /// and that a search for the slot finds it. The record is read later, with others, in the order in
+    /// which they lie in the file: see [`finish`](Self::finish).
     pub(crate) fn check_slot<S: Seam>(
+        &mut self,
+        core: &Core<S>,
+        at: u64,
+        words: SlotWords,
+        search: impl FnOnce(ExactSlot) -> Result<Option<SlotWords>>,
+    ) {
+        self.verified.records += 1;
+        let hash = R::slot_hash(&core.hasher, words);
+        self.note_slot(core, hash, (at, words));
+        self.check_found(at, words, search(ExactSlot { words, hash }));
+        self.unread.push((at, words));
+        if self.unread.len() == UNREAD {
+            self.read_records(core);
+        }
+    }
+
+    /// Like [`check_slot`](Self::check_slot), but reads the record at once, and returns its key if it is
+    /// whole. `find` looks its key up.
+    pub(crate) fn check_record<S: Seam>(
         &mut self,
         core: &Core<S>,
         at: u64,
         words: SlotWords,
         find: impl FnOnce(HashedKey<'_, R>) -> Result<Option<SlotWords>>,
     ) -> Option<R::OwnedKey> {
+        self.verified.records += 1;
+        let key = self.read_record(core, at, words)?;
+        self.note_key(at, key.clone());
+        self.check_found(at, words, find(HashedKey::new(core, R::key_of(&key))));
+        Some(key)
+    }
+
+    fn check_found(&mut self, at: u64, words: SlotWords, found: Result<Option<SlotWords>>) {
+        if !matches!(found, Ok(Some(found)) if found == words) {
+            self.wrong(at, "a record that lookups find", "one that they do not");
+        }
+    }
+
+    /// Notes a slot of this part. Keys are read and compared only if their hashes are the same.
+    fn note_slot<S: Seam>(&mut self, core: &Core<S>, hash: u64, slot: (u64, SlotWords)) {
+        let first = match self.slots.entry(hash) {
+            Entry::Vacant(entry) => {
+                entry.insert(slot);
+                return;
+            }
+            Entry::Occupied(entry) => *entry.get(),
+        };
+        // A record that cannot be read is reported when it is read as a whole.
+        if let Ok(key) = R::key(core, first.1) {
+            self.keys.entry(key).or_insert(first.0);
+        }
+        if let Ok(key) = R::key(core, slot.1) {
+            self.note_key(slot.0, key);
+        }
+    }
+
+    /// Reads a record, and checks that it is whole and of the map's types. Returns its key.
+    fn read_record<S: Seam>(
+        &mut self,
+        core: &Core<S>,
+        at: u64,
+        words: SlotWords,
+    ) -> Option<R::OwnedKey> {
         let record = R::read_whole(core, words).and_then(|record| {
             let found = "one whose checksum or hash does not match";
             record.ok_or_else(|| Damage::new(at, "a whole record", found))
         });
-        let (key, value) = match record {
-            Ok(record) => record,
+        match record {
+            Ok((key, value)) => {
+                self.check_types(at, &key, || Ok(value));
+                Some(key)
+            }
             Err(damage) => {
-                self.verified.records += 1;
                 self.verified.torn += 1;
                 self.verified.damage.push(damage);
-                return None;
+                None
             }
-        };
-        self.count(at, &key, || Ok(value));
-        let found = find(HashedKey::new(core, R::key_of(&key)));
-        if !matches!(found, Ok(Some(found)) if found == words) {
-            self.wrong(at, "a record that lookups find", "one that they do not");
         }
-        Some(key)
+    }
+
+    /// Reads the records of the slots that were checked so far.
+    fn read_records<S: Seam>(&mut self, core: &Core<S>) {
+        let mut unread = std::mem::take(&mut self.unread);
+        if R::EMPTY.is_some() {
+            unread.sort_unstable_by_key(|(_, words)| words.first & LOW48);
+        }
+        for (at, words) in unread.drain(..) {
+            self.read_record(core, at, words);
+        }
+        self.unread = unread;
+    }
+
+    /// Reads the records that have not been read yet, and returns the findings.
+    pub(crate) fn finish<S: Seam>(mut self, core: &Core<S>) -> Verified {
+        self.read_records(core);
+        self.verified
     }
 }

@@ -1,7 +1,7 @@
 //! What a scheme supplies: one trait for each part.
 
-use crate::error::Result;
-use crate::index::record::{Record, RecordRef};
+use crate::error::{Damage, Result};
+use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -37,6 +37,43 @@ impl<'k, R: Record> HashedKey<'k, R> {
         space: &'k mut [u8; 8],
     ) -> Self {
         HashedKey::new(table.core(), table.encode(key, space))
+    }
+}
+
+/// What a search compares slots with.
+pub(crate) trait Sought<R: Record>: Copy {
+    /// The hash of the record.
+    fn hash(self) -> u64;
+    /// Returns whether these are the words of the slot that is sought. See [`Record::matches`].
+    fn is_in<S: Seam>(self, core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
+}
+
+impl<R: Record> Sought<R> for HashedKey<'_, R> {
+    #[inline(always)]
+    fn hash(self) -> u64 {
+        self.hash
+    }
+
+    #[inline(always)]
+    fn is_in<S: Seam>(self, core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
+        R::matches(core, words, self.key, self.hash)
+    }
+}
+
+/// A slot with exactly these words, which is found without reading its record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExactSlot {
+    pub(crate) words: SlotWords,
+    pub(crate) hash: u64,
+}
+
+impl<R: Record> Sought<R> for ExactSlot {
+    fn hash(self) -> u64 {
+        self.hash
+    }
+
+    fn is_in<S: Seam>(self, _: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
+        Ok(words == self.words)
     }
 }
 

@@ -1,58 +1,87 @@
 //! The check of all blocks against their owners, and of the descriptors.
 
-use super::run::Slot;
+use super::run::{Slot, bit};
 use super::{Account, Alloc};
 use crate::error::{Damage, Result};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::geometry::LARGE;
 use crate::pool::layout::{Descriptor, PageKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
+
+/// The blocks that maps own, as they are found: a bit for each block of a run, however many there are.
+#[derive(Debug, Default)]
+pub struct Owned {
+    /// Runs with such a block, by their first page.
+    runs: HashMap<u32, OwnedRun>,
+    account: Account,
+}
+
+#[derive(Debug)]
+struct OwnedRun {
+    pages: u32,
+    class: u8,
+    owned: Box<[u64]>,
+}
 
 impl Alloc {
-    /// Compares the blocks that maps own with the blocks in use. No operation may run.
-    pub fn account<S: Seam>(&self, core: &Core<S>, mut blocks: Vec<(u64, u64)>) -> Result<Account> {
-        let seam = core.memory.seam();
-        let mut account = Account::default();
-        blocks.sort_unstable();
-        let mut end = 0;
-        for &(offset, bytes) in &blocks {
-            if offset < end {
-                let found = format!("a block of {bytes} bytes inside another");
-                account.damage.push(Damage::new(offset, "blocks that do not overlap", found));
-            }
-            end = end.max(offset + bytes);
+    /// Notes that a map owns a block of at least so many bytes, and checks that the block is in use, and
+    /// that nothing else owns it.
+    pub fn own<S: Seam>(&self, core: &Core<S>, owned: &mut Owned, (offset, bytes): (u64, u64)) {
+        match self.try_own(core, &mut owned.runs, offset, bytes) {
+            Ok(bytes) => owned.account.used_bytes += bytes,
+            Err(damage) => owned.account.damage.push(damage),
         }
+    }
+
+    fn try_own<S: Seam>(
+        &self,
+        core: &Core<S>,
+        runs: &mut HashMap<u32, OwnedRun>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<u64, Damage> {
+        let mut slot = self.run_of(core, offset)?;
+        let (head, index) = slot.index(self.geometry, offset)?;
+        let run = slot.run();
+        let owned = runs.entry(head).or_insert_with(|| OwnedRun {
+            pages: run.pages,
+            class: run.class,
+            owned: vec![0; run.used.len()].into(),
+        });
+        let known = self.old_frontier() == 0;
+        if run.block_bytes < bytes || (known && !run.is_used(index)) {
+            return Err(Damage::new(
+                offset,
+                format!("a block in use of {bytes} bytes"),
+                format!("a free one, or one of {}", run.block_bytes),
+            ));
+        }
+        let (word, mask) = bit(index);
+        if owned.owned[word] & mask != 0 {
+            return Err(Damage::new(offset, "a block of one owner", "one of two"));
+        }
+        owned.owned[word] |= mask;
+        Ok(run.block_bytes)
+    }
+
+    /// Compares the blocks that maps own with the blocks in use. No operation may run, and none may have
+    /// run since the first block was noted.
+    pub fn account<S: Seam>(&self, core: &Core<S>, owned: Owned) -> Result<Account> {
+        let seam = core.memory.seam();
+        let Owned { runs: owned, mut account } = owned;
         let known = self.old_frontier() == 0;
         let old_heads = if known {
             BTreeSet::new()
         } else {
             self.check_old_descriptors(core, &mut account.damage)
         };
-        let mut owned = BTreeMap::new();
-        for &(offset, bytes) in &blocks {
-            let found = self.run_of(core, offset).and_then(|mut slot| {
-                let (head, index) = slot.index(self.geometry, offset)?;
-                let run = slot.run();
-                owned.insert(head, (run.pages, run.class));
-                if run.block_bytes < bytes || (known && !run.is_used(index)) {
-                    return Err(Damage::new(
-                        offset,
-                        format!("a block in use of {bytes} bytes"),
-                        format!("a free one, or one of {}", run.block_bytes),
-                    ));
-                }
-                Ok(run.block_bytes)
-            });
-            match found {
-                Ok(bytes) => account.used_bytes += bytes,
-                Err(damage) => account.damage.push(damage),
-            }
-        }
         if !known {
             // All descriptors of a run are durable before its first block is linked. A crash can
             // leave the descriptors of other runs half written.
-            for (page, (pages, class)) in owned {
+            let mut owned: Vec<_> = owned.into_iter().collect();
+            owned.sort_unstable_by_key(|&(page, _)| page);
+            for (page, OwnedRun { pages, class, .. }) in owned {
                 if page < self.old_frontier() && !old_heads.contains(&page) {
                     let offset = self.geometry.descriptor_offset(page);
                     account.damage.push(Damage::new(offset, "a run", "one inside another"));

@@ -40,6 +40,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::bugs;
 use crate::reclaim::threads::thread_number;
+pub use account::Owned;
 use run::{Run, RunGuard, Slot, bit, freed_twice, no_block};
 use space::Space;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
