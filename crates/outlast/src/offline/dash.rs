@@ -1,10 +1,11 @@
 //! The parts of the walks of Dash-EH and Dash-LH that concern a directory's block and one segment.
 
 use super::image::{Hash, LOW48, crc_words, fold16, identity};
+use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, Walk, What};
 use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 const SLOTS: usize = 16;
 const BUCKET_BYTES: u64 = 256;
@@ -161,40 +162,26 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
-        let (key, value) = match map.form {
-            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
-            RecordForm::Bytes => match self.record(place, first, second) {
-                Ok(record) => record,
-                Err(error) => {
-                    map.torn += 1;
-                    map.records += 1;
-                    return Err(error);
-                }
-            },
-        };
         let part = match home {
             Some(bucket) if bucket == own => Part::Home,
             Some(_) => Part::Next,
             None => Part::Overflow,
         };
         let copy = Copy { place, part, first };
-        if let Some((_, more)) = keys.get_mut(&key) {
-            // The block of the key's first copy was claimed. All copies are judged together.
+        let slot = Slot { place, words: [first, second] };
+        if let Some((_, more)) = keys.find(self, map.form, slot) {
+            // The block of the key's first copy is claimed. All copies are judged together.
             more.push(copy);
             return Ok(());
         }
         map.records += 1;
-        self.check_types(map, place, &key, &value);
-        keys.insert(key, (copy, Vec::new()));
-        if map.form == RecordForm::Bytes {
-            self.claim_record(first, Owner::Record)?;
-        }
-        Ok(())
+        keys.add(self, map.form, slot, (copy, Vec::new()));
+        self.check_record(map, slot)
     }
 }
 
 /// The keys of a segment: where each was found first, and where else.
-type Keys = HashMap<Vec<u8>, (Copy, Vec<Copy>)>;
+type Keys = ByKey<(Copy, Vec<Copy>)>;
 
 /// Where in a segment a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The walk of a table of the EA-PHT family: chunks, annexes, and the chains of buckets.
 
 use super::image::{LOW48, crc_words, fold16, identity};
+use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::pool::layout::RecordForm;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
@@ -296,7 +296,7 @@ impl Walk<'_, '_> {
         moves: bool,
     ) -> Result<bool> {
         let Some(first) = table.bucket(index) else { return Ok(false) };
-        let (mut bucket, mut keys) = (first, HashSet::new());
+        let (mut bucket, mut keys) = (first, ByKey::new());
         loop {
             let words = self.image.words(bucket, BUCKET / 8)?;
             if bucket != first {
@@ -345,7 +345,7 @@ impl Walk<'_, '_> {
         place: u64,
         [first, second]: [u64; 2],
         empty: u64,
-        keys: &mut HashSet<Vec<u8>>,
+        keys: &mut ByKey<()>,
     ) -> Result<()> {
         if first == empty {
             return Ok(());
@@ -357,20 +357,12 @@ impl Walk<'_, '_> {
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: table.depth });
         map.records += 1;
-        let (key, value) = match map.form {
-            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
-            RecordForm::Bytes => {
-                self.record(place, first, second).inspect_err(|_| map.torn += 1)?
-            }
-        };
-        self.check_types(map, place, &key, &value);
-        if !keys.insert(key) {
+        let slot = Slot { place, words: [first, second] };
+        if keys.find(self, map.form, slot).is_some() {
             map.duplicates += 1;
             return Err(Damage::new(place, "each key once", "one for the second time").into());
         }
-        if map.form == RecordForm::Bytes {
-            self.claim_record(first, Owner::Record)?;
-        }
-        Ok(())
+        keys.add(self, map.form, slot, ());
+        self.check_record(map, slot)
     }
 }

@@ -1,6 +1,7 @@
 //! The walk of a group hashing table: the list of segments, and their overflow nodes.
 
 use super::image::{LOW48, crc_words, fold16, identity};
+use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
@@ -120,7 +121,7 @@ impl Walk<'_, '_> {
         at: u64,
         chain: u64,
     ) -> Result<()> {
-        let (mut keys, mut seen) = (HashSet::new(), HashSet::new());
+        let (mut keys, mut seen) = (ByKey::new(), HashSet::new());
         self.walk_cells(map, segment, at + HEADER, 2 * segment.group - 8, true, &mut keys)?;
         let (mut link, mut word) = (at + 24, chain);
         loop {
@@ -152,7 +153,7 @@ impl Walk<'_, '_> {
         at: u64,
         count: u64,
         homes: bool,
-        keys: &mut HashSet<Vec<u8>>,
+        keys: &mut ByKey<()>,
     ) -> Result<()> {
         self.region(at, count * 16, What::Bucket { form: map.form });
         let words = self.image.words(at, count * 2)?;
@@ -173,7 +174,7 @@ impl Walk<'_, '_> {
         place: u64,
         [first, second]: [u64; 2],
         home: Option<u64>,
-        keys: &mut HashSet<Vec<u8>>,
+        keys: &mut ByKey<()>,
     ) -> Result<()> {
         if first == segment.empty {
             return Ok(());
@@ -191,20 +192,12 @@ impl Walk<'_, '_> {
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
         map.records += 1;
-        let (key, value) = match map.form {
-            RecordForm::Inline => (first.to_le_bytes().to_vec(), second.to_le_bytes().to_vec()),
-            RecordForm::Bytes => {
-                self.record(place, first, second).inspect_err(|_| map.torn += 1)?
-            }
-        };
-        self.check_types(map, place, &key, &value);
-        if !keys.insert(key) {
+        let slot = Slot { place, words: [first, second] };
+        if keys.find(self, map.form, slot).is_some() {
             map.duplicates += 1;
             return Err(Damage::new(place, "each key once", "one for the second time").into());
         }
-        if map.form == RecordForm::Bytes {
-            self.claim_record(first, Owner::Record)?;
-        }
-        Ok(())
+        keys.add(self, map.form, slot, ());
+        self.check_record(map, slot)
     }
 }

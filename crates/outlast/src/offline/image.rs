@@ -38,7 +38,7 @@ impl<'f> Image<'f> {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
             let (at, buffer) = &mut *self.ahead.borrow_mut();
-            if *at == offset && buffer.len() as u64 == bytes {
+            if *at <= offset && offset + bytes <= *at + buffer.len() as u64 {
                 return;
             }
             *at = offset;

@@ -292,6 +292,8 @@ struct Walk<'f, 'r> {
     hash: Hash,
     runs: Runs,
     report: Report,
+    /// Slots of the map whose records have not been read yet.
+    unread: Vec<record::Slot>,
     /// Called with the bytes of each block in use, when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
 }
@@ -403,6 +405,7 @@ impl Walk<'_, '_> {
                 other => return Err(other),
             }
         }
+        self.read_records(&mut map)?;
         self.report.records += map.records;
         self.report.maps.push(map);
         Ok(())
@@ -462,6 +465,7 @@ fn walk_image<'r>(
         dirty: get(field::DIRTY) != 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: Runs::default(),
+        unread: Vec::new(),
         watch,
         report: Report {
             file_bytes,

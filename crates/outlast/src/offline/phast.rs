@@ -1,6 +1,7 @@
 //! The walk of a PhaST index: the master array and the chain of leaves.
 
 use super::image::{LOW48, crc_words, fold16, identity};
+use super::record::Slot;
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
 use crate::pool::layout::RecordForm;
@@ -180,7 +181,7 @@ impl Walk<'_, '_> {
         let low = match form {
             RecordForm::Inline => low_words[0].to_be_bytes().to_vec(),
             RecordForm::Bytes if low_words == [0, 0] => Vec::new(),
-            RecordForm::Bytes => self.record(at + 80, low_words[0], low_words[1])?.0,
+            RecordForm::Bytes => self.record(Slot { place: at + 80, words: low_words })?.0,
         };
         Ok(Leaf { bits, next: low48 & !1, moving: low48 & 1 == 1, low, low_words })
     }
@@ -239,7 +240,7 @@ impl Walk<'_, '_> {
                 let (key, value) = (first.to_be_bytes().to_vec(), second.to_le_bytes().to_vec());
                 (key, value, self.hash.of(&first.to_le_bytes()))
             }
-            RecordForm::Bytes => match self.record(place, first, second) {
+            RecordForm::Bytes => match self.record(Slot { place, words: [first, second] }) {
                 Ok((key, value)) => (key, value, second),
                 Err(error) => {
                     map.torn += 1;

@@ -2,16 +2,133 @@
 
 use super::image::{LOW48, crc};
 use super::{MapReport, Owner, Walk, What};
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use std::collections::HashMap;
 
 /// Bytes that are read ahead of a record that takes whole pages.
 const LARGE_AHEAD: u64 = 1 << 12;
+/// How many records are read together, in the order in which they lie in the file.
+const UNREAD: usize = 1 << 20;
+/// Records are read in one go if no more than this many bytes lie between them ...
+const GAP: u64 = 1 << 11;
+/// ... and if they take no more than this many bytes.
+const SPAN: u64 = 1 << 16;
+
+/// A slot that links to a record: its offset and its two words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot {
+    pub(super) place: u64,
+    pub(super) words: [u64; 2],
+}
+
+/// Something about each key of a part of a map. The keys of byte strings are read only if they have the
+/// same hash.
+pub(super) struct ByKey<T>(HashMap<u64, Vec<(Slot, T)>>);
+
+impl<T> ByKey<T> {
+    pub(super) fn new() -> Self {
+        ByKey(HashMap::new())
+    }
+
+    /// Finds what was added for the key of a slot.
+    pub(super) fn find(
+        &mut self,
+        walk: &Walk<'_, '_>,
+        form: RecordForm,
+        slot: Slot,
+    ) -> Option<&mut T> {
+        let others = self.0.get_mut(&walk.hash.of_slot(form, slot.words))?;
+        let of = others.iter_mut().find(|(other, _)| walk.have_same_key(form, *other, slot));
+        of.map(|(_, of)| of)
+    }
+
+    /// Adds something for the key of a slot.
+    pub(super) fn add(&mut self, walk: &Walk<'_, '_>, form: RecordForm, slot: Slot, of: T) {
+        self.0.entry(walk.hash.of_slot(form, slot.words)).or_default().push((slot, of));
+    }
+
+    pub(super) fn into_values(self) -> impl Iterator<Item = T> {
+        self.0.into_values().flatten().map(|(_, of)| of)
+    }
+}
 
 impl Walk<'_, '_> {
+    /// Returns whether two slots whose keys have the same hash have the same key.
+    fn have_same_key(&self, form: RecordForm, one: Slot, other: Slot) -> bool {
+        let key = |slot: Slot| self.record(slot).map(|(key, _)| key);
+        one.words[0] == other.words[0]
+            || form == RecordForm::Bytes
+                && matches!((key(one), key(other)), (Ok(one), Ok(other)) if one == other)
+    }
+
+    /// Checks the record of a slot, and claims its block. Byte strings are read later, together with
+    /// others; see [`read_records`](Self::read_records).
+    pub(super) fn check_record(&mut self, map: &mut MapReport, slot: Slot) -> Result<()> {
+        match map.form {
+            RecordForm::Inline => {
+                let [key, value] = slot.words.map(u64::to_le_bytes);
+                self.check_types(map, slot.place, &key, &value);
+            }
+            RecordForm::Bytes => {
+                self.unread.push(slot);
+                if self.unread.len() == UNREAD {
+                    self.read_records(map)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the records that are left to read, and reports what is wrong with them.
+    pub(super) fn read_records(&mut self, map: &mut MapReport) -> Result<()> {
+        let mut unread = std::mem::take(&mut self.unread);
+        unread.sort_unstable_by_key(|slot| slot.words[0] & LOW48);
+        let mut end = 0;
+        for (number, &slot) in unread.iter().enumerate() {
+            if slot.words[0] & LOW48 >= end {
+                end = self.read_together(&unread[number..]);
+            }
+            let checked = match self.record(slot) {
+                Ok((key, value)) => {
+                    self.check_types(map, slot.place, &key, &value);
+                    self.claim_record(slot.words[0], Owner::Record)
+                }
+                Err(error) => {
+                    map.torn += 1;
+                    Err(error)
+                }
+            };
+            match checked {
+                Err(Error::Damaged(damage)) => self.problem(damage),
+                checked => checked?,
+            }
+        }
+        unread.clear();
+        self.unread = unread;
+        Ok(())
+    }
+
+    /// Reads the first of these records ahead, and those that lie close behind it. Returns the end.
+    fn read_together(&self, unread: &[Slot]) -> u64 {
+        let links = unread.iter().map(|slot| slot.words[0]);
+        let start = links.clone().next().map_or(0, |link| link & LOW48);
+        let mut end = start;
+        for link in links {
+            let (next, bytes) = (link & LOW48, bytes_ahead(link));
+            if next > start && (next > end + GAP || next + bytes > start + SPAN) {
+                break;
+            }
+            end = end.max(next + bytes);
+        }
+        self.image.read_ahead(start, end - start);
+        end
+    }
+
     /// Checks a record block and returns its key and its value.
-    pub(super) fn record(&self, place: u64, first: u64, second: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn record(&self, slot: Slot) -> Result<(Vec<u8>, Vec<u8>)> {
+        let Slot { place, words: [first, second] } = slot;
         let offset = first & LOW48;
         let class = (first >> 48) as u8;
         let bad = |expected: &str, found: String| -> Result<(Vec<u8>, Vec<u8>)> {
@@ -20,8 +137,7 @@ impl Walk<'_, '_> {
         if first >> 56 != 0 {
             return bad("a record's link", format!("{first:#x}"));
         }
-        let block = CLASSES.get(usize::from(class)).map_or(LARGE_AHEAD, |&size| u64::from(size));
-        self.image.read_ahead(offset, block);
+        self.image.read_ahead(offset, bytes_ahead(first));
         let head: [u64; 2] = self.image.array(offset)?;
         let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
         if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
@@ -73,6 +189,11 @@ impl Walk<'_, '_> {
         self.region(offset, bytes, What::Record);
         Ok(())
     }
+}
+
+/// Returns how many bytes to read at once for the record that a word links to.
+fn bytes_ahead(link: u64) -> u64 {
+    CLASSES.get((link >> 48) as usize).map_or(LARGE_AHEAD, |&size| u64::from(size))
 }
 
 /// Returns whether bytes can be a value of a type. A type of fixed length takes that many bytes,

@@ -78,6 +78,12 @@ macro_rules! lines {
             Alone,
         ),
         bug(
+            "EA-PHT: that a spare bucket has no owner is not durable after an opening",
+            Seeded::NoFlush(&points::DISOWN),
+            "seam: spare bucket",
+            Alone,
+        ),
+        bug(
             "EA-PHT: two inserts of one key both succeed",
             Seeded::InCode(&index_bugs::INSERT_UNCHECKED),
             "attempt",

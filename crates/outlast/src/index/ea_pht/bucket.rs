@@ -69,13 +69,6 @@ impl<'m> BucketRef<'m> {
         memory.offset_of(self.bucket).raw()
     }
 
-    /// Stores that no chain owns this overflow bucket, and flushes it, without a fence.
-    pub(super) fn disown<S: Seam>(self, memory: &Memory<S>, at: &'static Point) {
-        let owner = self.bucket.lock.word();
-        memory.store(owner, 0, at);
-        memory.flush_words(std::slice::from_ref(owner), at);
-    }
-
     #[inline(always)]
     fn prints(self, seam: &impl Seam) -> [u64; 2] {
         let [low, high] = &self.metadata.prints;
@@ -139,3 +132,14 @@ impl<'m> BucketRef<'m> {
 
 /// All slots of a bucket.
 const ALL: u32 = (1 << SLOTS) - 1;
+
+/// Stores that no chain owns these overflow buckets, and flushes them, without a fence.
+pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: &[u64], at: &'static Point) {
+    for &offset in buckets {
+        if let Ok(bucket) = memory.at(Offset::<Bucket>::new(offset)) {
+            let owner = bucket.lock.word();
+            memory.store(owner, 0, at);
+            memory.flush_words(std::slice::from_ref(owner), at);
+        }
+    }
+}

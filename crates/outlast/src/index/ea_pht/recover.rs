@@ -1,7 +1,7 @@
 //! Opening: builds the metadata of each bucket, and finds the overflow buckets that were handed out
 //! and not linked (3.6).
 
-use super::bucket::BucketRef;
+use super::bucket::{BucketRef, disown};
 use super::layout::{BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
 use super::table::{Area, Table};
 use super::{DAMAGED, MOVED, Missing, Pht, Variant, bugs, points};
@@ -153,22 +153,22 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 
     /// Checks that no chain owns one of these buckets, which none links to. After a crash, a chain may
-    /// have been about to link to one, which is disowned. Otherwise the chain has lost its link, and its
-    /// hashes are returned.
+    /// have been about to link to one, which is disowned, durably. Otherwise the chain has lost its link,
+    /// and its hashes are returned.
     fn check_spare(&self, table: &Table, spare: &[u64]) -> Vec<Missing> {
-        let (memory, at) = (&self.core.memory, &points::DISOWN);
-        let owned = self.owned(table, spare);
+        let memory = &self.core.memory;
         if self.is_after_crash() {
-            if !owned.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
-                owned.iter().for_each(|(bucket, _)| bucket.disown(memory, at));
-                memory.fence(at);
+            if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
+                // Also those that seem to have none: it may have been taken only in the caches.
+                disown(memory, spare, &points::DISOWN);
+                memory.fence(&points::DISOWN);
             }
             return Vec::new();
         }
         if self.is_as_crash_left_it() {
             return Vec::new();
         }
-        let lost = owned.into_iter().map(|(bucket, chain)| {
+        let lost = self.owned(table, spare).into_iter().map(|(bucket, chain)| {
             if let Some(first) = table.bucket(memory, chain) {
                 V::lock(first).store(self.seam(), DAMAGED, Ordering::Relaxed);
             }

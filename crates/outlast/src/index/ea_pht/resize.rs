@@ -22,7 +22,7 @@
 //! | the mark on the old bucket | none on media | before the mark in its lock |
 //! | the root | before the next table is the current one | the same |
 
-use super::bucket::BucketRef;
+use super::bucket::{BucketRef, disown};
 use super::layout::{self, Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
 use super::table::{self, Table};
 use super::{MOVED, Pht, Route, Variant, bugs, points};
@@ -98,15 +98,6 @@ fn write_bucket<S: Seam>(
     }
     to.set_next(seam, next);
     memory.flush(to.bucket, at);
-}
-
-/// Stores that no chain owns these overflow buckets, and flushes them, without a fence.
-fn disown<S: Seam>(memory: &Memory<S>, buckets: &[u64], at: &'static Point) {
-    for &bucket in buckets {
-        if let Ok(bucket) = BucketRef::at(memory, bucket) {
-            bucket.disown(memory, at);
-        }
-    }
 }
 
 /// The result of moving a bucket.
