@@ -10,6 +10,8 @@
 //! the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and takes a
 //! sample of the rest twenty times as large, which takes about ten minutes.
 
+const LOW48: u64 = (1 << 48) - 1;
+
 use outlast::offline::{self, Region, What};
 use outlast::pmem::Alive;
 use outlast::pool::geometry::Geometry;
@@ -89,6 +91,11 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         // A mark may be left there, and means nothing after a crash.
         What::ClevelRoot => (image.word(word_offset) ^ word) & !(1 << 48) != 0,
         What::Context { .. } | What::Level { .. } | What::ReadyLevel => true,
+        // A chain that is lost leaves blocks without a link.
+        What::ChainHead => {
+            let before = image.word(word_offset);
+            image.clean && before & LOW48 > 1 && (before ^ word) << 1 != 0
+        }
         What::ChainNode if index == 0 => true,
         What::ChainNode => image.clean && (image.word(word_offset) ^ word) << 1 != 0,
         // A mark makes the slot void, as a crash does, or means nothing.
@@ -142,7 +149,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Entry | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
             What::ReadyLevel | What::Array => 200,
-            What::LeafHead { .. } | What::PhtLink => 10,
+            What::LeafHead { .. } | What::PhtLink | What::ChainHead => 10,
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };

@@ -171,6 +171,7 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
         | What::LiveSlot { .. }
         | What::ClevelSlot
         | What::ReadyLevel
+        | What::ChainHead
         | What::Array
         | What::Pair { .. } => {}
     }

@@ -44,13 +44,16 @@ struct Level {
     bits: u32,
     /// log2 of the buckets per group.
     group_bits: u32,
+    /// Whether it is the newest level, which is never the one being emptied.
+    newest: bool,
 }
 
 impl Level {
     fn new(word: u64, group_bits: u64) -> Option<Level> {
         let (offset, bits) = (word & LOW48, (word >> 48) as u32);
         let whole = (1..=32).contains(&bits) && offset != 0 && offset.is_multiple_of(64);
-        whole.then_some(Level { offset, bits, group_bits: bits.min(group_bits as u32) })
+        let group_bits = bits.min(group_bits as u32);
+        whole.then_some(Level { offset, bits, group_bits, newest: false })
     }
 
     fn groups(self) -> u64 {
@@ -127,9 +130,10 @@ impl Walk<'_, '_> {
         self.region(context, 16 + 8 * count as u64, What::Context { levels: count });
         let mut records = Vec::new();
         let mut known = HashSet::new();
-        for &word in &block[2..2 + count] {
-            let level =
+        for (number, &word) in block[2..2 + count].iter().enumerate() {
+            let mut level =
                 Level::new(word, group_bits).ok_or_else(|| bad("a level's offset, size", word))?;
+            level.newest = number + 1 == count;
             map.depth = level.bits;
             map.segments += 1;
             self.walk_level(map, level, group_bits as u32, &mut known, &mut records)?;
@@ -202,6 +206,7 @@ impl Walk<'_, '_> {
         let heads = level.offset + LEVEL_HEADER + (64 << level.bits);
         for group in 0..level.groups() {
             let mut place = heads + group * 8;
+            self.region(place, 8, What::ChainHead);
             let mut seen = HashSet::new();
             loop {
                 let link = self.image.word(place)?;
@@ -212,6 +217,10 @@ impl Walk<'_, '_> {
                 }
                 let node = link & LOW48;
                 if node <= 1 {
+                    // Only a level that is being emptied has closed chains.
+                    if node == 1 && level.newest {
+                        self.problem(Damage::new(place, "the end of a chain", "a closed one"));
+                    }
                     break;
                 }
                 let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));

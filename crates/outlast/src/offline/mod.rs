@@ -156,6 +156,7 @@ pub enum What {
     Context { levels: usize },
     Level { bits: u32 },
     ReadyLevel,
+    ChainHead,
     ChainNode,
     ClevelSlot,
     ClevelRecord,

@@ -1,7 +1,7 @@
 //! Verification: checks every level, every slot and every record.
 
 use super::Clevel;
-use super::layout::{LEVEL_HEADER, RecordHead, level_bytes, root, slot, state};
+use super::layout::{LEVEL_HEADER, RecordHead, level_bytes, link, root, slot, state};
 use super::levels::{Guard, Level, tag_of};
 use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
@@ -16,6 +16,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         audit.report(self.verify_ready())?;
+        self.verify_ends(&mut audit)?;
         let mut cursor = Cursor::start();
         while !cursor.is_done() {
             let low = cursor.low;
@@ -49,6 +50,26 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let at = memory.offset_of(word).raw();
                 let expected = "nothing in the level kept ready";
                 return Err(Damage::new(at, expected, format!("{found:#x}")).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no chain of the newest level is closed. Only a level that is being emptied has such
+    /// chains, and an insert would fail.
+    fn verify_ends(&self, audit: &mut Audit<R>) -> Result<()> {
+        let guard = self.guard(true);
+        let level = self.context(&guard)?.newest();
+        for group in 0..level.groups() {
+            let mut end = self.chain_head(level, group);
+            // A chain that cannot be followed is reported with its slots.
+            let nodes = self.nodes(level, group).map(|node| self.node(node?));
+            for node in nodes.map_while(Result::ok) {
+                end = &node.next;
+            }
+            if self.look(end) == link::CLOSED {
+                let at = self.core.memory.offset_of(end).raw();
+                audit.wrong(at, "the end of a chain", "a closed one");
             }
         }
         Ok(())
