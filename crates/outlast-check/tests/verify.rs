@@ -81,6 +81,24 @@ fn the_header_of_a_level_kept_ready_is_checked() {
     }
 }
 
+/// A crash can leave closed chains in a level that is being emptied, and in no other.
+#[test]
+fn a_closed_chain_of_the_newest_level_is_noticed() {
+    for image in small_images(Scheme::Clevel) {
+        let mut noticed = 0;
+        for head in regions(&image, |what| *what == What::ChainHead) {
+            let mut bytes = image.bytes.clone();
+            if image.word(head.offset) == 0 {
+                set_word(&mut bytes, head.offset, 1);
+            }
+            let verdicts = Verdicts::of(&bytes, &ALIVE).unwrap();
+            assert!(verdicts.all_sound() || verdicts.all_damaged(), "{:#x}{verdicts}", head.offset);
+            noticed += u32::from(verdicts.all_damaged());
+        }
+        assert!(noticed >= 3, "one for each map, not {noticed}");
+    }
+}
+
 #[test]
 fn a_changed_bit_of_a_leaf_is_noticed() {
     for image in small_images(Scheme::Phast) {
