@@ -102,14 +102,10 @@ fn a_lost_link_is_noticed() {
         let open = |path: &Path| unsafe { options.open(path) };
         // SAFETY: as above.
         let pool = unsafe { options.create(&path) }.unwrap();
-        let table = MapOptions::new().scheme(scheme).initial_depth(4).chunk_bits(4);
+        let table = MapOptions::new().scheme(scheme).initial_depth(8).chunk_bits(4);
         let map = pool.map_with::<u64, u64>("m", &table).unwrap();
-        let slots = map.stats().unwrap().slots;
-        let mut records = 0;
-        while map.stats().unwrap().slots == slots {
-            assert!(map.insert(&records, &records).unwrap());
-            records += 1;
-        }
+        let records = 2_700;
+        (0..records).for_each(|key| assert!(map.insert(&key, &key).unwrap()));
         drop(map);
         pool.close().unwrap();
 
@@ -117,14 +113,24 @@ fn a_lost_link_is_noticed() {
         let (_, regions) = offline::regions(&sound).unwrap();
         let links = regions.iter().filter(|region| region.what == What::PhtLink);
         let read = |at| Link::unpack(at, word(&sound, at)).unwrap();
-        let link = links.map(|link| link.offset).find(|&at| read(at).offset != 0).unwrap();
+        // Two records or more.
+        let is_empty =
+            |bucket, slot: u64| word(&sound, bucket + 16 * slot) == word(&sound, bucket + 240);
+        let holds_some =
+            |bucket| bucket != 0 && (1..15).filter(|&n| !is_empty(bucket, n)).count() > 1;
+        let link = links.map(|link| link.offset).find(|&at| holds_some(read(at).offset)).unwrap();
         let bucket = read(link).offset;
         let owner = Link::unpack(bucket, word(&sound, bucket)).unwrap();
-        assert_eq!(owner.depth, 4, "{scheme}");
+        assert_eq!(owner.depth, 8, "{scheme}");
 
         let damages = [
             ("a link that is lost", link, Link::default().pack(link), false),
-            ("another owner", bucket, layout::owner(16 - owner.offset / 64, 4).pack(bucket), false),
+            (
+                "another owner",
+                bucket,
+                layout::owner(256 - owner.offset / 64, 8).pack(bucket),
+                false,
+            ),
             ("no owner, as earlier builds made it", bucket, 0, true),
         ];
         for (name, at, now, is_sound) in damages {
@@ -147,6 +153,24 @@ fn a_lost_link_is_noticed() {
             assert!(answers.iter().all(|answer| !matches!(answer, Ok(None))), "{scheme}, {name}");
             let damaged = answers.iter().filter(|a| matches!(a, Err(Error::Damaged(_)))).count();
             assert_eq!(damaged > 0, name.starts_with("a link"), "{scheme}, {name}");
+            let salvaged = map.salvage().filter(Result::is_ok).count() as u64;
+            assert_eq!(salvaged, records, "{scheme}, {name}");
+
+            // It is not forgotten if the process then dies in the middle of its work.
+            let another = (records..).find(|key| map.insert(key, key).is_ok()).unwrap();
+            let left = dir.path().join("left");
+            std::fs::write(&left, std::fs::read(&path).unwrap()).unwrap();
+            drop(map);
+            drop(pool);
+            let walked = offline::walk(&left).unwrap();
+            assert_eq!(walked.problems.is_empty(), is_sound, "{scheme}, {name}: {walked:?}");
+            // SAFETY: as above.
+            let pool = unsafe { options.clone().accept_possibly_torn(true).open(&left) }.unwrap();
+            let found = pool.verify().unwrap();
+            assert_eq!(found.ensure_sound().is_ok(), is_sound, "{scheme}, {name}: {found:?}");
+            let map = pool.map_with::<u64, u64>("m", &table).unwrap();
+            assert_eq!(map.get(&another).unwrap(), Some(another), "{scheme}, {name}");
+            std::fs::remove_file(&left).unwrap();
         }
     }
 }

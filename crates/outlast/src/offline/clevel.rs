@@ -210,12 +210,12 @@ impl Walk<'_, '_> {
             let mut seen = HashSet::new();
             loop {
                 let link = self.image.word(place)?;
-                // Ignores the mark.
-                if link << 1 >> 49 != 0 {
+                let node = link & LOW48;
+                // The mark is of a link to a node.
+                if link << 1 >> 49 != 0 || (link >> 63 != 0 && node <= 1) {
                     let found = format!("{link:#x}");
                     return Err(Damage::new(place, "a link of a chain", found).into());
                 }
-                let node = link & LOW48;
                 if node <= 1 {
                     // Only a level that is being emptied has closed chains.
                     if node == 1 && level.newest {

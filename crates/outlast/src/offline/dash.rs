@@ -169,13 +169,12 @@ impl Walk<'_, '_> {
         };
         let copy = Copy { place, part, first };
         let slot = Slot { place, words: [first, second] };
-        if let Some((_, more)) = keys.find(self, map.form, slot) {
+        if let Some(((copy, _), (_, more))) = keys.add(self, map.form, slot, (copy, Vec::new())) {
             // The block of the key's first copy is claimed. All copies are judged together.
             more.push(copy);
             return Ok(());
         }
         map.records += 1;
-        keys.add(self, map.form, slot, (copy, Vec::new()));
         self.check_record(map, slot)
     }
 }

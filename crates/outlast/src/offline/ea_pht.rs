@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
                 moved.insert(index);
             }
         }
-        self.check_spare(map, &table, &moved)?;
+        self.check_spare(map, &table, &empties, Some(&moved))?;
         if moves {
             let table = self.read_table(map, next, next_depth)?;
             map.depth = next_depth;
@@ -150,20 +150,25 @@ impl Walk<'_, '_> {
                 let walked = self.walk_chain(map, &table, index, &empties, false);
                 self.or_problem(map, walked)?;
             }
-            self.check_spare(map, &table, &HashSet::new())?;
+            self.check_spare(map, &table, &empties, None)?;
         }
         Ok(())
     }
 
-    /// Checks that a clean pool has no overflow bucket whose owner does not link to it, apart from the
-    /// chains whose records were moved.
+    /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` are the chains
+    /// whose records were moved from this table; a table that is being filled has none.
+    ///
+    /// As a crash left the pool, the owner may only have been about to link to the bucket, which then
+    /// holds one record, or is a copy in a table that was being filled.
     fn check_spare(
         &mut self,
         map: &mut MapReport,
         table: &Table,
-        moved: &HashSet<u64>,
+        empties: &[u64; 2],
+        moved: Option<&HashSet<u64>>,
     ) -> Result<()> {
-        if !self.report.free_state || !map.whole {
+        let is_left_by_crash = !self.report.free_state;
+        if !map.whole || is_left_by_crash && moved.is_none() {
             return Ok(());
         }
         for &(first, used) in &table.areas {
@@ -172,7 +177,12 @@ impl Walk<'_, '_> {
                     continue;
                 }
                 let owner = table.owner(bucket, self.image.word(bucket)?);
-                if let Some(chain) = owner.filter(|chain| !moved.contains(chain)) {
+                let owner = owner.filter(|chain| moved.is_none_or(|moved| !moved.contains(chain)));
+                let Some(chain) = owner else { continue };
+                let words = self.image.words(bucket, BUCKET / 8)?;
+                let empty = empties[(table.low(chain) >> 63) as usize];
+                let records = words[2..].chunks(2).filter(|slot| slot[0] != empty).count();
+                if !is_left_by_crash || records > 1 {
                     let expected = format!("a link from chain {chain}, which owns this bucket");
                     map.whole = false;
                     self.problem(Damage::new(bucket, expected, "none"));
@@ -358,11 +368,10 @@ impl Walk<'_, '_> {
         self.region(place, 16, What::LiveSlot { form: map.form, depth: table.depth });
         map.records += 1;
         let slot = Slot { place, words: [first, second] };
-        if keys.find(self, map.form, slot).is_some() {
+        if keys.add(self, map.form, slot, ()).is_some() {
             map.duplicates += 1;
             return Err(Damage::new(place, "each key once", "one for the second time").into());
         }
-        keys.add(self, map.form, slot, ());
         self.check_record(map, slot)
     }
 }

@@ -193,11 +193,10 @@ impl Walk<'_, '_> {
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
         map.records += 1;
         let slot = Slot { place, words: [first, second] };
-        if keys.find(self, map.form, slot).is_some() {
+        if keys.add(self, map.form, slot, ()).is_some() {
             map.duplicates += 1;
             return Err(Damage::new(place, "each key once", "one for the second time").into());
         }
-        keys.add(self, map.form, slot, ());
         self.check_record(map, slot)
     }
 }

@@ -6,6 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Bytes that are read ahead of a record that takes whole pages.
 const LARGE_AHEAD: u64 = 1 << 12;
@@ -25,42 +26,72 @@ pub(super) struct Slot {
 
 /// Something about each key of a part of a map. The keys of byte strings are read only if they have the
 /// same hash.
-pub(super) struct ByKey<T>(HashMap<u64, Vec<(Slot, T)>>);
+pub(super) struct ByKey<T>(HashMap<u64, OfHash<T>>);
+
+enum OfHash<T> {
+    One(Slot, T),
+    More(HashMap<Key, T>),
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Whole(Vec<u8>),
+    /// The first word of a slot: an inline key, or the link to a record that cannot be read.
+    First(u64),
+}
 
 impl<T> ByKey<T> {
     pub(super) fn new() -> Self {
         ByKey(HashMap::new())
     }
 
-    /// Finds what was added for the key of a slot.
-    pub(super) fn find(
+    /// Adds something for the key of a slot. Returns it if there is something for this key already, with
+    /// that.
+    pub(super) fn add(
         &mut self,
         walk: &Walk<'_, '_>,
         form: RecordForm,
         slot: Slot,
-    ) -> Option<&mut T> {
-        let others = self.0.get_mut(&walk.hash.of_slot(form, slot.words))?;
-        let of = others.iter_mut().find(|(other, _)| walk.have_same_key(form, *other, slot));
-        of.map(|(_, of)| of)
-    }
-
-    /// Adds something for the key of a slot.
-    pub(super) fn add(&mut self, walk: &Walk<'_, '_>, form: RecordForm, slot: Slot, of: T) {
-        self.0.entry(walk.hash.of_slot(form, slot.words)).or_default().push((slot, of));
+        of: T,
+    ) -> Option<(T, &mut T)> {
+        let of_hash = match self.0.entry(walk.hash.of_slot(form, slot.words)) {
+            Entry::Vacant(entry) => {
+                entry.insert(OfHash::One(slot, of));
+                return None;
+            }
+            Entry::Occupied(entry) => entry.into_mut(),
+        };
+        if let OfHash::One(..) = of_hash
+            && let OfHash::One(first, of) = std::mem::replace(of_hash, OfHash::More(HashMap::new()))
+        {
+            *of_hash = OfHash::More(HashMap::from([(walk.key(form, first), of)]));
+        }
+        let OfHash::More(by_key) = of_hash else { unreachable!("replaced above") };
+        match by_key.entry(walk.key(form, slot)) {
+            Entry::Vacant(entry) => {
+                entry.insert(of);
+                None
+            }
+            Entry::Occupied(entry) => Some((of, entry.into_mut())),
+        }
     }
 
     pub(super) fn into_values(self) -> impl Iterator<Item = T> {
-        self.0.into_values().flatten().map(|(_, of)| of)
+        self.0.into_values().flat_map(|of_hash| match of_hash {
+            OfHash::One(_, of) => vec![of],
+            OfHash::More(by_key) => by_key.into_values().collect(),
+        })
     }
 }
 
 impl Walk<'_, '_> {
-    /// Returns whether two slots whose keys have the same hash have the same key.
-    fn have_same_key(&self, form: RecordForm, one: Slot, other: Slot) -> bool {
-        let key = |slot: Slot| self.record(slot).map(|(key, _)| key);
-        one.words[0] == other.words[0]
-            || form == RecordForm::Bytes
-                && matches!((key(one), key(other)), (Ok(one), Ok(other)) if one == other)
+    fn key(&self, form: RecordForm, slot: Slot) -> Key {
+        match form {
+            RecordForm::Inline => Key::First(slot.words[0]),
+            RecordForm::Bytes => {
+                self.record(slot).map_or(Key::First(slot.words[0]), |(key, _)| Key::Whole(key))
+            }
+        }
     }
 
     /// Checks the record of a slot, and claims its block. Byte strings are read later, together with

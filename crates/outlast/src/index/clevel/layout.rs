@@ -299,9 +299,9 @@ pub mod link {
     pub fn offset(word: u64) -> u64 {
         word & OFFSET
     }
-    /// Returns whether the word can be a link.
+    /// Returns whether the word can be a link. Only a link to a node can be pending.
     pub fn is_known(word: u64) -> bool {
-        word & !(OFFSET | PENDING) == 0
+        word & !(OFFSET | PENDING) == 0 && (word & PENDING == 0 || is_node(word))
     }
     /// Returns whether the word names a node.
     pub fn is_node(word: u64) -> bool {

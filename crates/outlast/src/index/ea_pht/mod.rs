@@ -43,8 +43,8 @@
 //!    as moved, and in the new one from then on.
 //! 5. What readers can see is durable.
 //! 6. An overflow bucket names the chain that links to it (its *owner*). A bucket that none links to has
-//!    no owner, except during the change that is about to link to it, and after a crash. So in a clean
-//!    pool, an owner without a link to its bucket shows a link that was lost, with 8-byte records.
+//!    no owner, except while a change is about to link to it: then it holds one record, or it is a copy
+//!    that a move makes. Otherwise the owner has lost its link, with the records behind it.
 //!
 //! # Commit points
 //!
@@ -125,7 +125,7 @@
 //! without its key is not a record, and a table that the root does not lead to is not in use.
 //! Buckets that were handed out and not linked are handed out first from then on. Stores of a dead
 //! process may still be in the caches, so opening flushes what it reads. It takes the owners from
-//! buckets that no chain links to.
+//! buckets that no chain links to, unless an owner has lost its link (invariant 6).
 //!
 //! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
 //! table with such a bucket does not grow; it gets annexes.

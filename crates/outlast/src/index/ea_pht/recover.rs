@@ -139,7 +139,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         if missing.is_empty() {
             // Skipped if a chain could not be followed: it may link to any of these buckets.
             let mut spare = handed.spare();
-            missing = self.check_spare(table, &spare);
+            missing = self.check_spare(table, &spare, before.is_some());
             if !missing.is_empty() {
                 return missing;
             }
@@ -152,12 +152,13 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// Checks that no chain owns one of these buckets, which none links to. After a crash, a chain may
-    /// have been about to link to one, which is disowned, durably. Otherwise the chain has lost its link,
-    /// and its hashes are returned.
-    fn check_spare(&self, table: &Table, spare: &[u64]) -> Vec<Missing> {
-        let memory = &self.core.memory;
-        if self.is_after_crash() {
+    /// Checks that no chain has lost its link to one of these buckets, which none links to. After a crash,
+    /// takes their owners from them, durably. Returns the hashes of chains that have lost a link.
+    /// `is_filled` says whether another table is being moved to this one.
+    fn check_spare(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<Missing> {
+        let (memory, seam) = (&self.core.memory, self.seam());
+        let lost = self.lost(table, spare, is_filled);
+        if lost.is_empty() && self.is_after_crash() {
             if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
                 // Also those that seem to have none: it may have been taken only in the caches.
                 disown(memory, spare, &points::DISOWN);
@@ -165,29 +166,40 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
             return Vec::new();
         }
-        if self.is_as_crash_left_it() {
-            return Vec::new();
-        }
-        let lost = self.owned(table, spare).into_iter().map(|(bucket, chain)| {
+        let missing = lost.iter().map(|&(bucket, chain)| {
             if let Some(first) = table.bucket(memory, chain) {
-                V::lock(first).store(self.seam(), DAMAGED, Ordering::Relaxed);
+                V::lock(first).store(seam, DAMAGED, Ordering::Relaxed);
             }
             let segment = table.segment(chain);
-            (segment.low, segment.high(), lost_link(bucket.offset(memory), chain))
+            (segment.low, segment.high(), lost_link(bucket, chain))
         });
-        lost.collect()
+        let missing = missing.collect();
+        for (bucket, chain) in lost {
+            seam.lock(&table.lost).entry(chain).or_default().push(bucket);
+        }
+        missing
     }
 
-    /// Returns those of these buckets, which no chain links to, that a chain owns, with the chain. A
-    /// chain whose records were moved keeps its buckets until the table is retired.
-    pub(super) fn owned<'m>(&'m self, table: &Table, spare: &[u64]) -> Vec<(BucketRef<'m>, u64)> {
+    /// Returns those of these buckets, which no chain links to, whose chain has lost the link, with the
+    /// chain. A chain whose records were moved keeps its buckets until the table is retired.
+    ///
+    /// As a crash left the pool, the chain may only have been about to link to the bucket. But then the
+    /// bucket holds one record, unless it is a copy in a table that was being filled.
+    pub(super) fn lost(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<(u64, u64)> {
         let memory = &self.core.memory;
-        let owned = spare.iter().filter_map(|&offset| {
+        let is_left_by_crash = self.core.alloc().old_frontier() != 0;
+        if is_left_by_crash && is_filled {
+            return Vec::new();
+        }
+        let lost = spare.iter().filter_map(|&offset| {
             let bucket = BucketRef::at(memory, offset).ok()?;
             let chain = table.owner(memory, bucket)?;
-            (!self.is_moved(table, chain)).then_some((bucket, chain))
+            let empty = self.empty(table.segment(chain).low);
+            let firsts = bucket.bucket.slots.iter().map(|slot| slot.read(memory).first);
+            let is_lost = !is_left_by_crash || firsts.filter(|&first| first != empty).count() > 1;
+            (is_lost && !self.is_moved(table, chain)).then_some((offset, chain))
         });
-        owned.collect()
+        lost.collect()
     }
 
     /// Returns the hashes of the chunks that cannot be read.
@@ -208,11 +220,6 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Returns whether stores of an earlier process may still be only in the caches.
     fn is_after_crash(&self) -> bool {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
-    }
-
-    /// Returns whether the pool is open read-only, and is as a crash left it.
-    pub(super) fn is_as_crash_left_it(&self) -> bool {
-        self.core.alloc().old_frontier() != 0 && self.core.options().read_only
     }
 
     /// Returns whether a bucket of a table that opening has read is moved.

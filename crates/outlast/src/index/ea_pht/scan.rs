@@ -177,6 +177,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn salvage_chain(&self, route: Route<'_>, found: &mut Collector<'_, R>) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let (mut bucket, mut keys, mut seen) = (route.bucket, HashSet::new(), HashSet::new());
+        let lost = self.seam().lock(&route.table.lost).get(&route.index).cloned();
+        let mut lost = lost.unwrap_or_default();
         loop {
             for (slot, place) in bucket.bucket.slots.iter().enumerate() {
                 match self.record_in(route.table, route.index, bucket, slot) {
@@ -195,7 +197,11 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             });
             match next {
                 Ok(Some(next)) => bucket = next,
-                Ok(None) => return Ok(()),
+                // Then come the buckets that it has lost.
+                Ok(None) => match lost.pop() {
+                    Some(next) => bucket = BucketRef::at(memory, next)?,
+                    None => return Ok(()),
+                },
                 Err(damage) => return found.step_over(damage),
             }
         }
@@ -280,11 +286,12 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
         }
         // If a chain could not be followed, its buckets are not known. In EA-PHT and -H, no chain of the
         // next table is followed.
-        if audit.verified.damage.is_empty() && !self.is_as_crash_left_it() {
-            for (table, handed) in handed.into_iter().take(if V::GOES_ON { 2 } else { 1 }) {
-                let lost = self.owned(table, &handed.spare()).into_iter();
-                let lost = lost.map(|(b, chain)| lost_link(b.offset(&self.core.memory), chain));
-                audit.verified.damage.extend(lost);
+        if audit.verified.damage.is_empty() {
+            let tables = handed.into_iter().take(if V::GOES_ON { 2 } else { 1 });
+            for (number, (table, handed)) in tables.enumerate() {
+                for (bucket, chain) in self.lost(table, &handed.spare(), number > 0) {
+                    audit.damaged(lost_link(bucket, chain));
+                }
             }
         }
         Ok(audit.finish(&self.core))

@@ -9,7 +9,7 @@ use crate::index::kit::media::{check_block, check_identity};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::pmem::{Memory, Offset, Point, Seam, Shared, SharedWord, Word};
 use crate::pool::core::Core;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 
@@ -62,6 +62,8 @@ pub(crate) struct Table {
     /// The chunks, 0 for one that cannot be read.
     pub(super) chunks: Box<[u64]>,
     pub(super) overflow: Mutex<Overflow>,
+    /// Overflow buckets whose chain has lost its link to them, as opening has found, by chain.
+    pub(super) lost: Mutex<HashMap<u64, Vec<u64>>>,
     /// Held while an annex is added.
     extending: Mutex<()>,
     /// The number of chains that have overflow buckets.
@@ -95,6 +97,7 @@ impl Table {
             chunk_bits,
             chunks,
             overflow: Mutex::new(Overflow { areas, ..Overflow::default() }),
+            lost: Mutex::default(),
             extending: Mutex::default(),
             chains: SharedWord::default(),
             linked: SharedWord::default(),

@@ -9,10 +9,24 @@ use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 
 /// How many records are read together. Records of one map lie anywhere in the file, and in the order of
 /// their slots, each would be a cache miss, and a page of the file that is mapped for it alone.
 const UNREAD: usize = 1 << 18;
+/// How much damage is reported at most.
+const DAMAGES: usize = 10_000;
+/// How many characters of a key or value are reported at most.
+const SHOWN: usize = 200;
+
+fn shown(of: &impl fmt::Debug) -> String {
+    let mut text = format!("{of:?}");
+    if text.len() > SHOWN {
+        text.truncate(text.floor_char_boundary(SHOWN));
+        text.push_str("...");
+    }
+    text
+}
 
 /// A check in progress. It reports what it cannot read and goes on with the rest.
 pub(crate) struct Audit<R: Record> {
@@ -44,9 +58,17 @@ impl<R: Record> Audit<R> {
         self.slots.clear();
     }
 
+    /// Reports damage.
+    pub(crate) fn damaged(&mut self, damage: Damage) {
+        // Enough to see what is wrong. A hostile file can have damage in every slot.
+        if self.verified.damage.len() < DAMAGES {
+            self.verified.damage.push(damage);
+        }
+    }
+
     /// Reports damage at an offset.
     pub(crate) fn wrong(&mut self, at: u64, expected: &str, found: impl Into<String>) {
-        self.verified.damage.push(Damage::new(at, expected, found));
+        self.damaged(Damage::new(at, expected, found));
     }
 
     /// Reports damage and goes on without the result. Other errors end the check.
@@ -54,7 +76,7 @@ impl<R: Record> Audit<R> {
         match result {
             Ok(found) => Ok(Some(found)),
             Err(Error::Damaged(damage)) => {
-                self.verified.damage.push(damage);
+                self.damaged(damage);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -88,13 +110,13 @@ impl<R: Record> Audit<R> {
         value: impl FnOnce() -> Result<R::Owned, Damage>,
     ) {
         if !self.schemas.allows_key(R::key_of(key)) {
-            self.wrong(at, "a key of the map's type", format!("{key:?}"));
+            self.wrong(at, "a key of the map's type", shown(key));
         }
         if self.schemas.checks_values() {
             match value() {
                 Ok(value) if self.schemas.allows_value(R::value_of(&value)) => {}
-                Ok(value) => self.wrong(at, "a value of the map's type", format!("{value:?}")),
-                Err(damage) => self.verified.damage.push(damage),
+                Ok(value) => self.wrong(at, "a value of the map's type", shown(&value)),
+                Err(damage) => self.damaged(damage),
             }
         }
     }
@@ -105,8 +127,8 @@ impl<R: Record> Audit<R> {
             Entry::Vacant(entry) => _ = entry.insert(at),
             Entry::Occupied(entry) => {
                 self.verified.duplicated += 1;
-                let found =
-                    format!("key {:?} a second time, also at {:#x}", entry.key(), entry.get());
+                let (key, other) = (shown(entry.key()), entry.get());
+                let found = format!("key {key} a second time, also at {other:#x}");
                 self.wrong(at, "each key once", found);
             }
         }
@@ -190,7 +212,7 @@ impl<R: Record> Audit<R> {
             }
             Err(damage) => {
                 self.verified.torn += 1;
-                self.verified.damage.push(damage);
+                self.damaged(damage);
                 None
             }
         }
