@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
                 moved.insert(index);
             }
         }
-        self.check_spare(map, &table, &empties, Some(&moved))?;
+        self.check_spare(map, &table, Some(&moved))?;
         if moves {
             let table = self.read_table(map, next, next_depth)?;
             map.depth = next_depth;
@@ -150,7 +150,7 @@ impl Walk<'_, '_> {
                 let walked = self.walk_chain(map, &table, index, &empties, false);
                 self.or_problem(map, walked)?;
             }
-            self.check_spare(map, &table, &empties, None)?;
+            self.check_spare(map, &table, None)?;
         }
         Ok(())
     }
@@ -158,13 +158,12 @@ impl Walk<'_, '_> {
     /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` are the chains
     /// whose records were moved from this table; a table that is being filled has none.
     ///
-    /// As a crash left the pool, the owner may only have been about to link to the bucket, which then
-    /// holds one record, or is a copy in a table that was being filled.
+    /// In a table that was being filled when the pool crashed, such buckets can be copies that no chain
+    /// has linked to yet.
     fn check_spare(
         &mut self,
         map: &mut MapReport,
         table: &Table,
-        empties: &[u64; 2],
         moved: Option<&HashSet<u64>>,
     ) -> Result<()> {
         let is_left_by_crash = !self.report.free_state;
@@ -179,14 +178,9 @@ impl Walk<'_, '_> {
                 let owner = table.owner(bucket, self.image.word(bucket)?);
                 let owner = owner.filter(|chain| moved.is_none_or(|moved| !moved.contains(chain)));
                 let Some(chain) = owner else { continue };
-                let words = self.image.words(bucket, BUCKET / 8)?;
-                let empty = empties[(table.low(chain) >> 63) as usize];
-                let records = words[2..].chunks(2).filter(|slot| slot[0] != empty).count();
-                if !is_left_by_crash || records > 1 {
-                    let expected = format!("a link from chain {chain}, which owns this bucket");
-                    map.whole = false;
-                    self.problem(Damage::new(bucket, expected, "none"));
-                }
+                let expected = format!("a link from chain {chain}, which owns this bucket");
+                map.whole = false;
+                self.problem(Damage::new(bucket, expected, "none"));
             }
         }
         Ok(())

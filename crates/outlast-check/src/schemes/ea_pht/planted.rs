@@ -72,15 +72,15 @@ macro_rules! lines {
             Alone,
         ),
         bug(
-            "EA-PHT: a spare bucket keeps the owner that a crash kept from linking to it",
-            Seeded::InCode(&own_bugs::OWNER_KEPT),
-            "check_spare",
+            "EA-PHT: that a bucket has no owner is not durable when it is handed out",
+            Seeded::NoFlush(&points::DISOWN),
+            "seam: no owner",
             Alone,
         ),
         bug(
-            "EA-PHT: that a spare bucket has no owner is not durable after an opening",
-            Seeded::NoFlush(&points::DISOWN),
-            "seam: spare bucket",
+            "EA-PHT: a bucket has an owner before the link to it is durable",
+            Seeded::InCode(&own_bugs::OWNED_EARLY),
+            "insert_overflow",
             Alone,
         ),
         bug(
@@ -127,6 +127,12 @@ pub(super) const PARALLEL: &[Line] = lines!(
         "EA-PHT-HPR: a section is resized twice",
         Seeded::InCode(&own_bugs::MOVED_TWICE),
         "move_bucket",
+        Alone,
+    ),
+    bug(
+        "EA-PHT-HPR: after a crash, a copy that no chain links to keeps its owner",
+        Seeded::InCode(&own_bugs::OWNER_KEPT),
+        "check_spare",
         Alone,
     ),
     bug(

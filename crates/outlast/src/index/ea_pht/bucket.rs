@@ -1,6 +1,7 @@
 //! Buckets and their metadata.
 
-use super::layout::{Bucket, LINES, SLOTS};
+use super::layout::{Bucket, LINES, Link, SLOTS};
+use super::points;
 use crate::error::{Damage, Result};
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
@@ -134,12 +135,21 @@ impl<'m> BucketRef<'m> {
 const ALL: u32 = (1 << SLOTS) - 1;
 
 /// Stores that no chain owns these overflow buckets, and flushes them, without a fence.
-pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: &[u64], at: &'static Point) {
-    for &offset in buckets {
+pub(super) fn disown<S: Seam>(
+    memory: &Memory<S>,
+    buckets: impl IntoIterator<Item = u64>,
+    at: &'static Point,
+) {
+    for offset in buckets {
         if let Ok(bucket) = memory.at(Offset::<Bucket>::new(offset)) {
             let owner = bucket.lock.word();
             memory.store(owner, 0, at);
             memory.flush_words(std::slice::from_ref(owner), at);
         }
     }
+}
+
+/// Stores which chain owns an overflow bucket. The link to the bucket is durable.
+pub(super) fn own<S: Seam>(memory: &Memory<S>, bucket: BucketRef<'_>, owner: Link) {
+    owner.store(memory, bucket.bucket.lock.word(), &points::OWNER);
 }

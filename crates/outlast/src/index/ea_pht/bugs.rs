@@ -12,7 +12,9 @@ crate::seeded_bugs! {
     CLOSED_ASKED_AGAIN = "ClosedAskedAgain";
     /// A bucket is given back before its counter is durable.
     GIVEN_BACK_UNCOUNTED = "GivenBackUncounted";
-    /// After a crash, a spare bucket keeps the owner that was about to link to it.
+    /// A bucket has an owner before the link to it is durable.
+    OWNED_EARLY = "OwnedEarly";
+    /// After a crash, a copy that no chain links to keeps its owner.
     OWNER_KEPT = "OwnerKept";
     /// A change moves a bucket of a table whose resize has ended meanwhile.
     MOVED_LATE = "MovedLate";

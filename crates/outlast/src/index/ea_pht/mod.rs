@@ -42,9 +42,9 @@
 //! 4. While HPR moves a table, a bucket's records are in the old table until the bucket is marked
 //!    as moved, and in the new one from then on.
 //! 5. What readers can see is durable.
-//! 6. An overflow bucket names the chain that links to it (its *owner*). A bucket that none links to has
-//!    no owner, except while a change is about to link to it: then it holds one record, or it is a copy
-//!    that a move makes. Otherwise the owner has lost its link, with the records behind it.
+//! 6. An overflow bucket names the chain that links to it (its *owner*), once the link is durable. So an
+//!    owner whose chain does not link to the bucket has lost the link, with the records behind it. Only
+//!    the copies that a move makes have their owner before.
 //!
 //! # Commit points
 //!
@@ -54,7 +54,7 @@
 //! |---|---|---|---|
 //! | insert, inline | slot: empty, value, key (commit) | 1, 1 | an empty slot, or the record |
 //! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
-//! | overflow insert | counter; bucket whole; fence; link (commit) | 6, 2 (+ the record's) | a bucket that was handed out and is not linked; opening finds it |
+//! | overflow insert | counter; bucket whole; fence; link (commit); owner | 6, 2 (+ the record's) | a bucket that was handed out and is not linked; opening finds it |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
@@ -66,8 +66,8 @@
 //! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
 //! to a line become durable in order, so one line and one fence are enough. An overflow insert
 //! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
-//! lines of the bucket. A bucket that a move has reserved and does not need costs a line, too: it may
-//! hold the owner of an earlier table.
+//! lines of the bucket. For every 16 overflow buckets there are 16 lines and a fence more: they may hold
+//! owners of an earlier table, which are taken before the first of them is handed out.
 //!
 //! # Concurrency
 //!
@@ -124,8 +124,8 @@
 //! fingerprints. A crash can leave sixteen states (3.6.1). Most of them need no repair: a value
 //! without its key is not a record, and a table that the root does not lead to is not in use.
 //! Buckets that were handed out and not linked are handed out first from then on. Stores of a dead
-//! process may still be in the caches, so opening flushes what it reads. It takes the owners from
-//! buckets that no chain links to, unless an owner has lost its link (invariant 6).
+//! process may still be in the caches, so opening flushes what it reads. Then it gives an owner to
+//! linked buckets that have none, and takes it from copies that no chain links to (invariant 6).
 //!
 //! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
 //! table with such a bucket does not grow; it gets annexes.

@@ -1,6 +1,6 @@
 //! Lookups and changes of one key.
 
-use super::bucket::BucketRef;
+use super::bucket::{BucketRef, own};
 use super::table::Table;
 use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, layout, points};
 use crate::error::{Damage, Result};
@@ -262,16 +262,21 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (memory, at) = (&self.core.memory, &points::NODE_COMMIT);
         let Some(offset) = route.table.take(&self.core)? else { return Ok(false) };
         let new = BucketRef::at(memory, offset)?;
-        let owner = Some(layout::owner(route.index, route.table.depth));
-        self.write_bucket(new, owner, &[(words, hash)], self.empty(hash), 0, &points::NODE_NEW);
+        self.write_bucket(new, None, &[(words, hash)], self.empty(hash), 0, &points::NODE_NEW);
         memory.fence(&points::NODE_NEW);
         let (mut last, mut length) = (route.bucket, 0);
         for bucket in self.chain(route.bucket) {
             (last, length) = (bucket?, length + 1);
         }
+        let owner = layout::owner(route.index, route.table.depth);
+        if self.seeded(&bugs::OWNED_EARLY) {
+            own(memory, new, owner);
+        }
         self.link(last, offset, at);
         memory.flush_words(std::slice::from_ref(&last.bucket.next), at);
         memory.fence(at);
+        // After the fence: an owner says that the link was durable.
+        own(memory, new, owner);
         last.set_next(self.seam(), offset);
         if length == 1 {
             route.table.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);

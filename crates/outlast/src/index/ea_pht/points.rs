@@ -18,12 +18,18 @@ mod common {
         /// A map's first table. It is fenced together with the root's fixed words, before the root's
         /// commit word.
         CREATE = "create: table": store, flush;
+        /// Overflow buckets that are about to be handed out have no owner. Opening after a crash says the
+        /// same of those in a table that was being filled, if no chain links to them.
+        DISOWN = "overflow: no owner": store, flush, fence;
         /// The number of overflow buckets that were handed out. Fenced with the bucket.
         COUNTER = "overflow: counter": store, flush;
         /// An overflow bucket with its first record.
         NODE_NEW = "overflow: new bucket": store, flush, fence;
         /// The link to an overflow bucket.
         NODE_COMMIT = "overflow: link": store, flush, fence;
+        /// The owner of an overflow bucket, once the link to it is durable. It needs no flush: opening
+        /// after a crash stores it again.
+        OWNER = "overflow: owner": volatile;
         /// A new annex.
         ANNEX_NEW = "annex: new": store, flush, fence;
         /// The link to a new annex.
@@ -38,8 +44,6 @@ mod common {
         /// Opening after a crash: all buckets, before any operation uses them. If an earlier process
         /// died between a store and its flush, the store is still in the processor's caches.
         OPENING = "opening: buckets": flush, fence;
-        /// Opening after a crash: overflow buckets that no chain links to have no owner from then on.
-        DISOWN = "opening: spare bucket": store, flush, fence;
     }
 }
 

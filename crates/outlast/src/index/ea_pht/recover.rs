@@ -1,8 +1,8 @@
 //! Opening: builds the metadata of each bucket, and finds the overflow buckets that were handed out
 //! and not linked (3.6).
 
-use super::bucket::{BucketRef, disown};
-use super::layout::{BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
+use super::bucket::{BucketRef, disown, own};
+use super::layout::{self, BUCKET_BYTES, Link, MOVED as MOVED_ON_MEDIA};
 use super::table::{Area, Table};
 use super::{DAMAGED, MOVED, Missing, Pht, Variant, bugs, points};
 use crate::error::Damage;
@@ -25,6 +25,8 @@ pub(super) struct Handed {
     areas: Vec<(Area, u64)>,
     /// The overflow buckets that a chain links to.
     linked: Mutex<HashSet<u64>>,
+    /// After a crash, those that a chain links to and that have no owner, with the chain.
+    unowned: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Handed {
@@ -35,7 +37,7 @@ impl Handed {
             with_used.push((area, area.used(&core.memory)?));
         }
         with_used.sort_unstable_by_key(|(area, _)| area.first);
-        Ok(Handed { areas: with_used, linked: Mutex::default() })
+        Ok(Handed { areas: with_used, linked: Mutex::default(), unowned: Mutex::default() })
     }
 
     /// Returns whether this is the offset of a bucket that was handed out.
@@ -135,6 +137,12 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 self.core.memory.fence(&points::OPENING);
             }
         });
+        // Now their links are durable.
+        for (offset, chain) in self.seam().lock(&handed.unowned).drain(..) {
+            if let Ok(bucket) = BucketRef::at(&self.core.memory, offset) {
+                own(&self.core.memory, bucket, layout::owner(chain, table.depth));
+            }
+        }
         let mut missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
         if missing.is_empty() {
             // Skipped if a chain could not be followed: it may link to any of these buckets.
@@ -152,16 +160,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// Checks that no chain has lost its link to one of these buckets, which none links to. After a crash,
-    /// takes their owners from them, durably. Returns the hashes of chains that have lost a link.
-    /// `is_filled` says whether another table is being moved to this one.
+    /// Checks that no chain has lost its link to one of these buckets, which none links to. Returns the
+    /// hashes of chains that have. If there are none, then after a crash, these buckets have no owner from
+    /// now on, durably. `is_filled` says whether another table is being moved to this one.
     fn check_spare(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<Missing> {
         let (memory, seam) = (&self.core.memory, self.seam());
         let lost = self.lost(table, spare, is_filled);
         if lost.is_empty() && self.is_after_crash() {
             if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
-                // Also those that seem to have none: it may have been taken only in the caches.
-                disown(memory, spare, &points::DISOWN);
+                // Copies may have one. Of the others, it may be missing only in the caches.
+                disown(memory, spare.iter().copied(), &points::DISOWN);
                 memory.fence(&points::DISOWN);
             }
             return Vec::new();
@@ -183,21 +191,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Returns those of these buckets, which no chain links to, whose chain has lost the link, with the
     /// chain. A chain whose records were moved keeps its buckets until the table is retired.
     ///
-    /// As a crash left the pool, the chain may only have been about to link to the bucket. But then the
-    /// bucket holds one record, unless it is a copy in a table that was being filled.
+    /// In a table that was being filled when the pool crashed, they can be copies that no chain has
+    /// linked to yet.
     pub(super) fn lost(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<(u64, u64)> {
         let memory = &self.core.memory;
-        let is_left_by_crash = self.core.alloc().old_frontier() != 0;
-        if is_left_by_crash && is_filled {
+        if is_filled && self.core.alloc().old_frontier() != 0 {
             return Vec::new();
         }
         let lost = spare.iter().filter_map(|&offset| {
-            let bucket = BucketRef::at(memory, offset).ok()?;
-            let chain = table.owner(memory, bucket)?;
-            let empty = self.empty(table.segment(chain).low);
-            let firsts = bucket.bucket.slots.iter().map(|slot| slot.read(memory).first);
-            let is_lost = !is_left_by_crash || firsts.filter(|&first| first != empty).count() > 1;
-            (is_lost && !self.is_moved(table, chain)).then_some((offset, chain))
+            let chain = table.owner(memory, BucketRef::at(memory, offset).ok()?)?;
+            (!self.is_moved(table, chain)).then_some((offset, chain))
         });
         lost.collect()
     }
@@ -276,6 +279,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
             bucket.set_next(seam, link.offset);
             bucket = BucketRef::at(memory, link.offset)?;
+            if self.is_after_crash() && memory.load(bucket.bucket.lock.word()) == 0 {
+                self.seam().lock(&handed.unowned).push((link.offset, index));
+            }
         }
         if !std::ptr::eq(bucket.bucket, first.bucket) {
             table.chains.fetch_add(seam, 1, Ordering::Relaxed);

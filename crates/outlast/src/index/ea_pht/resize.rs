@@ -22,7 +22,7 @@
 //! | the mark on the old bucket | none on media | before the mark in its lock |
 //! | the root | before the next table is the current one | the same |
 
-use super::bucket::{BucketRef, disown};
+use super::bucket::BucketRef;
 use super::layout::{self, Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
 use super::table::{self, Table};
 use super::{MOVED, Pht, Route, Variant, bugs, points};
@@ -71,8 +71,7 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-/// Writes a bucket that nothing links to, and its metadata. Flushes the bucket, without a fence. An
-/// overflow bucket has an owner.
+/// Writes a bucket that nothing links to, and its metadata. Flushes the bucket, without a fence.
 fn write_bucket<S: Seam>(
     core: &Core<S>,
     to: BucketRef<'_>,
@@ -126,8 +125,7 @@ struct Reserved<'t, S: Seam> {
     table: &'t Table,
     memory: &'t Memory<S>,
     buckets: Vec<u64>,
-    /// Whether the counter, and that the buckets have no owner, is durable before another thread can use
-    /// one that is given back.
+    /// Whether the counter is durable before another thread can use a bucket that is given back.
     is_counted: bool,
 }
 
@@ -137,7 +135,6 @@ impl<S: Seam> Drop for Reserved<'_, S> {
             && !self.buckets.is_empty()
             && !self.memory.seam().seeded(&bugs::GIVEN_BACK_UNCOUNTED)
         {
-            disown(self.memory, &self.buckets, &points::MOVE_NEW);
             self.memory.fence(&points::MOVE_NEW);
         }
         self.buckets.drain(..).for_each(|bucket| self.table.give_back(self.memory.seam(), bucket));
@@ -479,7 +476,6 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 next.chains.fetch_add(self.seam(), 1, Ordering::Relaxed);
             }
         }
-        disown(memory, reserved, at);
         if V::GOES_ON {
             memory.fence(at);
             let at = &points::MOVE_COMMIT;

@@ -1,6 +1,6 @@
 //! A table in use: where its buckets are, and its allocator of overflow buckets (3.4.2).
 
-use super::bucket::BucketRef;
+use super::bucket::{BucketRef, disown};
 use super::layout::{self, AreaHeader, BUCKET_BYTES, Kind, Link, TABLE_HEADER, TableHeader};
 use super::points;
 use crate::error::{Damage, Result};
@@ -323,6 +323,13 @@ impl Table {
         while let Some(area) = overflow.areas.get(overflow.open).copied() {
             let used = area.used(memory)?;
             if used < area.count {
+                if used.is_multiple_of(DISOWNED) {
+                    let few = used..area.count.min(used + DISOWNED);
+                    let few = few.map(|number| area.first + number * BUCKET_BYTES);
+                    // Durable before the counter: once a bucket has been handed out, its owner counts.
+                    disown(memory, few, &points::DISOWN);
+                    memory.fence(&points::DISOWN);
+                }
                 let counter = area.counter(memory)?;
                 let at = &points::COUNTER;
                 Link { offset: (used + 1) * 64, depth: 0 }.store(memory, counter, at);
@@ -334,8 +341,7 @@ impl Table {
         Ok(None)
     }
 
-    /// Returns the chain that owns an overflow bucket, unless none does. A clean pool has no bucket with
-    /// an owner that does not link to it (invariant 6).
+    /// Returns the chain that owns an overflow bucket, unless none does (invariant 6).
     pub(super) fn owner<S: Seam>(&self, memory: &Memory<S>, bucket: BucketRef<'_>) -> Option<u64> {
         let word = bucket.bucket.lock.word();
         let owner = Link::unpack(memory.offset_of(word).raw(), memory.load(word))?;
@@ -427,6 +433,9 @@ fn chunk_area(chunk: u64, bits: u32) -> Area {
     let first = chunk + BUCKET_BYTES * (1 + (1 << bits));
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
 }
+
+/// How many overflow buckets are prepared together to be handed out. Before, they hold anything.
+const DISOWNED: u64 = 16;
 
 /// log2 of the buckets and the header of the largest annex that a table tries to allocate.
 const ANNEX_BITS: u32 = 16;
