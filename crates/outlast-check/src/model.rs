@@ -321,6 +321,29 @@ pub fn windows(events: &[Event]) -> Vec<usize> {
     windows
 }
 
+/// Lists the moments from `start` on at which a dying process leaves something in the caches: after a
+/// sequence of stores at one commit point, for the first and some later sequence of each point.
+pub fn deaths(events: &[Event], start: usize) -> Vec<usize> {
+    let stores: Vec<usize> = (start..events.len())
+        .filter(|&i| stored(&events[i]).is_some() && events[i].point.is_some())
+        .collect();
+    let mut rows: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for pair in stores.windows(2) {
+        let (this, next) = (&events[pair[0]], &events[pair[1]]);
+        if this.point != next.point {
+            rows.entry(this.point).or_default().push(pair[0] + 1);
+        }
+    }
+    let mut deaths: Vec<usize> = rows
+        .values()
+        .flat_map(|ends| [Some(ends[0]), (ends.len() > 2).then(|| ends[ends.len() / 2])])
+        .flatten()
+        .collect();
+    deaths.sort_unstable();
+    deaths.dedup();
+    deaths
+}
+
 /// Lists the file's lengths, each with the event from which it holds. A trace shows a growth only
 /// when the pool writes its header, and the file must have grown before the first word of that
 /// header copy.

@@ -1,6 +1,6 @@
 //! The recorded runs from which mutants are made.
 
-use crate::model::{Image, Kept, Timeline, stored};
+use crate::model::{self, Image, Kept, Timeline};
 use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
@@ -349,27 +349,9 @@ impl Tape {
         }
     }
 
-    /// Lists the moments at which a dying process leaves something in the caches: after a sequence
-    /// of stores at one commit point, for the first and some later sequence of each point.
+    /// See [`model::deaths`].
     pub fn deaths(&self) -> Vec<usize> {
-        let stores: Vec<usize> = (self.start..self.events.len())
-            .filter(|&i| stored(&self.events[i]).is_some() && self.events[i].point.is_some())
-            .collect();
-        let mut rows: std::collections::BTreeMap<_, Vec<usize>> = Default::default();
-        for pair in stores.windows(2) {
-            let (this, next) = (&self.events[pair[0]], &self.events[pair[1]]);
-            if this.point != next.point {
-                rows.entry(this.point).or_default().push(pair[0] + 1);
-            }
-        }
-        let mut deaths: Vec<usize> = rows
-            .values()
-            .flat_map(|ends| [Some(ends[0]), (ends.len() > 2).then(|| ends[ends.len() / 2])])
-            .flatten()
-            .collect();
-        deaths.sort_unstable();
-        deaths.dedup();
-        deaths
+        model::deaths(&self.events, self.start)
     }
 
     /// Describes the first store that is not durable although a result depends on it or its

@@ -6,7 +6,8 @@ use crate::model::{Image, Kept, Store, Timeline, mix};
 use crate::random::Random;
 use crate::response::is_durable;
 use crate::state::{Checked, Judge};
-use outlast::pmem::{LineSet, Point};
+use outlast::pmem::{LINE, LineSet, Point};
+use outlast::pool::layout::{HEADER_OFFSETS, HeaderCopy};
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt;
@@ -116,7 +117,9 @@ pub fn crash_at(
     let mut left = limit;
     loop {
         let known = read.clone();
-        let mut cuts = Cuts::new(timeline, |line| known.contains(line), left);
+        // An opening reads the header before it maps the file.
+        let matters = |line| known.contains(line) || is_of_header(line);
+        let mut cuts = Cuts::new(timeline, matters, left);
         let mut more = false;
         while let Some(cut) = cuts.next(&mut random) {
             if !look(&cut, &mut read) {
@@ -132,6 +135,11 @@ pub fn crash_at(
             return true;
         }
     }
+}
+
+fn is_of_header(line: u64) -> bool {
+    let lines = size_of::<HeaderCopy>() as u64 / LINE;
+    HEADER_OFFSETS.iter().any(|start| (start / LINE..start / LINE + lines).contains(&line))
 }
 
 /// Builds and checks the image of one cut. Lines that the cut does not name lose as much as they

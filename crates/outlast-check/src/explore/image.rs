@@ -273,9 +273,9 @@ pub fn answers_rest_on(
     }
 }
 
-/// Reopens an image under the recorder and works on it. The images of that run are those of a
-/// second crash, during recovery or soon after.
-pub fn second_run(case: &Case<'_>, state: &Arc<State>) -> Checked<Recording> {
+/// Reopens an image under the recorder and works on it, perhaps after it has read everything. The
+/// images of that run are those of a second crash, during recovery or soon after.
+pub fn second_run(case: &Case<'_>, state: &Arc<State>, reads: bool) -> Checked<Recording> {
     let Setting { capacity, universe, alive, .. } = case.setting;
     let mut random = Random::new(case.order ^ 0xdead);
     let seam = recorder(true);
@@ -283,7 +283,7 @@ pub fn second_run(case: &Case<'_>, state: &Arc<State>) -> Checked<Recording> {
     let mut universe = universe.to_vec();
     random.shuffle(&mut universe);
     let fresh = FRESH + 1_000_000;
-    if random.below(2) == 0 {
+    if reads {
         session.check(&universe, random.below(2) == 0)?;
     }
     let names: Vec<String> = state.maps.keys().cloned().collect();

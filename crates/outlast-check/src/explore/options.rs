@@ -20,6 +20,9 @@ pub struct Budget {
     /// For each scenario and round, how many evenly spread images are explored for second crashes,
     /// in addition to those whose recovery does something new.
     pub second_runs: usize,
+    /// For each scenario and round, at how many moments a process dies, and the power fails while the
+    /// next one opens the pool, reads everything, or makes its first change.
+    pub deaths: usize,
     /// One moment in this many of a second run is explored.
     pub second_stride: usize,
     /// The most combinations of line cuts at one moment of a second run.
@@ -35,6 +38,7 @@ impl Budget {
         unseen_stride: 16,
         cuts: 8,
         second_runs: 1,
+        deaths: 2,
         second_stride: 4,
         second_cuts: 2,
     };
@@ -46,6 +50,7 @@ impl Budget {
         unseen_stride: 1,
         cuts: 32,
         second_runs: 2,
+        deaths: 8,
         second_stride: 2,
         second_cuts: 4,
     };
@@ -57,6 +62,7 @@ impl Budget {
         unseen_stride: 1,
         cuts: 256,
         second_runs: 4,
+        deaths: usize::MAX,
         second_stride: 1,
         second_cuts: 16,
     };

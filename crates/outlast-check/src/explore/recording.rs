@@ -86,6 +86,44 @@ impl Recording {
         }
     }
 
+    /// Returns this run, which opens the pool and then reads everything, as the second life after a crash
+    /// of `life_before` at the moment of `timeline`, in which the process died and the power stayed on.
+    ///
+    /// A power loss can also take what the first life left in the caches. Until everything is read, it
+    /// leaves what is `allowed`, and from then on what was read.
+    pub fn after_death(
+        self,
+        life_before: &Recording,
+        timeline: &Timeline<'_>,
+        allowed: Allowed,
+    ) -> Self {
+        let Recording { mut initial, events: life, mut steps, universe, spans: old, .. } = self;
+        let mut left: Vec<usize> =
+            timeline.open().flat_map(|line| line.stores).map(|store| store.event).collect();
+        left.sort_unstable();
+        // The first life's stores come after the mark, so that the step judges what they leave.
+        let (begun, opened, read) = (old[0].0, old[0].1, old[1]);
+        let mut events = life[..=begun].to_vec();
+        events.extend(left.iter().map(|&event| life_before.events[event].clone()));
+        events.push(Event { thread: 0, point: None, access: Access::Mark(Mark::Death) });
+        let first = events.len();
+        // Both are one step.
+        events.extend_from_slice(&life[begun + 1..opened]);
+        events.extend_from_slice(&life[read.0 + 1..read.1]);
+        events.extend_from_slice(&life[read.1..]);
+        steps.remove(1);
+        let found = Some(&steps[0].after);
+        if let Some(other) = allowed.0.into_iter().find(|state| state.as_ref() != found) {
+            steps[0].before = other;
+        }
+        let capacity = initial.bytes.len();
+        timeline.least_and(&[], &mut initial);
+        let initial_len = initial.bytes.len() as u64;
+        initial.bytes.resize(capacity, GARBAGE);
+        let spans = spans(&events);
+        Recording { initial, initial_len, events, steps, universe, spans, first }
+    }
+
     /// Starts the exploration at the first store at a commit point, if there is one.
     pub fn begin_at(&mut self, point: &'static Point) {
         let is_there =
@@ -148,7 +186,7 @@ impl Recording {
     }
 
     /// Returns the last step that has begun.
-    fn begun(&self, moment: usize) -> Option<usize> {
+    pub fn begun(&self, moment: usize) -> Option<usize> {
         self.spans.partition_point(|s| s.0 < moment).checked_sub(1)
     }
 

@@ -6,7 +6,7 @@ use super::options::Options;
 use super::recording::Recording;
 use super::scenario::catalogue;
 use super::violation::{Place, Violation, minimise};
-use crate::model::{Image, Kept, Timeline};
+use crate::model::{Image, Kept, Timeline, deaths};
 use crate::parts::scenario::Scenario;
 use crate::response;
 use crate::session::alive;
@@ -230,6 +230,14 @@ fn everything(timeline: &Timeline<'_>) -> Vec<Kept> {
     timeline.open().map(|open| Kept { line: open.line, stores: open.stores.len() }).collect()
 }
 
+/// Which part of a second run is explored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    All,
+    /// The first two steps: the pool is opened and read, and the first change.
+    Beginning,
+}
+
 /// Explores one scenario in one round.
 struct Explorer<'e> {
     place: Place<'e>,
@@ -315,6 +323,11 @@ impl<'e> Explorer<'e> {
         let moments = run.moments(stride);
         let seconds = if self.place.scenario.costly { 1 } else { budget.second_runs };
         let every = (moments.len() / seconds.max(1)).max(1);
+        let deaths = deaths(&run.events, run.first());
+        // The runs resemble each other, so each takes different moments.
+        let step = deaths.len().div_ceil(budget.deaths).max(1);
+        let skip = (run.stores() + self.place.round as usize) % step;
+        let deaths: BTreeSet<_> = deaths.into_iter().skip(skip).step_by(step).collect();
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
         let mut window = self.place.round as usize;
@@ -339,9 +352,11 @@ impl<'e> Explorer<'e> {
                     if crash.lost.is_empty() && !is_window && crash.order.is_multiple_of(READ) {
                         explorer.check_answers(&case, &state, run, &timeline, &crash);
                     }
-                    if wanted {
+                    let dies = !is_window && deaths.contains(&moment);
+                    if wanted || dies {
+                        let part = if wanted { Part::All } else { Part::Beginning };
                         sampled = false;
-                        explorer.second(&case, &state, run, &timeline, &crash);
+                        explorer.second(&case, &state, run, &timeline, &crash, part);
                     }
                 });
             due = sampled;
@@ -447,8 +462,10 @@ impl<'e> Explorer<'e> {
         run: &Recording,
         timeline: &Timeline<'_>,
         crash: &Crash,
+        part: Part,
     ) {
-        let second = match caught(|| second_run(case, state)) {
+        let reads = part == Part::Beginning || crash.order.is_multiple_of(2);
+        let second = match caught(|| second_run(case, state, reads)) {
             Ok(second) => second,
             Err(fault) => {
                 let fault = Fault(format!("reopened: {fault}"));
@@ -458,26 +475,34 @@ impl<'e> Explorer<'e> {
         };
         self.place.parent = Some(crash.clone());
         self.check_responses(&second);
+        let second = match crash.lost.is_empty() && reads {
+            true => second.after_death(run, timeline, run.allowed(crash.moment)),
+            false => second,
+        };
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
             // Only the first crash is replayed. The check of responses above is part of that, and a
             // second crash is not.
             None if self.options.crash.is_some() => {}
-            None => self.explore_second(&second, crash.order as usize),
+            None => self.explore_second(&second, crash.order as usize, part),
         }
         self.place.parent = None;
     }
 
-    fn explore_second(&mut self, run: &Recording, offset: usize) {
+    fn explore_second(&mut self, run: &Recording, offset: usize, part: Part) {
         let budget = &self.options.budget;
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
         for (number, (moment, is_window)) in run.moments(1).into_iter().enumerate() {
-            if !(number.wrapping_add(offset)).is_multiple_of(budget.second_stride) {
+            let is_early = run.begun(moment) <= Some(1);
+            if !is_early
+                && (part == Part::Beginning
+                    || !(number.wrapping_add(offset)).is_multiple_of(budget.second_stride))
+            {
                 continue;
             }
             timeline.advance(moment);
-            let cuts = is_window.then_some(budget.second_cuts);
+            let cuts = is_window.then_some(if is_early { budget.cuts } else { budget.second_cuts });
             if !self.crash_at(run, &timeline, cuts, &mut scratch, &mut |_, _| ()) {
                 return;
             }
@@ -517,7 +542,7 @@ impl<'e> Explorer<'e> {
                     self.check_answers(&case, &state, run, &timeline, crash);
                 }
                 if !nested {
-                    self.second(&case, &state, run, &timeline, crash);
+                    self.second(&case, &state, run, &timeline, crash, Part::All);
                 }
             }
             Ok(_) => {}

@@ -298,7 +298,7 @@ impl Story<'_> {
         let case = Case { setting: self.setting(&pool.run), image: &image, judge: &allowed, order };
         let good = case.check().map_err(|fault| Fault(format!("process death: {fault}")))?;
         let Some(state) = good.state else { return Ok(None) };
-        let again = second_run(&case, &state)?;
+        let again = second_run(&case, &state, case.order.is_multiple_of(2))?;
         Ok(Some((state, again)))
     }
 
@@ -399,7 +399,7 @@ impl Story<'_> {
         let (Some(Some(state)), 1) = (allowed.0.first(), ends.len()) else { return Ok(()) };
         let case =
             Case { setting: self.setting(&run), image: &image, judge: &allowed, order: seed };
-        let again = second_run(&case, state)?;
+        let again = second_run(&case, state, case.order.is_multiple_of(2))?;
         self.runs.push(Arc::new(again));
         // This copy still has the segments that the rebuild applied to the base.
         self.before = Some(disk.copy());

@@ -3,10 +3,12 @@
 
 mod states;
 
-use outlast::index::clevel;
-use outlast::pmem::{Access, Alive, Event, Point, Traced};
+use outlast::index::{clevel, ea_pht};
+use outlast::pmem::{Access, Alive, Event, Point, Seeded, Traced};
+use outlast::{Scheme, pool};
 use outlast_check::explore::{
-    Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of, report, run,
+    Budget, Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of,
+    report, run,
 };
 use outlast_check::model::{Image, Timeline};
 use outlast_check::parts::scenario::Scenario;
@@ -30,6 +32,31 @@ fn every_crash_of_every_scenario_leaves_what_it_may() {
         assert!(outcome.rows.iter().all(|row| row.stores > 0 && row.nested > 0));
         let images: usize = outcome.rows.iter().map(|row| row.images).sum();
         assert_eq!(tally.all().images, images as u64);
+    }
+}
+
+/// A process dies, and the power fails while the next one opens the pool. What the first has left in
+/// the caches may be lost then.
+#[test]
+fn what_an_opening_finds_in_the_caches_may_be_lost() {
+    let bugs = [
+        (&pool::bugs::FOUND_HEADER_CACHED, Scheme::EaPhtH, "sync"),
+        (&ea_pht::bugs::REOWNED_EARLY, Scheme::EaPht, "collide"),
+    ];
+    for (bug, scheme, scenario) in bugs {
+        let options = Options {
+            scheme: Some(scheme),
+            scenario: Some(scenario.to_owned()),
+            budget: Budget { second_runs: 0, deaths: usize::MAX, ..Budget::QUICK },
+            // Only recorders of this thread have the bug.
+            threads: 1,
+            ..Options::default()
+        };
+        for bug in [None, Some(Seeded::InCode(bug))] {
+            let explore = || run(&options, &Tally::with_share(1.0), &|| ());
+            let outcome = Traced::seeding(bug, explore);
+            assert_eq!(outcome.is_good(), bug.is_none(), "{bug:?}: {}", report::table(&outcome));
+        }
     }
 }
 

@@ -5,6 +5,8 @@ crate::seeded_bugs! {
     ROOT_COMMITTED_FIRST = "RootCommittedFirst";
     /// A new pool's header is written before what it promises is durable.
     HEADER_FIRST = "HeaderFirst";
+    /// An opening leaves the header where it found it, perhaps only in the caches.
+    FOUND_HEADER_CACHED = "FoundHeaderCached";
     /// A growth is not recorded in the header.
     SIZE_NOT_TOLD = "SizeNotTold";
     /// A modified pool stays marked clean, with its saved free state.

@@ -30,8 +30,8 @@ crate::commit_points! { "pool":
     RELEASE = "released run's descriptor": store, flush, fence;
     /// The saved free state. Durable before the header names it.
     SAVED = "saved free state": store, flush, fence;
-    /// The frontier, the batch word and the roots as an open after a crash finds them, and the descriptors
-    /// of pages that it finds free. Durable before anything is built on them.
+    /// The header as an open finds it, and after a crash the frontier, the batch word, the roots and the
+    /// descriptors of pages that it finds free. Durable before anything is built on them.
     FOUND = "what an open found": flush, fence;
     /// Fixed words of a new root. Durable before its commit word.
     ROOT_FIXED = "new root's fixed words": store, flush, fence;

@@ -14,6 +14,8 @@ crate::seeded_bugs! {
     GIVEN_BACK_UNCOUNTED = "GivenBackUncounted";
     /// A bucket has an owner before the link to it is durable.
     OWNED_EARLY = "OwnedEarly";
+    /// Opening gives a bucket an owner before the link to it is durable.
+    REOWNED_EARLY = "ReownedEarly";
     /// After a crash, a copy that no chain links to keeps its owner.
     OWNER_KEPT = "OwnerKept";
     /// A change moves a bucket of a table whose resize has ended meanwhile.

@@ -281,6 +281,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             bucket = BucketRef::at(memory, link.offset)?;
             if self.is_after_crash() && memory.load(bucket.bucket.lock.word()) == 0 {
                 self.seam().lock(&handed.unowned).push((link.offset, index));
+                if self.seeded(&bugs::REOWNED_EARLY) {
+                    own(memory, bucket, layout::owner(index, table.depth));
+                }
             }
         }
         if !std::ptr::eq(bucket.bucket, first.bucket) {

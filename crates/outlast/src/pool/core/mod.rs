@@ -17,8 +17,8 @@ use super::geometry::Geometry;
 use super::hash::Hasher;
 use super::header::Header;
 use super::layout::{
-    BATCH_OFFSET, FRONTIER_OFFSET, ROOT_SLOTS, ROOTS_OFFSET, RootSlot, field, pack_frontier,
-    unpack_frontier,
+    BATCH_OFFSET, FRONTIER_OFFSET, HEADER_OFFSETS, HeaderCopy, ROOT_SLOTS, ROOTS_OFFSET, RootSlot,
+    field, pack_frontier, unpack_frontier,
 };
 use super::{points, roots};
 use crate::error::{Damage, Error, Result};
@@ -273,8 +273,8 @@ impl<S: Seam> Core<S> {
         core.torn = is_torn;
         // Before anything is stored.
         core.fill_own_pages()?;
-        if !clean && !core.options.read_only {
-            core.make_found_durable()?;
+        if !core.options.read_only {
+            core.make_found_durable(clean)?;
         }
         if unmarked && !core.options.read_only {
             core.note_suspect();
@@ -293,14 +293,24 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Flushes the frontier, the batch word and the commit words of the roots as found at an open.
+    /// Flushes the header as found at an open, and if it is not `clean`, the frontier, the batch word
+    /// and the commit words of the roots.
     ///
     /// A process that died may have left stores in the caches that it had not flushed. This process
-    /// finds them there and builds on them, so a power loss must not undo them. The rest needs no
-    /// flush here: the header is written before the first store anyway, and an index flushes what it
-    /// finds at first touch.
-    fn make_found_durable(&self) -> Result<()> {
+    /// finds them there and builds on them, so a power loss must not undo them. It will write one copy of
+    /// the header while the other is the only whole one. An index flushes what it finds at first touch.
+    fn make_found_durable(&self, clean: bool) -> Result<()> {
         let memory = &self.memory;
+        if !memory.seam().seeded(&bugs::FOUND_HEADER_CACHED) {
+            for copy in HEADER_OFFSETS {
+                memory.flush(memory.at(Offset::<HeaderCopy>::new(copy))?, &points::FOUND);
+            }
+        }
+        if clean {
+            // All else was durable before this header was written.
+            memory.fence(&points::FOUND);
+            return Ok(());
+        }
         for word in [FRONTIER_OFFSET, BATCH_OFFSET] {
             memory.flush(memory.at(Offset::<Word>::new(word))?, &points::FOUND);
         }
