@@ -86,8 +86,9 @@ impl Recording {
         }
     }
 
-    /// Returns this run, which opens the pool and then reads everything, as the second life after a crash
-    /// of `life_before` at the moment of `timeline`, in which the process died and the power stayed on.
+    /// Returns this run, which opens the pool and if it `reads`, then reads everything, as the second life
+    /// after a crash of `life_before` at the moment of `timeline`, in which the process died and the power
+    /// stayed on.
     ///
     /// A power loss can also take what the first life left in the caches. Until everything is read, it
     /// leaves what is `allowed`, and from then on what was read.
@@ -96,22 +97,26 @@ impl Recording {
         life_before: &Recording,
         timeline: &Timeline<'_>,
         allowed: Allowed,
+        reads: bool,
     ) -> Self {
         let Recording { mut initial, events: life, mut steps, universe, spans: old, .. } = self;
         let mut left: Vec<usize> =
             timeline.open().flat_map(|line| line.stores).map(|store| store.event).collect();
         left.sort_unstable();
         // The first life's stores come after the mark, so that the step judges what they leave.
-        let (begun, opened, read) = (old[0].0, old[0].1, old[1]);
+        let (begun, opened) = old[0];
         let mut events = life[..=begun].to_vec();
         events.extend(left.iter().map(|&event| life_before.events[event].clone()));
         events.push(Event { thread: 0, point: None, access: Access::Mark(Mark::Death) });
         let first = events.len();
-        // Both are one step.
         events.extend_from_slice(&life[begun + 1..opened]);
-        events.extend_from_slice(&life[read.0 + 1..read.1]);
-        events.extend_from_slice(&life[read.1..]);
-        steps.remove(1);
+        if reads {
+            // Both are one step.
+            events.extend_from_slice(&life[old[1].0 + 1..]);
+            steps.remove(1);
+        } else {
+            events.extend_from_slice(&life[opened..]);
+        }
         let found = Some(&steps[0].after);
         if let Some(other) = allowed.0.into_iter().find(|state| state.as_ref() != found) {
             steps[0].before = other;

@@ -51,6 +51,8 @@ pub struct Row {
     pub distinct: usize,
     /// Images of second crashes checked.
     pub nested: usize,
+    /// Process deaths after which the power failed during the next life.
+    pub deaths: usize,
     /// Steps whose stores were checked to be durable when they returned.
     pub responses: usize,
     /// Number of violations.
@@ -94,6 +96,7 @@ impl Row {
             images: 0,
             distinct: 0,
             nested: 0,
+            deaths: 0,
             responses: 0,
             violations: 0,
             described: Vec::new(),
@@ -113,6 +116,7 @@ impl Row {
         self.images += other.images;
         self.distinct += other.distinct;
         self.nested += other.nested;
+        self.deaths += other.deaths;
         self.responses += other.responses;
         self.violations += other.violations;
         self.described.extend(other.described);
@@ -323,7 +327,8 @@ impl<'e> Explorer<'e> {
         let moments = run.moments(stride);
         let seconds = if self.place.scenario.costly { 1 } else { budget.second_runs };
         let every = (moments.len() / seconds.max(1)).max(1);
-        let deaths = deaths(&run.events, run.first());
+        let mut deaths = deaths(&run.events, run.first());
+        deaths.retain(|&death| moments.binary_search(&(death, false)).is_ok());
         // The runs resemble each other, so each takes different moments.
         let step = deaths.len().div_ceil(budget.deaths).max(1);
         let skip = (run.stores() + self.place.round as usize) % step;
@@ -331,17 +336,18 @@ impl<'e> Explorer<'e> {
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
         let mut window = self.place.round as usize;
-        let mut due = false;
+        let (mut due, mut dies) = (false, false);
         for (number, &(moment, is_window)) in moments.iter().enumerate() {
             // If the image at a chosen moment holds no pool yet, the next image that holds one is
             // taken.
             due |= seconds > 0 && number % every == every / 2;
+            dies |= !is_window && deaths.contains(&moment);
             window += usize::from(is_window);
             if is_window && !window.is_multiple_of(budget.stride) {
                 continue;
             }
             timeline.advance(moment);
-            let mut sampled = due;
+            let (mut sampled, mut dying) = (due, dies && !is_window);
             let cuts = is_window.then_some(budget.cuts);
             let go_on =
                 self.crash_at(run, &timeline, cuts, &mut scratch, &mut |explorer, looked| {
@@ -349,17 +355,19 @@ impl<'e> Explorer<'e> {
                     let Good { recovery, state, .. } = good;
                     let wanted = explorer.note_recovery(recovery) || sampled;
                     let Some(state) = state else { return };
-                    if crash.lost.is_empty() && !is_window && crash.order.is_multiple_of(READ) {
+                    let answers = dying || !is_window && crash.order.is_multiple_of(READ);
+                    if answers && crash.lost.is_empty() {
                         explorer.check_answers(&case, &state, run, &timeline, &crash);
                     }
-                    let dies = !is_window && deaths.contains(&moment);
-                    if wanted || dies {
+                    if wanted || dying {
                         let part = if wanted { Part::All } else { Part::Beginning };
-                        sampled = false;
+                        explorer.row.deaths += usize::from(dying);
+                        (sampled, dying) = (false, false);
                         explorer.second(&case, &state, run, &timeline, &crash, part);
                     }
                 });
             due = sampled;
+            dies &= dying || is_window;
             if !go_on {
                 return;
             }
@@ -464,7 +472,10 @@ impl<'e> Explorer<'e> {
         crash: &Crash,
         part: Part,
     ) {
-        let reads = part == Part::Beginning || crash.order.is_multiple_of(2);
+        let allowed = run.allowed(crash.moment);
+        // Without reading first, it is not known for how long the operation in flight can be undone.
+        let is_open = allowed.0.iter().any(|other| other.as_ref() != Some(state));
+        let reads = is_open || crash.order.is_multiple_of(2);
         let second = match caught(|| second_run(case, state, reads)) {
             Ok(second) => second,
             Err(fault) => {
@@ -475,8 +486,8 @@ impl<'e> Explorer<'e> {
         };
         self.place.parent = Some(crash.clone());
         self.check_responses(&second);
-        let second = match crash.lost.is_empty() && reads {
-            true => second.after_death(run, timeline, run.allowed(crash.moment)),
+        let second = match crash.lost.is_empty() {
+            true => second.after_death(run, timeline, allowed, reads),
             false => second,
         };
         match &self.options.nested {

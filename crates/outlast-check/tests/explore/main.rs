@@ -29,7 +29,7 @@ fn every_crash_of_every_scenario_leaves_what_it_may() {
         let outcome = run(&options, &tally, &|| ());
         println!("{}", report::table(&outcome));
         assert!(outcome.is_good(), "{}", report::failures(&outcome));
-        assert!(outcome.rows.iter().all(|row| row.stores > 0 && row.nested > 0));
+        assert!(outcome.rows.iter().all(|row| row.stores > 0 && row.nested > 0 && row.deaths > 0));
         let images: usize = outcome.rows.iter().map(|row| row.images).sum();
         assert_eq!(tally.all().images, images as u64);
     }

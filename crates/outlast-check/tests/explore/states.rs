@@ -6,7 +6,7 @@ use outlast::pmem::{Event, Point, Traced};
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::fuzz::pool::word_at;
-use outlast_check::model::{Image, Kept, Timeline, stored, windows};
+use outlast_check::model::{Image, Kept, OpenLine, Timeline, stored, windows};
 use outlast_check::session::{Do, PAGE_BITS, PoolShape, Session, alive, recorder};
 use outlast_check::structures::{Shape, structure};
 use std::collections::{BTreeMap, HashSet};
@@ -187,4 +187,58 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
         }
     }
     counts
+}
+
+/// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter of the
+/// buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
+#[test]
+fn buckets_beyond_the_counter_have_no_owner_when_they_are_handed_out() {
+    let alive = alive();
+    let config = (structure(Scheme::EaPhtHpr).config)(8, 2 * 8);
+    let shape = Shape { form: RecordForm::Inline, config };
+    let pool = PoolShape { hash_function: 0x7e57, max_pages: 640, ..PoolShape::default() };
+    let capacity = pool.max_pages << PAGE_BITS;
+    let seam = Traced::new();
+    let mut session = Session::create(pool, &alive, seam.clone()).unwrap();
+    session.create_map("m", shape).unwrap();
+    // One chain with four overflow buckets.
+    let chain = SPECIAL..SPECIAL + 61;
+    chain.clone().for_each(|key| session.change("m", key, Do::Insert(key)).unwrap());
+    let begins = (10..).find(|&key| {
+        seam.start(false);
+        session.change("m", key, Do::Insert(key)).unwrap();
+        stores(&seam.take(), &points::RESIZE_BEGIN).next().is_some()
+    });
+    let universe: Vec<u64> = chain.clone().chain(10..=begins.unwrap()).collect();
+    let file = session.file();
+    seam.start(false);
+    while session.background().unwrap() {}
+    let events = seam.take();
+
+    let initial = Image::of_file(&file, capacity);
+    let mut timeline = Timeline::new(&initial, file.len() as u64, &events);
+    let (mut image, mut images) = (Image::default(), 0);
+    for moment in windows(&events) {
+        timeline.advance(moment);
+        let is_counter = |line: &OpenLine<'_>| {
+            let counts = line.stores.iter().filter(|store| store.point == Some(&points::COUNTER));
+            counts.count() > 1
+        };
+        let Some(counter) = timeline.open().find(is_counter) else { continue };
+        for stores in 1..counter.stores.len() {
+            timeline.all_but(&[Kept { line: counter.line, stores }], &mut image);
+            let mut opened =
+                Session::open(&image.bytes, capacity, &alive, recorder(false), None).unwrap();
+            let found = opened.observe(&universe, true).unwrap();
+            opened.settle(&found, &universe, true).unwrap();
+            for key in chain.clone().take(50) {
+                opened.change("m", key, Do::Remove).unwrap();
+            }
+            while opened.background().unwrap() {}
+            opened.check(&universe, true).unwrap();
+            opened.verify().unwrap();
+            images += 1;
+        }
+    }
+    assert!(images > 0);
 }

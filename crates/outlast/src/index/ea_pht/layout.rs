@@ -40,7 +40,7 @@ pub struct Bucket {
 unsafe impl Media for Bucket {}
 
 /// Returns the owner of an overflow bucket: the chain that links to it, in a table of 2^`depth` buckets.
-/// The word is made with the bucket, before the link to it. A bucket that is spare has another word.
+/// A bucket that was handed out and not linked has another word.
 pub const fn owner(chain: u64, depth: u32) -> Link {
     Link { offset: (chain + 1) * 64, depth }
 }

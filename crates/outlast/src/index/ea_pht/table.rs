@@ -47,6 +47,8 @@ pub(crate) struct Overflow {
     pub(super) areas: Vec<Area>,
     /// The first area that has buckets left.
     open: usize,
+    /// How many of its buckets have had no owner since the map was opened, the handed out included.
+    prepared: u64,
     /// Buckets that were handed out and never linked.
     pub(super) spare: Vec<u64>,
     /// Whether no more are handed out, because the table is moved.
@@ -323,8 +325,10 @@ impl Table {
         while let Some(area) = overflow.areas.get(overflow.open).copied() {
             let used = area.used(memory)?;
             if used < area.count {
-                if used.is_multiple_of(DISOWNED) {
-                    let few = used..area.count.min(used + DISOWNED);
+                if used >= overflow.prepared {
+                    // Not from the media: there, a copy's owner can have outlived the counter.
+                    overflow.prepared = area.count.min((used + 1).next_multiple_of(DISOWNED));
+                    let few = used..overflow.prepared;
                     let few = few.map(|number| area.first + number * BUCKET_BYTES);
                     // Durable before the counter: once a bucket has been handed out, its owner counts.
                     disown(memory, few, &points::DISOWN);
@@ -336,7 +340,7 @@ impl Table {
                 memory.flush_words(std::slice::from_ref(counter), at);
                 return Ok(Some(area.first + used * BUCKET_BYTES));
             }
-            overflow.open += 1;
+            (overflow.open, overflow.prepared) = (overflow.open + 1, 0);
         }
         Ok(None)
     }
