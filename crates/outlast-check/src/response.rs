@@ -46,6 +46,11 @@ pub fn is_durable(point: Option<&'static Point>) -> bool {
     point.is_some_and(|p| !p.volatile)
 }
 
+/// Returns whether a later opening relies on a store: whether it matters that a crash keeps it.
+pub fn is_relied_on(point: Option<&'static Point>) -> bool {
+    point.is_some_and(|p| !p.volatile || p.relied_on)
+}
+
 /// A word that is not durable yet.
 #[derive(Debug, Clone)]
 pub struct Pending {
@@ -85,7 +90,7 @@ pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<
         // A repair's store can become durable while the state that made it necessary is lost, if
         // that state is in another line. The dirty mark is not a repair: it only announces that
         // something will be stored.
-        let repairs = |p: &Point| !p.volatile && p != &pool::points::HEADER_DIRTY;
+        let repairs = |p: &'static Point| is_relied_on(Some(p)) && p != &pool::points::HEADER_DIRTY;
         let repaired = match event.access {
             Access::Store { offset, .. }
             | Access::CompareExchange { offset, exchanged: true, .. }

@@ -4,7 +4,7 @@ use super::cuts::Cuts;
 use super::image::{Case, Good, Setting};
 use crate::model::{Image, Kept, Store, Timeline, mix};
 use crate::random::Random;
-use crate::response::is_durable;
+use crate::response::is_relied_on;
 use crate::state::{Checked, Judge};
 use outlast::pmem::{LINE, LineSet, Point};
 use outlast::pool::layout::{HEADER_OFFSETS, HeaderCopy};
@@ -168,7 +168,7 @@ pub fn check_cut(
 /// Finds the last store that a cut keeps and the first that it loses, and the lines that lose
 /// stores. Stores to volatile words count only if there is no other.
 fn site(timeline: &Timeline<'_>, cut: &[Kept]) -> CutSite {
-    let durable = |store: &Store| is_durable(store.point);
+    let durable = |store: &Store| is_relied_on(store.point);
     let mut sorted = cut.to_vec();
     sorted.sort_unstable();
     let mut found = CutSite::default();

@@ -2,7 +2,7 @@
 
 use crate::model::{Kept, OpenLine, Timeline};
 use crate::random::Random;
-use crate::response::is_durable;
+use crate::response::is_relied_on;
 
 /// The ways to cut one line.
 ///
@@ -20,7 +20,7 @@ impl Levels {
         let mut kept = Vec::new();
         let mut least = 0;
         for (i, store) in open.stores.iter().enumerate() {
-            if is_durable(store.point) {
+            if is_relied_on(store.point) {
                 kept.push((least, i));
                 least = i + 1;
             }

@@ -1,7 +1,7 @@
 //! A recorded run of one thread, and what a crash in it may leave.
 
 use crate::model::{GARBAGE, Image, Timeline, stored, windows};
-use crate::response::{self, Pending, is_durable};
+use crate::response::{self, Pending, is_relied_on};
 use crate::session::{Kind, Step};
 use crate::state::Allowed;
 use outlast::pmem::{Access, Event, Mark, Point};
@@ -161,7 +161,7 @@ impl Recording {
         let stores = (self.first..self.events.len())
             .filter(|&i| stored(&self.events[i]).is_some())
             .filter(|&i| {
-                let is_volatile = !is_durable(self.events[i].point);
+                let is_volatile = !is_relied_on(self.events[i].point);
                 i.is_multiple_of(stride) || !(is_volatile || self.is_midway(i + 1))
             })
             .map(|i| (i + 1, false));

@@ -28,12 +28,15 @@ pub struct Point {
     /// Whether the stores are never meant to be durable: DRAM state that lies in PM, or a mark that
     /// only saves a later open some work.
     pub volatile: bool,
+    /// Whether a later open relies on such stores if it finds them.
+    pub relied_on: bool,
 }
 
 impl Point {
     /// Declares a point that does nothing yet.
     pub const fn new(owner: &'static str, name: &'static str) -> Point {
-        Point { owner, name, store: false, flush: false, fence: false, volatile: false }
+        let (store, flush, fence, volatile, relied_on) = (false, false, false, false, false);
+        Point { owner, name, store, flush, fence, volatile, relied_on }
     }
 
     /// Adds stores to the point.
@@ -59,10 +62,17 @@ impl Point {
     pub const fn volatile(self) -> Point {
         Point { store: true, volatile: true, ..self }
     }
+
+    /// Adds stores that are never flushed. They may be lost, but are only made once what they say is
+    /// durable.
+    #[must_use]
+    pub const fn lazy(self) -> Point {
+        Point { store: true, volatile: true, relied_on: true, ..self }
+    }
 }
 
 /// Declares the commit points of one component as a module-level table. Each row has a name and,
-/// after a colon, what the step does: some of `store`, `flush` and `fence`, or `volatile` for
+/// after a colon, what the step does: some of `store`, `flush` and `fence`, or `volatile` or `lazy` for
 /// stores that are never flushed.
 #[macro_export]
 #[doc(hidden)]

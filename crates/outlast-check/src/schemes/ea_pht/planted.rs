@@ -110,8 +110,18 @@ const RETIRED_LATE: Line = bytes(
 )
 .slow();
 
-/// The lines of EA-PHT.
-pub(super) const PLAIN: &[Line] = lines!(WAITING, RETIRED_LATE);
+/// The lines of EA-PHT. Its locks are the first words that opening stores. In the others that would be the
+/// owner, and the dirty mark before it fences.
+pub(super) const PLAIN: &[Line] = lines!(
+    WAITING,
+    RETIRED_LATE,
+    bug(
+        "EA-PHT: opening gives a bucket an owner before the link to it is durable",
+        Seeded::InCode(&own_bugs::REOWNED_EARLY),
+        "make_ready",
+        Alone,
+    ),
+);
 /// The lines of EA-PHT-H.
 pub(super) const HYBRID: &[Line] = lines!(WAITING, RETIRED_LATE);
 /// The lines of EA-PHT-HPR.

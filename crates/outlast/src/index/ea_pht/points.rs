@@ -29,7 +29,7 @@ mod common {
         NODE_COMMIT = "overflow: link": store, flush, fence;
         /// The owner of an overflow bucket, once the link to it is durable. It needs no flush: opening
         /// after a crash stores it again.
-        OWNER = "overflow: owner": volatile;
+        OWNER = "overflow: owner": lazy;
         /// A new annex.
         ANNEX_NEW = "annex: new": store, flush, fence;
         /// The link to a new annex.
