@@ -50,7 +50,7 @@ impl Budget {
         unseen_stride: 1,
         cuts: 32,
         second_runs: 2,
-        deaths: 8,
+        deaths: 4,
         second_stride: 2,
         second_cuts: 4,
     };
