@@ -86,12 +86,11 @@ impl Recording {
         }
     }
 
-    /// Returns this run, which opens the pool and if it `reads`, then reads everything, as the second life
-    /// after a crash of `life_before` at the moment of `timeline`, in which the process died and the power
-    /// stayed on.
+    /// Returns this run as the second life after `life_before`, whose process died at the moment of
+    /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads everything.
     ///
-    /// A power loss can also take what the first life left in the caches. Until everything is read, it
-    /// leaves what is `allowed`, and from then on what was read.
+    /// A power loss can also take what the first life left in the caches. Until everything is read, the
+    /// pool then holds one of the `allowed` states. Afterwards it holds what was read.
     pub fn after_death(
         self,
         life_before: &Recording,

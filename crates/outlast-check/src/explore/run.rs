@@ -234,11 +234,12 @@ fn everything(timeline: &Timeline<'_>) -> Vec<Kept> {
     timeline.open().map(|open| Kept { line: open.line, stores: open.stores.len() }).collect()
 }
 
-/// Which part of a second run is explored.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Which moments of a second run are explored.
+#[derive(Clone, Copy)]
 enum Part {
+    /// A sample of all.
     All,
-    /// The first two steps: the pool is opened and read, and the first change.
+    /// All of the first two steps: the opening, with the reading, and the first change.
     Beginning,
 }
 
@@ -359,11 +360,14 @@ impl<'e> Explorer<'e> {
                     if answers && crash.lost.is_empty() {
                         explorer.check_answers(&case, &state, run, &timeline, &crash);
                     }
-                    if wanted || dying {
-                        let part = if wanted { Part::All } else { Part::Beginning };
-                        explorer.row.deaths += usize::from(dying);
-                        (sampled, dying) = (false, false);
-                        explorer.second(&case, &state, run, &timeline, &crash, part);
+                    if dying {
+                        dying = false;
+                        explorer.row.deaths += 1;
+                        explorer.second(&case, &state, run, &timeline, &crash, Part::Beginning);
+                    }
+                    if wanted {
+                        sampled = false;
+                        explorer.second(&case, &state, run, &timeline, &crash, Part::All);
                     }
                 });
             due = sampled;
@@ -505,15 +509,16 @@ impl<'e> Explorer<'e> {
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
         for (number, (moment, is_window)) in run.moments(1).into_iter().enumerate() {
-            let is_early = run.begun(moment) <= Some(1);
-            if !is_early
-                && (part == Part::Beginning
-                    || !(number.wrapping_add(offset)).is_multiple_of(budget.second_stride))
-            {
-                continue;
-            }
+            let cuts = match part {
+                Part::All if !number.wrapping_add(offset).is_multiple_of(budget.second_stride) => {
+                    continue;
+                }
+                Part::All => budget.second_cuts,
+                Part::Beginning if run.begun(moment) > Some(1) => return,
+                Part::Beginning => budget.cuts,
+            };
             timeline.advance(moment);
-            let cuts = is_window.then_some(if is_early { budget.cuts } else { budget.second_cuts });
+            let cuts = is_window.then_some(cuts);
             if !self.crash_at(run, &timeline, cuts, &mut scratch, &mut |_, _| ()) {
                 return;
             }

@@ -35,8 +35,15 @@ pub struct Point {
 impl Point {
     /// Declares a point that does nothing yet.
     pub const fn new(owner: &'static str, name: &'static str) -> Point {
-        let (store, flush, fence, volatile, relied_on) = (false, false, false, false, false);
-        Point { owner, name, store, flush, fence, volatile, relied_on }
+        Point {
+            owner,
+            name,
+            store: false,
+            flush: false,
+            fence: false,
+            volatile: false,
+            relied_on: false,
+        }
     }
 
     /// Adds stores to the point.
@@ -67,7 +74,7 @@ impl Point {
     /// durable.
     #[must_use]
     pub const fn lazy(self) -> Point {
-        Point { store: true, volatile: true, relied_on: true, ..self }
+        Point { relied_on: true, ..self.volatile() }
     }
 }
 

@@ -203,7 +203,8 @@ impl Header {
     /// A crash during the write leaves the written copy with a wrong checksum, and the other copy
     /// whole. That other copy is the newest one known to be on the disk. If it were an older one, a
     /// power loss could hide a dirty mark: the pool would open with a copy from before the mark,
-    /// which says that the pool is clean.
+    /// which says that the pool is clean. If a process that died has left the other copy whole only in the
+    /// processor's caches, a power loss could take both. So opening flushes the copies before any write.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
         let sequence = self.next_sequence();
         self.unsynced = self.is_cached;

@@ -5,7 +5,7 @@ use super::points;
 use crate::error::{Damage, Result};
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
-use crate::pmem::{Memory, Offset, Point, Seam, Shadow, SharedWord};
+use crate::pmem::{Memory, Offset, Seam, Shadow, SharedWord};
 use std::sync::atomic::Ordering;
 
 /// The metadata of a bucket: its [shadow](crate::pmem::Shadow), in DRAM.
@@ -134,12 +134,9 @@ impl<'m> BucketRef<'m> {
 /// All slots of a bucket.
 const ALL: u32 = (1 << SLOTS) - 1;
 
-/// Stores that no chain owns these overflow buckets, and flushes them, without a fence.
-pub(super) fn disown<S: Seam>(
-    memory: &Memory<S>,
-    buckets: impl IntoIterator<Item = u64>,
-    at: &'static Point,
-) {
+/// Stores that no chain owns these overflow buckets, durably.
+pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: impl IntoIterator<Item = u64>) {
+    let at = &points::DISOWN;
     for offset in buckets {
         if let Ok(bucket) = memory.at(Offset::<Bucket>::new(offset)) {
             let owner = bucket.lock.word();
@@ -147,6 +144,7 @@ pub(super) fn disown<S: Seam>(
             memory.flush_words(std::slice::from_ref(owner), at);
         }
     }
+    memory.fence(at);
 }
 
 /// Stores which chain owns an overflow bucket. The link to the bucket is durable.

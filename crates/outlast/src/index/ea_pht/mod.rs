@@ -66,8 +66,11 @@
 //! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
 //! to a line become durable in order, so one line and one fence are enough. An overflow insert
 //! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
-//! lines of the bucket. For every 16 overflow buckets there are 16 lines and a fence more: they may hold
-//! owners of an earlier table, which are taken before the first of them is handed out.
+//! lines of the bucket. For every 16 overflow buckets there are 16 lines and a fence more: before the
+//! first of them is handed out, and before the counter says so, all of them get no owner. They may
+//! hold one of an earlier table. While HPR fills a table, a crash can also keep a copy's owner and lose the
+//! counter of its bucket. So after each opening the counter says nothing about the buckets that follow,
+//! and the first to be handed out prepares its 16 again.
 //!
 //! # Concurrency
 //!

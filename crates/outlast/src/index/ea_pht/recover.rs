@@ -169,8 +169,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         if lost.is_empty() && self.is_after_crash() {
             if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
                 // Copies may have one. Of the others, it may be missing only in the caches.
-                disown(memory, spare.iter().copied(), &points::DISOWN);
-                memory.fence(&points::DISOWN);
+                disown(memory, spare.iter().copied());
             }
             return Vec::new();
         }

@@ -331,8 +331,7 @@ impl Table {
                     let few = used..overflow.prepared;
                     let few = few.map(|number| area.first + number * BUCKET_BYTES);
                     // Durable before the counter: once a bucket has been handed out, its owner counts.
-                    disown(memory, few, &points::DISOWN);
-                    memory.fence(&points::DISOWN);
+                    disown(memory, few);
                 }
                 let counter = area.counter(memory)?;
                 let at = &points::COUNTER;
