@@ -25,6 +25,8 @@ pub struct Budget {
     pub deaths: usize,
     /// One moment in this many of a second run is explored.
     pub second_stride: usize,
+    /// The most moments of a second run that are explored, evenly spread.
+    pub second_moments: usize,
     /// The most combinations of line cuts at one moment of a second run.
     pub second_cuts: usize,
 }
@@ -40,6 +42,7 @@ impl Budget {
         second_runs: 1,
         deaths: 2,
         second_stride: 4,
+        second_moments: 300,
         second_cuts: 2,
     };
     /// A budget of minutes, with every window of every scenario.
@@ -52,6 +55,7 @@ impl Budget {
         second_runs: 2,
         deaths: 4,
         second_stride: 2,
+        second_moments: 300,
         second_cuts: 4,
     };
     /// A budget of hours.
@@ -64,6 +68,7 @@ impl Budget {
         second_runs: 4,
         deaths: usize::MAX,
         second_stride: 1,
+        second_moments: usize::MAX,
         second_cuts: 16,
     };
 }

@@ -161,6 +161,9 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
             // Each round starts with another scenario, because at the start of a run no kind of
             // image has used up its share yet.
             let number = (job + 7 * round as usize) % chosen.len();
+            if chosen[number].costly && !round.is_multiple_of(2) {
+                continue;
+            }
             let place =
                 Place { scenario: &chosen[number], round: options.round + round, parent: None };
             let explorer = Explorer {
@@ -506,17 +509,18 @@ impl<'e> Explorer<'e> {
 
     fn explore_second(&mut self, run: &Recording, offset: usize, part: Part) {
         let budget = &self.options.budget;
+        let mut moments = run.moments(1);
+        let (stride, cuts) = match part {
+            Part::All => (budget.second_stride, budget.second_cuts),
+            Part::Beginning => {
+                moments.retain(|&(moment, _)| run.begun(moment) <= Some(1));
+                (1, budget.cuts)
+            }
+        };
+        let stride = stride.max(moments.len().div_ceil(budget.second_moments));
         let mut timeline = run.timeline();
         let mut scratch = Scratch::default();
-        for (number, (moment, is_window)) in run.moments(1).into_iter().enumerate() {
-            let cuts = match part {
-                Part::All if !number.wrapping_add(offset).is_multiple_of(budget.second_stride) => {
-                    continue;
-                }
-                Part::All => budget.second_cuts,
-                Part::Beginning if run.begun(moment) > Some(1) => return,
-                Part::Beginning => budget.cuts,
-            };
+        for (moment, is_window) in moments.into_iter().skip(offset % stride).step_by(stride) {
             timeline.advance(moment);
             let cuts = is_window.then_some(cuts);
             if !self.crash_at(run, &timeline, cuts, &mut scratch, &mut |_, _| ()) {

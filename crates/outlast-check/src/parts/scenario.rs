@@ -22,7 +22,7 @@ pub struct Scenario {
     pub reaches: Vec<Phase>,
     /// Phases that the recovery of some of its images must go through.
     pub mends: Vec<Phase>,
-    /// Whether one second run is enough, because each image takes long.
+    /// Whether every other round and one second run are enough, because each image takes long.
     pub costly: bool,
     /// The commit point at which exploration begins, if not with the first step after preparation.
     pub begin: Option<&'static Point>,
