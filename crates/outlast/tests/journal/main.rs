@@ -123,7 +123,8 @@ fn what_was_waited_for_is_in_a_copy_of_the_files_on_the_disk() {
         assert_holds(&open(copied.path()).unwrap(), 0..end + 10);
     }
     let stats = pool.stats().journal.unwrap();
-    assert!(stats.epochs >= 5 && stats.lines > 10_000 && stats.failures == 0, "{stats:?}");
+    // A line holds four records of 16 bytes. How often a line is written depends on the cuts.
+    assert!(stats.epochs >= 5 && stats.lines >= end / 4 && stats.failures == 0, "{stats:?}");
 }
 
 #[test]
