@@ -7,13 +7,17 @@ use std::path::Path;
 
 const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
+/// All pools have the same hash seed, because it decides which buckets get overflow buckets.
+fn options() -> PoolOptions {
+    PoolOptions::new().identity(1, 1).page_bits(12).background(false)
+}
+
 /// With pages of 4 KiB, the annex of a large table would have had more buckets than the largest
 /// block holds. Such a table got no overflow bucket, and its inserts failed.
 #[test]
 fn a_large_table_in_small_pages_grows() {
     for scheme in SCHEMES {
-        let options = PoolOptions::new().page_bits(12).background(false);
-        let pool = options.anonymous().unwrap();
+        let pool = options().anonymous().unwrap();
         let table = MapOptions::new().scheme(scheme).initial_depth(16).chunk_bits(4);
         let map = pool.map_with::<u64, u64>("m", &table).unwrap();
         for key in 0..1_000_000 {
@@ -30,8 +34,7 @@ fn a_large_table_in_small_pages_grows() {
 #[test]
 fn a_table_whose_resize_was_refused_grows_later() {
     for scheme in SCHEMES {
-        let options = PoolOptions::new().page_bits(12).background(false);
-        let pool = options.initial_size(1 << 20).max_size(1 << 20).anonymous().unwrap();
+        let pool = options().initial_size(1 << 20).max_size(1 << 20).anonymous().unwrap();
         let table = MapOptions::new().scheme(scheme).initial_depth(1).chunk_bits(1);
         let small = pool.map_with::<u64, u64>("small", &table).unwrap();
         let large = pool.map::<u64, [u8]>("large").unwrap();
@@ -62,8 +65,7 @@ fn a_table_whose_resize_was_refused_grows_later() {
 #[test]
 fn what_is_announced_is_taken_from_free_space() {
     for scheme in [SCHEMES.as_slice(), &[Scheme::DashLh]].concat() {
-        let options = PoolOptions::new().page_bits(12).background(false);
-        let pool = options.anonymous().unwrap();
+        let pool = options().anonymous().unwrap();
         let mut sizes = Vec::new();
         for _ in 0..12 {
             let map = pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(scheme)).unwrap();
@@ -97,7 +99,7 @@ fn a_lost_link_is_noticed() {
     for scheme in SCHEMES {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pool");
-        let options = PoolOptions::new().page_bits(12).background(false);
+        let options = options();
         // SAFETY: the file belongs to this test.
         let open = |path: &Path| unsafe { options.open(path) };
         // SAFETY: as above.
