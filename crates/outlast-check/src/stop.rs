@@ -45,7 +45,8 @@ struct Thread {
     accesses: AtomicU64,
     /// The thread stops before the access with this number.
     limit: AtomicU64,
-    /// The thread stops before the access that follows its first store of this commit point.
+    /// The thread stops before the access that follows its first store, or successful exchange, at
+    /// this commit point.
     after: OnceLock<&'static Point>,
     is_stopped: AtomicBool,
 }

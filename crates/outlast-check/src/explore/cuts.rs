@@ -70,8 +70,9 @@ impl Cuts {
 
     /// Returns the next cut of all open lines. Lines that do not matter are cut at random.
     ///
-    /// If no line that matters has a choice, there are no cuts: the caller itself tries the image
-    /// in which everything is lost and the image in which nothing is.
+    /// There are no cuts if each line that matters can be cut in only one way, because only its
+    /// volatile words differ. The two images that the caller tries in any case, with everything
+    /// lost and with nothing lost, are then enough.
     pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
         let count = self.combinations();
         // Only volatile words differ, so all of them and none of them, which the caller tries, are

@@ -120,8 +120,8 @@ impl Hit<'_> {
                 let set = if strict { &mut excused.changed } else { &mut excused.vanished };
                 set.extend(keys.chain(own));
             }
-            // Verification accepts a record only with its checksum, so an accepted one is an
-            // earlier content of the block or a forged one.
+            // Verification accepts a damaged record only if its checksum matches. Then it is an
+            // earlier record of the same block or a forgery, so its key and value may differ.
             (What::Record, _) => {
                 let keys = [&self.image.bytes[..], self.mutant].map(|b| block_key(b, self.base));
                 // If the damage also turned the key into another one with the same hash, the record

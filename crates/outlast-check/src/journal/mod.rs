@@ -192,8 +192,9 @@ impl Trial<'_> {
     }
 }
 
-/// Tries the medium, first without a mutant and then with each of the [`mutants`]. Any thread may
-/// call `progress`, with the distinct images so far.
+/// Checks the medium `journal`: first lives of the unchanged library, then lives with each of the
+/// [`mutants`]. `progress` may be called on any thread, and gets the number of distinct images so
+/// far.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,

@@ -47,8 +47,9 @@ pub enum Strategy {
         /// Whether only steps between a store and the fence after it are counted. There, other
         /// threads can see stores that are not durable yet.
         in_windows: bool,
-        /// Threads whose priority becomes the lowest after this many steps of their own. Beside a
-        /// split of a thousand steps, a lookup of a few dozen would hardly ever be interrupted.
+        /// Threads whose priority becomes the lowest after this many of their own steps. Otherwise
+        /// a lookup of a few dozen steps that runs next to a split of a thousand would hardly ever
+        /// be interrupted.
         own: Vec<(usize, u64)>,
         /// The next priority that is lower than all others.
         lowest: i64,

@@ -79,8 +79,8 @@ impl Workload {
         }
     }
 
-    /// Lists the records of a table after `records` were inserted, of which the first `removed` are
-    /// removed again.
+    /// Lists the records that are left in a table after `records` were inserted and the first
+    /// `removed` of them were removed, without those that the fill removed as holes.
     fn filled(&self, records: u64, removed: u64) -> impl Iterator<Item = u64> {
         let holes: BTreeSet<u64> = (0..records).flat_map(|number| self.holes(number)).collect();
         (removed..records).filter(move |number| !holes.contains(number))

@@ -2,8 +2,8 @@
 //! withdrawn must not be confirmed, even though another thread has put the same record into the
 //! same slot since.
 //!
-//! Earlier runs with the same beginning, in which the threads continue, show which accesses to stop
-//! before.
+//! The accesses to stop at are found by preliminary runs that begin in the same way but let the
+//! threads go on.
 
 use super::clevel::SMALLEST;
 use super::{create, inline, map};

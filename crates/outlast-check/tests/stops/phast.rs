@@ -154,8 +154,8 @@ fn a_split_can_leave_what_it_moved() -> bool {
         for n in 0..=12 {
             change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
         }
-        // Insert into the last leaf, which is full. Keys come in order, so the greatest one is
-        // moved.
+        // Inserts into the last leaf, which is full. The keys ascend, so the split moves only the
+        // leaf's greatest key to the new leaf.
         let act = || {
             (13..15).for_each(|n| {
                 change(table.index(), &key(n), Change::Insert(&[n; 20][..]));

@@ -219,9 +219,9 @@ impl PoolOptions {
     /// [`Error::AddressSpace`], [`Error::DiskFull`], [`Error::Io`].
     ///
     /// # Safety
-    /// While the pool is open, no one may write or truncate the file except through the pool. The
-    /// pool's lock keeps out other users of this library, but no other program. The content may be
-    /// anything.
+    /// While the pool is open, nothing may write to or truncate the file except through the pool.
+    /// The pool's lock keeps out other users of this library, but not other programs. Nothing is
+    /// required of the file's content: opening a damaged file is safe.
     pub unsafe fn open(&self, path: impl AsRef<Path>) -> Result<Pool> {
         self.open_file(path.as_ref(), false)
     }

@@ -218,7 +218,8 @@ impl RawMap {
         })
     }
 
-    /// As [`range`](RawMap::range), for an ordered map whose keys are byte strings in blocks.
+    /// Like [`range`](RawMap::range), for an ordered map whose keys are byte strings, stored in
+    /// blocks.
     pub(crate) fn range_of_bytes(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> RawRange {
         RawRange::of_bytes(self.clone(), low, high)
     }

@@ -84,9 +84,9 @@ impl Base {
         self.update(|_| ())
     }
 
-    /// Changes `meta`, durably. A crash meanwhile, or damage to one copy, leaves the old content or the
-    /// new. After an error, [`meta`](Self::meta) returns the old content, and the disk may have
-    /// either.
+    /// Durably changes `meta`. After a crash during the change, or damage to one copy, the disk has
+    /// either the old content or the new. If this fails, [`meta`](Self::meta) returns the old
+    /// content, although the disk may have the new.
     pub fn update(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         let mut known = self.locked();
         let (mut sequence, mut meta) = *known;

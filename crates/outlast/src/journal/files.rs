@@ -86,7 +86,8 @@ impl DiskDirectory {
     pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
         match fs::create_dir(&path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            // A process that died may have created the directory without making its name durable.
+            // Also if the directory exists: a process that died may have created it without making
+            // its name durable. So the parent is synced.
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;

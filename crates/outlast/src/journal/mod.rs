@@ -28,12 +28,14 @@
 //!
 //! # Invariants
 //!
-//! 1. The base differs from the pool at the end of epoch `checkpoint` only in lines that are in the
-//!    epochs after `checkpoint`, up to and including `reached`. (Lines that were stored to and never
-//!    flushed may have any content, as in any crash.)
-//! 2. So the base with the epochs after `checkpoint` applied, up to any durable epoch that is at least
-//!    `reached`, is the pool at the end of that epoch.
-//! 3. Segments hold all epochs after `checkpoint` that were reported durable.
+//! `checkpoint` and `reached` are the epochs that `meta` names.
+//!
+//! 1. The base equals the pool at the end of epoch `checkpoint`, except in lines that changed in the
+//!    epochs after `checkpoint`, up to and including `reached`. (Lines that were stored to but never
+//!    flushed may hold anything, as after any crash.)
+//! 2. So for any durable epoch *n* that is at least `reached`, applying the epochs after `checkpoint`
+//!    up to *n* to the base gives the pool at the end of epoch *n*.
+//! 3. The segments hold every epoch after `checkpoint` that was reported durable.
 //!
 //! # What the disk must do
 //!

@@ -165,8 +165,9 @@ impl SimDisk {
         for (name, file) in files {
             // Nothing, everything, or any part.
             let kind = draw.below(4);
-            // The sector that was being written is torn: in the base, old and new bytes are mixed;
-            // elsewhere, all that it held is lost.
+            // The last unsynced write of the file was under way, and its sector is torn. In the
+            // base the sector then mixes old and new bytes; in a segment all of its content is
+            // lost.
             let torn = file.pending.last().filter(|_| draw.one_in(2)).cloned();
             file.settle(|| match kind {
                 0 => false,

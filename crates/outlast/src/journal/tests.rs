@@ -294,8 +294,8 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(segment::Epochs::find(&directory, other, 8).unwrap().last(), 8);
 }
 
-/// A base that may hold lines of an epoch is not used without that epoch. Nor is a journal that lacks
-/// a segment.
+/// A base that may hold lines of an epoch is refused if that epoch is missing. So is a journal that
+/// lacks a segment.
 #[test]
 fn a_journal_with_epochs_missing_is_refused() {
     for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {

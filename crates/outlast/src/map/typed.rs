@@ -435,10 +435,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Counts the records, by an iteration that reads no values: in linear time. The count is exact
-    /// if no other thread inserts or removes records meanwhile. Otherwise it includes every record
-    /// that is present throughout the call, and none that is absent throughout it.
-    /// [`len_estimate`](Map::len_estimate) is much faster.
+    /// Counts the records by iterating over the map without reading values, so it takes linear
+    /// time. The count is exact if no other thread inserts or removes records during the call.
+    /// Otherwise it includes every record that is present throughout the call, and none that is
+    /// absent throughout it. [`len_estimate`](Map::len_estimate) is much faster.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

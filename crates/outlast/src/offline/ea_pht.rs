@@ -158,8 +158,8 @@ impl Walk<'_, '_> {
     /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` are the chains
     /// whose records were moved from this table; a table that is being filled has none.
     ///
-    /// In a table that was being filled when the pool crashed, such buckets can be copies that no chain
-    /// has linked to yet.
+    /// In a table that was being filled when the pool crashed, such a bucket can be a copy that no
+    /// chain links to yet, so it is no damage there.
     fn check_spare(
         &mut self,
         map: &mut MapReport,

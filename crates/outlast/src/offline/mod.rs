@@ -115,7 +115,10 @@ pub struct MapReport {
     pub depth: u32,
     /// Number of records, each key counted once.
     pub records: u64,
-    /// Second copies of records. A crash can leave them, and the next open removes them.
+    /// Number of copies beyond the first of a key's record, or, for clevel, of slots beyond the
+    /// first that lead to the same record. A crash can leave them in a Dash map, where the first
+    /// touch of the segment removes them, and in a clevel map, where rehashing does. In other
+    /// schemes they are damage.
     pub duplicates: u64,
     /// Number of records whose checksum or hash does not match.
     pub torn: u64,

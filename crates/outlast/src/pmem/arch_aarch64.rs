@@ -78,7 +78,8 @@ pub(super) fn fence() {
 pub(super) fn store_nontemporal(word: &Word, value: u64, instruction: Option<FlushInstruction>) {
     word.0.store(value, Ordering::Relaxed);
     if let Some(instruction) = instruction {
-        // SAFETY: the word is mapped, and `Real` only has instructions that the processor has.
+        // SAFETY: the word is mapped. `instruction` comes from `Real`, which selects only
+        // instructions that this processor has.
         unsafe { flush(instruction, std::iter::once(word.0.as_ptr().expose_provenance())) }
     }
 }

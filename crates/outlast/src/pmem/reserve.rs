@@ -19,8 +19,9 @@ const RESERVE_MAX: u64 = 1 << 48;
 /// Number of bytes of the range per byte of its shadow.
 pub const SHADOW_SHARE: u64 = 8;
 
-/// Reserved addresses without memory, unmapped when this is dropped. Before the range itself lies
-/// its *shadow*, an eighth of its size, for volatile metadata about the range in DRAM.
+/// A reserved range of addresses, initially without memory behind it; unmapped on drop. Just below
+/// the range lies its *shadow*, an eighth as large, which holds volatile metadata about the range,
+/// in DRAM.
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,

@@ -359,8 +359,8 @@ impl Traced {
 }
 
 impl Seam for Traced {
-    // The harness opens and verifies pools thousands of times a second, and the system call for
-    // asymmetric fences took a fifth of all time.
+    // Off: the harness opens and verifies pools thousands of times a second, and the system calls
+    // for asymmetric fences took a fifth of its time.
     const ASYMMETRIC_FENCES: bool = false;
 
     fn attach(&self, base: *const u8) {

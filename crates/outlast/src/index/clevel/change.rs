@@ -66,8 +66,9 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
                     Some(step) => Ok(step),
                     None => {
-                        // This insert's record was visible and has lost to another one, so the
-                        // insert needs a new record.
+                        // This insert announced its record, so other threads could see it, but
+                        // another insert of the key won. The block has been retired, so the next
+                        // attempt needs a new one.
                         *draft = None;
                         Ok(Step::Again)
                     }

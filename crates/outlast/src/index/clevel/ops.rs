@@ -234,8 +234,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- The way ----------------------------------------------------------------
 
-    /// Visits the slots with the tag of a hash, from the oldest level to the newest, until `visit`
-    /// returns something.
+    /// Visits the slots whose tag is that of `hash`, from the oldest level to the newest, until
+    /// `visit` returns `Some`.
     ///
     /// Records move only from older levels to newer ones, and are in the new place before they
     /// leave the old one. So one pass misses no record that is present throughout, if it continues

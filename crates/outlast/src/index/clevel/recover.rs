@@ -43,9 +43,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(None);
             }
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
-            // If this fails, another thread has done it. It cannot hit an announcement of this
-            // process: the record's block is not handed out before every bucket has been touched
-            // and this guard is gone. If it hits a copy, the copy is made again.
+            // The exchange voids what an earlier process left. If it fails, another thread has
+            // already done so. It cannot void an announcement of this process: the record's block
+            // is not handed out until every bucket has been touched and this guard is gone. If it
+            // voids a copy that a thread of this process has just made, that thread makes it again.
             if !self.seeded(&bugs::ANNOUNCED_KEPT) {
                 let _ = self.exchange(place, word, slot::EMPTY, &points::REPAIR_VOID);
             }

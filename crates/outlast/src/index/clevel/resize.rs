@@ -174,9 +174,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Room -------------------------------------------------------------------
 
-    /// Makes room for a record of this hash, which found none in the context with the word `seen`:
-    /// adds another level, or makes the overflow chain longer if a level would not help or cannot
-    /// be had.
+    /// Makes room for a record with this hash, for which there was no free slot in the context
+    /// whose root word is `seen`. Adds a level, or extends the overflow chain if another level
+    /// would not help or the pool has no space for one.
     #[cold]
     pub(super) fn make_room(&self, hash: u64, seen: u64) -> Result<()> {
         let crowded = {

@@ -146,8 +146,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
                 format!("{state:?}, partner at {partner_low:#x}: {partner_state:?}"),
             ));
         }
-        // The state may never have been flushed. It must be durable before the entries that depend
-        // on it.
+        // The process that died may not have flushed the state. It commits the split, so it must be
+        // durable before the directory entries that depend on it.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.persist(&header.state, &points::REPAIR_STATE);
         let upper = structure.entries_of(memory, partner_low, state.depth)?;

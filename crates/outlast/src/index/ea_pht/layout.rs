@@ -144,7 +144,7 @@ pub const fn chunk_bytes(bits: u32) -> u64 {
     BUCKET_BYTES * (1 + (1 << bits) + overflow_buckets(bits))
 }
 
-/// Returns the bytes of an annex that has 2^`bits` buckets, the header counted as one.
+/// Returns the size, in bytes, of an annex of 2^`bits` buckets, one of which is its header.
 pub const fn annex_bytes(bits: u32) -> u64 {
     BUCKET_BYTES << bits
 }

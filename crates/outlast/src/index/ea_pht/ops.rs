@@ -74,8 +74,10 @@ impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
         }
         let found = self.search(route.bucket, key);
         let found = found.and_then(|found| found.map(|(.., words)| read(words)).transpose());
-        // In this order: the fence in `is_unchanged` also pairs with the store that retires a table,
-        // after which its blocks can hold something else.
+        // The order of the two checks matters. The blocks of a retired table may already hold
+        // something else. The fence in `is_unchanged` pairs with the store that retires the table,
+        // so if a read above saw such content, `is_retired`, which comes after that fence, returns
+        // true.
         let valid = is_unchanged(&lock, before) && !route.table.is_retired(self.seam());
         valid.then_some(found)
     }

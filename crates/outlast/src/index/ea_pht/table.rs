@@ -13,7 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock};
 
-/// Overflow buckets that a table hands out with a counter: those of a chunk, or an annex.
+/// The overflow buckets of one block, a chunk or an annex. The table hands them out in order by
+/// advancing a counter.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Area {
     /// The block.

@@ -115,19 +115,27 @@
 //!
 //! # Deviations from the paper
 //!
-//! - The paper's insert (Algorithm 1) takes the first free cell. It does not look for the key, so a
-//!   key that is inserted twice is stored twice.
+//! - The paper's insert (Algorithm 1) takes the first free cell without looking for the key, so a
+//! Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) also compare keys of
+//! cells whose bit is 0, so they find records that were removed or are not yet committed. Here only
+//! cells that are marked as taken are compared.
 //! - Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) compare keys of cells
 //!   whose bit is 0, so a record that was removed, or not yet committed, is found. Here nothing but
-//!   marked cells is compared.
+//! Its recovery (Algorithm 4) goes over `table_size` cells of each level, but `table_size` counts
+//! the cells of both levels together (3.3), so it reads beyond the end of both arrays.
 //! - Its recovery (Algorithm 4) goes over `table_size` cells of each level, which is the number of
-//!   both levels' cells (3.3). It reads beyond both arrays.
+//! It persists a cell, its bit and a record count, with three flushes and fences. Here the store of
+//! the cell's first word is the commit; the marks, which replace the bits, are in DRAM, and there
+//! is no persistent count.
 //! - It persists a cell, its bit and a count: three flushes and fences. Here the cell's first word
 //!   is the commit, bits are DRAM state, and nothing is counted.
 //! - The paper's table is for one thread, and is full once one group is full. Here a full segment
-//!   is split.
+//! If a record is not in its home, the paper searches the second level from its beginning. Here the
+//! search begins at the chunk that the hash names, and the fingerprints and counts in the marks
+//! avoid most of the remaining reads of persistent memory.
 //! - If a record is not in its home, the paper searches the second level from the beginning.
-//!   Fingerprints, counts and the named chunk replace most of those reads of persistent memory.
+//! The second level has one chunk fewer than the first: the segment's header takes its place, so
+//! that a segment's size is a power of two.
 //! - The second level has one chunk less than the first. The header takes that chunk's place, so
 //!   that a segment's size is a power of two.
 //! - Keys whose hashes no split can separate go to overflow nodes.

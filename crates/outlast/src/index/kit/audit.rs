@@ -154,8 +154,8 @@ impl<R: Record> Audit<R> {
         }
     }
 
-    /// Like [`check_slot`](Self::check_slot), but reads the record at once, and returns its key if it is
-    /// whole. `find` looks its key up.
+    /// Like [`check_slot`](Self::check_slot), but reads the record immediately rather than later
+    /// with others. Returns its key if the record is intact. `find` looks up the key.
     pub(crate) fn check_record<S: Seam>(
         &mut self,
         core: &Core<S>,

@@ -113,7 +113,8 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Option<Result<Option<T>, Damage>>;
 
-    /// Returns the lock that the changes of this hash take, and the offset of what it guards.
+    /// Returns the lock that a change of a key with this hash takes, and the offset of the
+    /// structure that the lock guards, such as a bucket.
     fn lock_word<'t>(
         &'t self,
         route: &Self::Route<'t>,

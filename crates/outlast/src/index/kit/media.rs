@@ -215,8 +215,10 @@ impl Slot {
         memory.store(&self.first, words.first, at);
     }
 
-    /// Replaces the slot's value, durably, with the store of one word: the value, at point `value`,
-    /// or the link to the record, at point `link`. The hash stays.
+    /// Durably replaces the slot's value by storing a single word: for inline records the second
+    /// word, which is the value (commit point `value`); for byte strings the first word, which is
+    /// the link to the record (commit point `link`). The other word, the key or the key's hash,
+    /// does not change.
     #[inline(always)]
     pub(crate) fn replace<S: Seam, R: Record>(
         &self,

@@ -153,8 +153,8 @@ impl Node {
         (0..self.len(seam)).map(|place| self.entry(seam, place)).collect()
     }
 
-    /// Finds the leaf that holds a key, or, with `below`, keys below it. The result must be
-    /// validated.
+    /// Finds the leaf for a key or, if `below` is set, the leaf for the keys just below it. The
+    /// node can change meanwhile, so the caller must check its version before it uses the result.
     #[inline(always)]
     pub(super) fn search<S: Seam, R: OrderedRecord>(
         &self,
@@ -363,8 +363,8 @@ impl Nodes {
 
     #[inline(always)]
     pub(super) fn get(&self, seam: &impl Seam, number: u32) -> &Node {
-        // SAFETY: `number` came from `take`, which had made the number's pointer lead to a whole
-        // node before it returned. Nodes live as long as `self`.
+        // SAFETY: `number` came from `take`, which stores a pointer to a complete node under that
+        // number before it returns. Nodes live as long as `self`.
         unsafe { Node::reach(self.pointer(seam, number)) }
     }
 

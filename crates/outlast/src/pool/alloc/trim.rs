@@ -235,8 +235,8 @@ impl Alloc {
         })
     }
 
-    /// Begins a round: of the pages that are free now, those that stay free can be given back later.
-    /// `ahead` is the page from which on space beyond the frontier is not expected to be used soon.
+    /// Begins a round. Pages that are free now and are still free later in the round may be given
+    /// back. Space beyond the frontier is not expected to be needed soon from page `ahead` onward.
     pub(in crate::pool) fn begin_trim<S: Seam>(
         &self,
         core: &Core<S>,

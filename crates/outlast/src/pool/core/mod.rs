@@ -213,8 +213,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Opens the pool in `backing`, which holds the whole file. `header` was read from it with
-    /// [`Header::read`].
+    /// Opens the pool in `backing`, which must cover the whole file. `header` must have been read
+    /// from it with [`Header::read`].
     pub fn open(
         backing: Backing,
         seam: S,
