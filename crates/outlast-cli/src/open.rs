@@ -99,10 +99,8 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
 
 /// Options that give the pool a journal, if asked to.
 fn options(journal: bool) -> PoolOptions {
-    match journal {
-        true => PoolOptions::new().journal(JournalOptions::new()),
-        false => PoolOptions::new(),
-    }
+    let options = PoolOptions::new().require_working_file(true);
+    if journal { options.journal(JournalOptions::new()) } else { options }
 }
 
 /// Opens a pool for writing that a power loss may have torn. Nothing is done in the background.
@@ -231,6 +229,12 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             "{}: the journal is incomplete: {why}. Put it back if it is elsewhere. Otherwise restore a \
              snapshot, or let `outlast accept` check what is left without the journal; get, scan, stat \
              and verify read that with --accept-possibly-torn",
+            path.display()
+        )),
+        Error::NoWorkingFile => Failure::Damaged(format!(
+            "{}: its process died, and the working file is gone, although the machine was not restarted. \
+             (Or this is a copy, which has none.) Put the working file back if it is elsewhere. Otherwise \
+             let `outlast accept` complete the pool from its journal; what was not durable is then lost",
             path.display()
         )),
         // The library's advice is meant for programs.

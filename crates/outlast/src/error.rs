@@ -82,6 +82,14 @@ pub enum Error {
     /// batch was under way. Open it for writing first: that completes it.
     #[error("the pool was not closed; open it for writing to complete it from its journal or log")]
     Unfinished,
+    /// The pool has a journal and was not closed, and its working file is gone although the machine was not
+    /// restarted. Its changes of the last moments were only there. See
+    /// [`require_working_file`](crate::PoolOptions::require_working_file).
+    #[error(
+        "the working file of the pool is gone, although the machine was not restarted; without it, what \
+         was not durable yet is lost"
+    )]
+    NoWorkingFile,
     /// The disk may lack part of the pool: the system failed to write a part of it back, or the
     /// pool was opened although a power loss may have torn it. Operations go on and survive process
     /// death. Nothing becomes durable against a power loss until
@@ -321,6 +329,7 @@ impl Error {
                 | Error::Damaged(_)
                 | Error::PossiblyTorn { .. }
                 | Error::IncompleteJournal(_)
+                | Error::NoWorkingFile
         )
     }
 }

@@ -55,6 +55,9 @@ pub struct JournalFacts {
     pub checkpoint: u64,
     /// Whether the pool was closed, so that the base is the pool.
     pub closed: bool,
+    /// Whether the machine was restarted since the pool was last opened for writing. If it was not, the
+    /// working file still holds what was not durable, unless it was closed or deleted.
+    pub restarted: bool,
     /// Number of segments, those prepared ahead of use included.
     pub segments: usize,
     /// Bytes of all segments.
@@ -70,7 +73,7 @@ impl PoolOptions {
     /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
     /// The working file of a journaled pool is found if it belongs to the user of this process and lies
-    /// where the options say
+    /// where the pool's file or the options say
     /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without it,
     /// size and limit are those of the base, as of some checkpoint.
     ///
@@ -160,11 +163,13 @@ impl PoolOptions {
         let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(base)? };
         let user = user_of(base)?;
         // Another user's working file may not be readable.
-        let found = find(&options.places(&directory), None, owned, user, meta).ok().flatten();
+        let places = options.places(&directory, base, Some(meta))?;
+        let found = find(&places, None, owned, user, meta).ok().flatten();
         let facts = JournalFacts {
             durable: found.as_ref().map(|working| working.durable()),
             checkpoint: meta.checkpoint,
             closed: meta.closed,
+            restarted: meta.boot != self.boot() as u64,
             segments,
             bytes,
             directory,

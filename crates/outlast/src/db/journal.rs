@@ -100,9 +100,10 @@ impl JournalOptions {
     }
 
     /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm` if that
-    /// is in memory and has room for twice the pool, otherwise the directory of the journal. After the
-    /// process has died, the working file is looked for in this directory and in the default ones. If it
-    /// is in none of them, the pool is rebuilt from the disk, and what was not durable is lost.
+    /// is in memory and has room for twice the pool, otherwise the directory of the journal. The pool's file
+    /// notes the directory. After the process has died, the working file is looked for in this directory,
+    /// the noted one, and the default ones. If it is in none of them, the pool is rebuilt from the disk,
+    /// and what was not durable is lost.
     #[must_use]
     pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.working = Some(directory.into());
@@ -135,12 +136,17 @@ impl JournalOptions {
         })
     }
 
-    pub(super) fn places(&self, directory: &Path) -> Vec<PathBuf> {
-        match &self.working {
-            // It may have been opened without that option the last time.
-            Some(place) => vec![place.clone(), MEMORY.into(), directory.into()],
-            None => vec![MEMORY.into(), directory.into()],
-        }
+    /// Returns the directories in which the working file can be: the one of the options, the one that the
+    /// base names for its life, and the default ones. An earlier build did not note it in the base.
+    pub(super) fn places(
+        &self,
+        directory: &Path,
+        base: &File,
+        meta: Option<&Meta>,
+    ) -> Result<Vec<PathBuf>> {
+        let noted = meta.map_or(Ok(None), |meta| place_of(base, meta.life))?;
+        let others = [PathBuf::from(MEMORY), directory.into()];
+        Ok(self.working.iter().cloned().chain(noted).chain(others).collect())
     }
 
     /// Returns the directory for a new working file of a pool of `bytes`.
@@ -184,7 +190,7 @@ impl PoolOptions {
         let lockable = files.file().map_err(io)?;
         lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
         let files = Arc::new(files);
-        let places = options.places(&directory);
+        let places = options.places(&directory, &locked, meta.as_ref())?;
         let (identity, user) = (Identity::of(&locked)?, user_of(&locked)?);
         let file = || -> Result<Box<DiskFile>> {
             Ok(Box::new(DiskFile::new(locked.try_clone().map_err(io)?, disk.clone())))
@@ -216,6 +222,7 @@ impl PoolOptions {
                     let base = found.expect("it was just there");
                     // There is no segment if the pool was closed and the working file kept.
                     writer.begin().map_err(io)?;
+                    note_place(&base, &working.path).map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     // The spare segment of the process that died, for instance.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
@@ -226,6 +233,9 @@ impl PoolOptions {
                 }
             }
             if !meta.closed && meta.boot == boot as u64 {
+                if self.require_working_file {
+                    return Err(Error::NoWorkingFile);
+                }
                 tracing::warn!(
                     path = %path.display(),
                     "the working file is gone, although the machine was not restarted; what was not \
@@ -283,6 +293,7 @@ impl PoolOptions {
                 }
             };
             let base = base.map_err(io)?;
+            note_place(&base, &working.path).map_err(io)?;
             writer.close_later(remove_others(&*files, owner).map_err(io)?);
             Ok((base, writer))
         };
@@ -408,7 +419,7 @@ impl PoolOptions {
             return Ok((file, header, None));
         }
         let options = self.journal.clone().unwrap_or_default();
-        let places = options.places(&options.directory_for(path));
+        let places = options.places(&options.directory_for(path), &file, Some(meta))?;
         let owner = meta.owner();
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
         let user = user_of(&file)?;
@@ -489,6 +500,19 @@ pub(super) fn leave(file: &File, disk: &Disk) -> Result<()> {
     let io = |e| Error::io("taking the journal from the pool", e);
     let file = file.try_clone().map_err(io)?;
     Base::leave(&DiskFile::new(file, disk.clone())).map_err(io)
+}
+
+/// Notes in the base where its working file is, so that it is found without options.
+fn note_place(base: &Base, working: &Path) -> std::io::Result<()> {
+    let place = working.parent().expect("the file of a directory").canonicalize()?;
+    base.note_place(&place)
+}
+
+/// Returns the directory of a life's working file, if the base names it.
+fn place_of(base: &File, life: u128) -> Result<Option<PathBuf>> {
+    let io = |e| Error::io("reading the pool", e);
+    let file = base.try_clone().map_err(io)?;
+    Base::place(&DiskFile::new(file, Disk::default()), life).map_err(io)
 }
 
 /// Returns the journal's entry in the file of a pool, if it has one.

@@ -48,6 +48,7 @@ pub struct PoolOptions {
     pub(super) disk: Disk,
     taken_for: Option<MediumKind>,
     pub(super) journal: Option<JournalOptions>,
+    pub(super) require_working_file: bool,
 }
 
 impl Default for PoolOptions {
@@ -80,6 +81,7 @@ impl PoolOptions {
             disk: Disk::default(),
             taken_for: None,
             journal: None,
+            require_working_file: false,
         }
     }
 

@@ -8,6 +8,7 @@ use super::meta::{self, META_OFFSETS, Meta};
 use super::segment::Epochs;
 use crate::pmem::MappingError;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,17 @@ impl Base {
     pub fn leave(file: &dyn JournalFile) -> io::Result<()> {
         meta::wipe(file)?;
         file.sync()
+    }
+
+    /// Notes the directory of the current life's working file in the base, see
+    /// [`place`](Self::place). Does not sync.
+    pub fn note_place(&self, place: &Path) -> io::Result<()> {
+        meta::write_place(&*self.file, self.meta().life, place)
+    }
+
+    /// Returns the directory of this life's working file, if the base names it. Writes nothing.
+    pub fn place(file: &dyn JournalFile, life: u128) -> io::Result<Option<PathBuf>> {
+        meta::read_place(file, life)
     }
 
     /// Returns the file.

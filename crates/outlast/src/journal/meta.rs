@@ -1,7 +1,10 @@
 //! `meta`: what a rebuild of the pool needs to know. Two checksummed copies of it are in the base, in
 //! pages that the pool itself does not use.
 
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use super::files::JournalFile;
 use super::segment::Owner;
@@ -10,6 +13,14 @@ use super::segment::Owner;
 pub const META_OFFSETS: [u64; 2] = [12 << 10, 96 << 10];
 const BYTES: usize = 96;
 const MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
+
+/// Offset of the note of the working file's directory. It follows the first copy of `meta` in its page.
+const PLACE_OFFSET: u64 = META_OFFSETS[0] + 512;
+const PLACE_MAGIC: u64 = u64::from_le_bytes(*b"OLJPLACE");
+/// Bytes of the note before the path: magic, life (16 bytes), length, checksum.
+const PLACE_HEAD: usize = 40;
+/// Longest path that is noted, in bytes. The note ends with the page.
+const PLACE_MAX: usize = 4096 - 512 - PLACE_HEAD;
 
 /// The content of `meta`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,9 +94,43 @@ pub(super) fn write(file: &dyn JournalFile, sequence: u64, meta: &Meta) -> io::R
     file.write_at(&encode(meta, sequence), META_OFFSETS[(sequence % 2) as usize])
 }
 
-/// Overwrites both copies with zeros, without a sync.
+/// Overwrites both copies and the note of the directory with zeros, without a sync.
 pub(super) fn wipe(file: &dyn JournalFile) -> io::Result<()> {
-    META_OFFSETS.iter().try_for_each(|&at| file.write_at(&[0; BYTES], at))
+    META_OFFSETS.iter().try_for_each(|&at| file.write_at(&[0; BYTES], at))?;
+    file.write_at(&[0; PLACE_HEAD], PLACE_OFFSET)
+}
+
+/// Notes the directory of a life's working file, without a sync: after a power loss there is no working
+/// file that could be used. A path that is too long is not noted.
+pub(super) fn write_place(file: &dyn JournalFile, life: u128, place: &Path) -> io::Result<()> {
+    let path = place.as_os_str().as_bytes();
+    if path.len() > PLACE_MAX {
+        return Ok(());
+    }
+    file.write_at(&[head_of_place(life, path).as_slice(), path].concat(), PLACE_OFFSET)
+}
+
+/// Returns the directory that [`write_place`] has noted for this life. Returns `None` if there is no
+/// such note, or if it is being written.
+pub(super) fn read_place(file: &dyn JournalFile, life: u128) -> io::Result<Option<PathBuf>> {
+    let mut note = [0; PLACE_HEAD + PLACE_MAX];
+    let read = file.read_at(&mut note, PLACE_OFFSET)?;
+    let (head, path) = note[..read].split_at_checked(PLACE_HEAD).unwrap_or_default();
+    let Some(len) = head.get(24..32) else { return Ok(None) };
+    let len = u64::from_le_bytes(len.try_into().expect("eight bytes"));
+    let path = usize::try_from(len).ok().and_then(|len| path.get(..len));
+    let noted = path.filter(|path| head == head_of_place(life, path));
+    Ok(noted.map(|path| OsString::from_vec(path.to_vec()).into()))
+}
+
+fn head_of_place(life: u128, path: &[u8]) -> [u8; PLACE_HEAD] {
+    let mut head = [0; PLACE_HEAD];
+    head[..8].copy_from_slice(&PLACE_MAGIC.to_le_bytes());
+    head[8..24].copy_from_slice(&life.to_le_bytes());
+    head[24..32].copy_from_slice(&(path.len() as u64).to_le_bytes());
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[..32]), path);
+    head[32..].copy_from_slice(&u64::from(checksum).to_le_bytes());
+    head
 }
 
 fn encode(meta: &Meta, sequence: u64) -> [u8; BYTES] {

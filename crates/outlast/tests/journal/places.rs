@@ -46,6 +46,51 @@ fn a_working_file_is_found_where_it_is_by_default() {
     assert_holds_all(place.path(), returned);
 }
 
+/// Options that do not name the directory of the working file.
+fn without_working_directory(place: &Path) -> PoolOptions {
+    PoolOptions::new().journal(JournalOptions::new().directory(journal(place)))
+}
+
+#[test]
+fn a_working_file_is_found_without_the_options_that_chose_it() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    let (pool, working) = (place.path().join("a.pool"), working_files(place.path()).remove(0));
+    let options = without_working_directory(place.path()).require_working_file(true);
+    let facts = options.facts(&pool).unwrap().journal.unwrap();
+    assert_eq!(facts.working.as_ref(), Some(&working));
+    assert!(!facts.closed && !facts.restarted);
+    // SAFETY: no one else uses the file.
+    let read = unsafe { options.open_read_only(&pool).unwrap() };
+    let held = map(&read).iter().count() as u64;
+    assert!(held > returned, "{held} of {returned}");
+    drop(read);
+    // SAFETY: as above.
+    let opened = unsafe { options.open(&pool).unwrap() };
+    assert_holds(&opened, 0..held);
+    assert_eq!(working_files(place.path()), [working]);
+}
+
+#[test]
+fn opening_without_the_working_file_can_be_refused() {
+    let place = tempfile::tempdir().unwrap();
+    left_by_a_kill(place.path());
+    let pool = place.path().join("a.pool");
+    std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+    let before = std::fs::read(&pool).unwrap();
+    let options = without_working_directory(place.path());
+    let facts = options.facts(&pool).unwrap().journal.unwrap();
+    assert!(facts.working.is_none() && !facts.closed && !facts.restarted);
+    // SAFETY: no one else uses the file.
+    let refused = unsafe { options.clone().require_working_file(true).open(&pool) };
+    assert!(matches!(refused, Err(Error::NoWorkingFile)), "{refused:?}");
+    assert!(std::fs::read(&pool).unwrap() == before, "nothing was changed");
+    // After a restart, there is nothing to require.
+    // SAFETY: as above.
+    let completed = unsafe { options.boot_id(7).require_working_file(true).open(&pool).unwrap() };
+    assert_holds(&completed, 0..map(&completed).iter().count() as u64);
+}
+
 /// The lock of a killed process can stay held for a moment.
 #[test]
 fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {

@@ -130,6 +130,31 @@ impl PoolOptions {
         self
     }
 
+    /// Sets whether opening a pool that has a journal and was not closed fails with
+    /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although the machine
+    /// was not restarted. Otherwise the pool is completed from its journal, and lacks what was not durable
+    /// when its process died. A container that starts again without its `/dev/shm` is such a case, and so is
+    /// a copy of the pool's file and journal. Default: no.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new()).require_working_file(true);
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open_or_create(&path)? };
+    /// # pool.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn require_working_file(mut self, require: bool) -> Self {
+        self.require_working_file = require;
+        self
+    }
+
     /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
     /// pre-faults new pages and syncs an idle pool ([`idle_sync`](Self::idle_sync)). Without it,
     /// [`Pool::step`](crate::Pool::step) reclaims and grows. Default: yes.
