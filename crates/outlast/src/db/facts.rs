@@ -55,7 +55,7 @@ pub struct JournalFacts {
     pub checkpoint: u64,
     /// Whether the pool was closed, so that the base is the pool.
     pub closed: bool,
-    /// Number of segments, those prepared ahead of use included.
+    /// Number of segments, including those prepared ahead of use.
     pub segments: usize,
     /// Bytes of all segments.
     pub bytes: u64,

@@ -1,5 +1,5 @@
-//! When the background thread gives free space back to the file system. How it does so, and why that is
-//! right, is in `pool/alloc/trim.rs`.
+//! When the background thread gives free space back to the file system. `pool/alloc/trim.rs`
+//! describes how it does so, and why that is correct.
 
 use super::store::Store;
 use crate::error::Error;
@@ -29,7 +29,7 @@ pub(super) struct Trimmer {
     after: Duration,
     /// The time between two rounds.
     pause: Duration,
-    /// Bytes that were given back and then used again, when the last round began.
+    /// The number of bytes that had been given back and used again when the last round began.
     refilled: u64,
     /// Whether the last round gave anything back.
     gave: bool,
@@ -50,7 +50,7 @@ impl Trimmer {
         Trimmer { phase, next, after, pause: after, refilled: 0, gave: false }
     }
 
-    /// Does the next piece of work, if it is time. Returns whether there is more to do at once.
+    /// Does the next piece of work, if it is time. Returns whether there is more to do immediately.
     pub(super) fn step(&mut self, store: &Store<Real>, now: Instant) -> bool {
         if now < self.next || self.phase == Phase::Never {
             return false;
@@ -98,8 +98,8 @@ impl Trimmer {
         Ok(false)
     }
 
-    /// Sets the time between two rounds. If the pool used again what the last round gave back, that round was
-    /// in vain, and the next one comes later.
+    /// Sets the time between two rounds. If the pool has since reused space that the last round
+    /// gave back, that round was in vain, and the next one comes later.
     fn set_pause(&mut self, refilled: u64) {
         if std::mem::take(&mut self.gave) {
             let in_vain = refilled > self.refilled;

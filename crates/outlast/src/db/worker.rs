@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a pool must have been unchanged before it is synced.
 const QUIET: Duration = Duration::from_secs(1);
-/// The longest such time, for a pool that was changed again soon after each such sync.
+/// The longest such time, reached by a pool that is changed again soon after each idle sync.
 const QUIET_MAX: Duration = Duration::from_secs(64);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_millis(100);
 /// processor.
 const REST_SHARE: u32 = 20;
 /// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
-/// ones. The first operations then get the small pages that the kernel has at hand.
+/// ones. The first operations then get small pages, which the kernel has at hand.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The pause between two huge pages that are built for a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);
@@ -50,8 +50,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes, and `trim` how long
-    /// space must have been free before it is given back, if any is.
+    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes. `trim` is
+    /// how long space must have been free before it is given back, or `None` to keep all space.
     pub(super) fn start(
         store: &Arc<Store<Real>>,
         idle_sync: bool,

@@ -16,7 +16,7 @@ pub enum FlushInstruction {
     /// Writes the line to memory and drops it from the cache, so the next access misses.
     #[cfg(target_arch = "x86_64")]
     ClflushOpt,
-    /// As [`ClflushOpt`](Self::ClflushOpt), but flushes of different lines do not overlap.
+    /// Like [`ClflushOpt`](Self::ClflushOpt), but flushes of different lines do not overlap.
     #[cfg(target_arch = "x86_64")]
     Clflush,
     /// Cleans the line to the point of persistence.
@@ -118,7 +118,7 @@ impl Real {
         Self::with_latency(mode, Latency::default())
     }
 
-    /// As [`Real::new`], with delays added to flushes and fences. Modes without flushes or fences
+    /// Like [`Real::new`], with delays added to flushes and fences. Modes without flushes or fences
     /// get none.
     ///
     /// # Panics

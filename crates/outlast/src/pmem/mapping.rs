@@ -123,7 +123,7 @@ impl Mapping {
         Self::file_on(Disk::default(), file, access, len, reserve)
     }
 
-    /// As [`file`](Mapping::file), on a file system that a test may watch.
+    /// Like [`file`](Mapping::file), on a file system that a test may watch.
     pub fn file_on(
         disk: Disk,
         file: File,
@@ -362,7 +362,7 @@ impl Mapping {
         self.disk.fsync(file)
     }
 
-    /// As [`sync`](Mapping::sync), for the first `len` bytes only. The kernel writes back no other
+    /// Like [`sync`](Mapping::sync), for the first `len` bytes only. The kernel writes back no other
     /// page, however many are dirty.
     pub fn sync_front(&self, len: u64) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };

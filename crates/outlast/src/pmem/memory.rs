@@ -45,7 +45,7 @@ impl<S: Seam> Memory<S> {
     /// Announces that the memory is now `len` bytes long.
     ///
     /// # Safety
-    /// As [`Memory::new`], for the new length.
+    /// Same as for [`Memory::new`], for the new length.
     pub unsafe fn grown(&self, len: u64) {
         debug_assert!(len >= self.len());
         // Release: pairs with the Acquire in `len`, so that a thread that sees the length also sees

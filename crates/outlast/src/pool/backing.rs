@@ -263,7 +263,7 @@ impl Backing {
         }
     }
 
-    /// As [`sync`](Backing::sync), for the header alone.
+    /// Like [`sync`](Backing::sync), for the header alone.
     pub fn sync_header(&self) -> Result<()> {
         match self {
             Backing::Mapped(m) => m

@@ -197,7 +197,7 @@ impl Gate {
         passed
     }
 
-    /// As [`pass`](Gate::pass), but on failure says what to do about it. Background work does not
+    /// Like [`pass`](Gate::pass), but on failure says what to do about it. Background work does not
     /// end a watch.
     pub fn try_enter(&self, background: bool) -> Result<Entered<'_>> {
         if !background {
@@ -310,7 +310,7 @@ impl Gate {
         Ok(held)
     }
 
-    /// As [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns `None`
+    /// Like [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns `None`
     /// and lets the writers go on.
     pub fn hold_within(&self, seam: &impl Seam, time: Duration) -> Result<Option<Held<'_>>> {
         let held = self.begin_to_hold()?;

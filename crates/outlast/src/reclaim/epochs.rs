@@ -238,7 +238,7 @@ impl Epochs {
         }
     }
 
-    /// As [`retire`](Epochs::retire), for a block that operations reach in
+    /// Like [`retire`](Epochs::retire), for a block that operations reach in
     /// [visits](Epochs::begin_visit). It is freed in a later call at the earliest.
     pub fn retire_visited(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         // Relaxed: a thread that finds the block in the limbo sees this store.
@@ -248,7 +248,7 @@ impl Epochs {
         self.keep(offset, bytes, free);
     }
 
-    /// As [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This is
+    /// Like [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This is
     /// a seeded bug that the test harness must find.
     pub fn retire_early(&self, epochs: u64, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         self.visited.store(true, Ordering::Relaxed);

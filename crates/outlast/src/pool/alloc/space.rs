@@ -44,7 +44,7 @@ impl Space {
         })
     }
 
-    /// As [`fit`](Space::fit), whether they have blocks or not.
+    /// Like [`fit`](Space::fit), whether they have blocks or not.
     pub(super) fn fit_bare(&self, pages: u32) -> Option<u32> {
         self.runs.iter().find(|(_, len)| **len >= pages).map(|(head, _)| *head)
     }

@@ -79,7 +79,7 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for background work. Returns `None` if entering would make a pool
+    /// Like [`enter`](Core::enter), for background work. Returns `None` if entering would make a pool
     /// at rest dirty.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
         if self.gate.is_clean() {
@@ -95,7 +95,7 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for changes made by the user.
+    /// Like [`enter`](Core::enter), for changes made by the user.
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -181,7 +181,7 @@ impl<S: Seam> Core<S> {
     /// word.
     ///
     /// # Errors
-    /// As [`wait`](Core::wait). [`Damage`] if no thread can be holding the lock, or none releases
+    /// Same as for [`wait`](Core::wait). [`Damage`] if no thread can be holding the lock, or none releases
     /// it: in a damaged file two structures can share memory, and then threads wait for each other.
     #[inline]
     pub fn wait_for_lock(
@@ -422,7 +422,7 @@ impl<S: Seam> Core<S> {
         if found { self.mark_dirty_controlled() } else { Ok(()) }
     }
 
-    /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what was kept
+    /// Like [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what was kept
     /// for handles. On failure the pool is closed all the same, and stays marked dirty.
     pub fn close(
         &self,

@@ -89,7 +89,7 @@ pub struct Core<S: Seam> {
 
 /// Turns that an allocation waits for other threads' operations that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
-/// As [`GRACE_TURNS`], where the allocation would otherwise fail: some seconds.
+/// Like [`GRACE_TURNS`], where the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
 /// Turns to wait for a thread that holds the last free blocks.
 const HAND_TURNS: u32 = 1 << 7;

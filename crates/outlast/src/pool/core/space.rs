@@ -29,7 +29,7 @@ impl<S: Seam> Core<S> {
         self.alloc.allocate(self, bytes)
     }
 
-    /// As [`allocate`](Core::allocate), for a record: a value of `value` bytes after `before` other
+    /// Like [`allocate`](Core::allocate), for a record: a value of `value` bytes after `before` other
     /// bytes.
     ///
     /// # Errors
@@ -88,7 +88,7 @@ impl<S: Seam> Core<S> {
         });
     }
 
-    /// As [`retire`](Core::retire), for blocks that operations reach through links in
+    /// Like [`retire`](Core::retire), for blocks that operations reach through links in
     /// [visits](Core::visit).
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
