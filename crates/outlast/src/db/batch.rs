@@ -194,9 +194,9 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// Same as for any change of a map; [`Error::ReadOnly`]; [`Error::Invalid`] if the log of the batch would be larger
-    /// than a block of the pool can be: about half a GiB, less in a pool with small pages. On an error, no
-    /// record is changed, and the batch is as before.
+    /// Those of any change of a map; [`Error::ReadOnly`]; [`Error::Invalid`] if the log of the
+    /// batch would be larger than a block of the pool can be: about half a GiB, less in a pool with
+    /// small pages. On an error, no record is changed, and the batch is as before.
     ///
     /// The pool may run out of space while the batch is under way. Then the changes made so far are
     /// undone, although readers may have seen them. Space for undoing them is set aside beforehand.

@@ -66,13 +66,13 @@ pub trait MapSeam: Seam {
     /// Opens the index of the map in this slot of the roots.
     ///
     /// # Errors
-    /// Same as for opening the map.
+    /// Those of opening the map.
     fn open(core: &Arc<Core<Self>>, slot: usize, info: &MapInfo) -> Result<AnyIndex>;
 
     /// Makes the first blocks of a new map. Returns the scheme's words of its root.
     ///
     /// # Errors
-    /// Same as for creating the map.
+    /// Those of creating the map.
     fn create(core: &Arc<Core<Self>>, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]>;
 }
 

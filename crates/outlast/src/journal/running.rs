@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// The shortest segment, in bytes.
 const LEAST_SEGMENT: u64 = 256 << 10;
-/// How far ahead of the pool the base grows at least, in bytes.
+/// The least distance by which the base grows ahead of the pool, in bytes.
 pub const LEAST_AHEAD: u64 = 16 << 20;
 /// The shortest and the longest pause before a failed write is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -191,7 +191,7 @@ pub struct Settings {
     pub working: PathBuf,
     /// Whether the working file stays when the pool is closed.
     pub keep: bool,
-    /// How far ahead of the pool the base grows at least, in bytes.
+    /// The least distance by which the base grows ahead of the pool, in bytes.
     pub ahead: u64,
 }
 

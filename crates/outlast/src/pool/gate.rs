@@ -37,7 +37,7 @@ const POISONED: u32 = 6;
 /// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
 
-/// The number of no thread. (Threads that are just ending have `usize::MAX`.)
+/// A number that no thread has. (Threads that are exiting have `usize::MAX`.)
 const NOBODY: usize = usize::MAX - 1;
 
 /// The number of operations of some thread that are inside the gate.
@@ -68,14 +68,15 @@ pub struct Gate {
 /// The right to store to the pool. It ends when this is dropped, on the same thread.
 ///
 /// If the thread unwinds, whatever it had locked stays locked. The gate is then poisoned, so that
-/// other threads get an error instead of waiting for ever.
+/// other threads get an error instead of waiting forever.
 pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
     /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
     /// the compiler moves the fields after a smaller one in pieces.
     own: u64,
-    /// Not 0 if the thread was unwinding already, in which case the panic is not ours.
+    /// Not 0 if the thread was unwinding already when it entered. Such a panic does not poison the
+    /// gate.
     unwinding: u64,
     /// Makes the type `!Send`.
     here: PhantomData<*const ()>,
@@ -197,8 +198,8 @@ impl Gate {
         passed
     }
 
-    /// Like [`pass`](Gate::pass), but on failure says what to do about it. Background work does not
-    /// end a watch.
+    /// Like [`pass`](Gate::pass), but if the thread cannot pass, says what it must do first.
+    /// Background work does not end a watch.
     pub fn try_enter(&self, background: bool) -> Result<Entered<'_>> {
         if !background {
             self.end_watch();
@@ -220,7 +221,7 @@ impl Gate {
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            // Held, or opened or watched since it was last read.
+            // The gate is held, or its state has changed since `pass_by` read it.
             OPEN | WATCHED | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
@@ -310,8 +311,8 @@ impl Gate {
         Ok(held)
     }
 
-    /// Like [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns `None`
-    /// and lets the writers go on.
+    /// Like [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns
+    /// `None` and lets the writers continue.
     pub fn hold_within(&self, seam: &impl Seam, time: Duration) -> Result<Option<Held<'_>>> {
         let held = self.begin_to_hold()?;
         let (start, mut turn) = (Instant::now(), 0);
@@ -365,8 +366,8 @@ impl Held<'_> {
         self.after = CLOSED;
     }
 
-    /// Lets the calling thread pass the gate until the result is dropped. Returns `None` if the thread
-    /// is just ending, and has no number of its own any more.
+    /// Lets the calling thread pass the gate until the result is dropped. Returns `None` if the
+    /// thread is exiting and no longer has a number of its own.
     pub fn lend(&self) -> Option<Lent<'_>> {
         let number = thread_number();
         (number < NOBODY).then(|| {

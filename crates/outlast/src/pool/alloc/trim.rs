@@ -1,9 +1,10 @@
 //! Free pages without blocks, and how the blocks of free pages are given back to the file system.
 //!
-//! The worker punches free pages out of the file, so that a pool that shrank takes less of the disk. Punched
-//! pages read as zeros, and have no blocks. A store to such a page takes a block, and raises SIGBUS if the
-//! disk is full. So a claim first gets blocks for what it takes ([`Alloc::claim`]); if that fails, the
-//! operation fails with [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
+//! The worker punches free pages out of the file, so that a pool that has shrunk takes less disk
+//! space. Punched pages read as zeros, and have no blocks. A store to such a page takes a block,
+//! and raises SIGBUS if the disk is full. So a claim first gets blocks for what it takes
+//! ([`Alloc::claim`]); if that fails, the operation fails with
+//! [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
 //!
 //! # What may be punched
 //!
@@ -30,9 +31,10 @@
 //!    Reading a hole takes no block, except on tmpfs, where it takes a page of memory. There, a lookup
 //!    that has not run since before the block was unlinked, at least a second ago, raises SIGBUS if
 //!    the file system has become full meanwhile.
-//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The next open
-//!    asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack blocks, and get them
-//!    when they are claimed. Other pages have holes only if the file was copied so; they get blocks at once.
+//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The
+//!    next open asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack
+//!    blocks, and get them when they are claimed. Other pages have holes only if the file was
+//!    copied in a way that makes holes; they get blocks immediately.
 //! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and the saved
 //!    free state itself lies in pages that are not free while the header names it. `Core::trim` holds
 //!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
@@ -53,14 +55,14 @@ use std::sync::atomic::Ordering;
 
 /// The least number of adjacent bytes that are worth a system call and a hole in the file's map of blocks.
 const PIECE: u64 = 64 << 10;
-/// Bytes that are punched at once. Meanwhile no claim can take them.
+/// The number of bytes that are taken out and punched together. Meanwhile no claim can take them.
 pub const TRIM_PART: u64 = 16 << 20;
 /// The least number of free bytes that keep their blocks.
 const KEPT: u64 = 1 << 20;
 /// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
 /// are never fewer or more than these.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
-/// Bytes that get blocks with one call, if a claim needs less.
+/// The number of bytes that get blocks with one call if the claim itself needs less.
 const REFILL: u64 = 1 << 20;
 
 /// What is known about the free pages that could be given back.
@@ -157,7 +159,8 @@ impl Alloc {
                 needed.insert(page..page + 1);
             }
         }
-        // One call for all pages between two that stay without blocks.
+        // One range, and so one system call, covers all needed pages between two pages that stay
+        // without blocks.
         let within = |gap: Range<u32>| {
             let first = needed.first_from(gap.start).filter(|&page| page < gap.end)?;
             let end = needed.iter().take_while(|range| range.start < gap.end).last()?.end;
@@ -179,7 +182,7 @@ impl Alloc {
         }
     }
 
-    /// Whether a page may lack blocks. What it holds means nothing.
+    /// Whether a page may lack blocks. The content of such a page has no meaning.
     pub(in crate::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
         core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
     }
@@ -221,7 +224,7 @@ impl Alloc {
         below.chain(self.unsystematic(space.frontier..total)).collect()
     }
 
-    /// Returns the parts of `pages` without the pool's own pages.
+    /// Returns `pages` without the pool's own pages, in parts.
     fn unsystematic(&self, pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let geometry = self.geometry;
         let mut at = pages.start;
@@ -307,8 +310,8 @@ impl Alloc {
         }
         space.bare.insert(pages.clone());
         space.out = Some(pages.clone());
-        // SeqCst, here and wherever this is used: a claim that did not find the pages sees that they
-        // were out.
+        // SeqCst, here and wherever `outs` is used: a claim that did not find the pages sees that
+        // they were out.
         self.outs.fetch_add(1, Ordering::SeqCst);
         true
     }

@@ -30,7 +30,7 @@ enum Until {
 pub enum Quiet {
     /// There is nothing to sync.
     Clean,
-    /// The pool was changed since the last look.
+    /// The pool was changed since the last check.
     Changed,
     /// It was not changed, and is synced now.
     Synced,
@@ -79,8 +79,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Like [`enter`](Core::enter), for background work. Returns `None` if entering would make a pool
-    /// at rest dirty.
+    /// Like [`enter`](Core::enter), for background work. Returns `None` if entering would make a
+    /// pool at rest dirty, or if the gate is held.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
         if self.gate.is_clean() {
             let seam = self.memory.seam();
@@ -144,8 +144,8 @@ impl<S: Seam> Core<S> {
     /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong
-    /// to another opener.
+    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then another opener may be using
+    /// the file's memory.
     #[inline(always)]
     pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
@@ -153,7 +153,7 @@ impl<S: Seam> Core<S> {
             return read();
         }
         let found = read();
-        // Another opener stores only after `close` has given up the file's lock, and `close` does
+        // Another opener stores only after `close` has released the file's lock, and `close` does
         // that after it has closed the gate. So a reader that has seen such a store sees the gate
         // closed.
         fence(Ordering::Acquire);
@@ -181,8 +181,9 @@ impl<S: Seam> Core<S> {
     /// word.
     ///
     /// # Errors
-    /// Same as for [`wait`](Core::wait). [`Damage`] if no thread can be holding the lock, or none releases
-    /// it: in a damaged file two structures can share memory, and then threads wait for each other.
+    /// Those of [`wait`](Core::wait); [`Damage`] if no thread can be holding the lock, or if none
+    /// releases it. In a damaged file two structures can share memory, and then threads wait for
+    /// each other.
     #[inline]
     pub fn wait_for_lock(
         &self,
@@ -329,7 +330,7 @@ impl<S: Seam> Core<S> {
     /// written. The caller holds all writers back.
     pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
-            // A free page without blocks holds nothing, and a store could find the disk full.
+            // A free page without blocks holds nothing, and a store to it could find the disk full.
             if self.alloc.is_bare(self, self.geometry.page_of(offset)) {
                 continue;
             }
@@ -422,7 +423,7 @@ impl<S: Seam> Core<S> {
         if found { self.mark_dirty_controlled() } else { Ok(()) }
     }
 
-    /// Like [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what was kept
+    /// Like [`sync_and`](Core::sync_and), but closes the pool for good. `last` frees what was kept
     /// for handles. On failure the pool is closed all the same, and stays marked dirty.
     pub fn close(
         &self,
@@ -449,7 +450,8 @@ impl<S: Seam> Core<S> {
         held.now_closed();
         drop(held);
         if let Some(journal) = self.journal() {
-            // Before the lock is given up: the next opener may use a working file that it finds.
+            // This comes before the lock is released, because the next opener may use the working
+            // file.
             journal.shut(result.is_ok());
         }
         self.backing.unlock();
@@ -473,8 +475,8 @@ impl<S: Seam> Core<S> {
         during()
     }
 
-    /// Marks the pool dirty, and holds all writers back but the calling thread while `change` makes
-    /// changes.
+    /// Marks the pool dirty, and holds back all writers except the calling thread while `change`
+    /// makes changes.
     pub fn change_alone<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.options.read_only {
             return Err(Error::ReadOnly);

@@ -29,8 +29,8 @@ impl<S: Seam> Core<S> {
         self.alloc.allocate(self, bytes)
     }
 
-    /// Like [`allocate`](Core::allocate), for a record: a value of `value` bytes after `before` other
-    /// bytes.
+    /// Like [`allocate`](Core::allocate), for a record that consists of `before` bytes and a value
+    /// of `value` bytes.
     ///
     /// # Errors
     /// Also [`Error::ValueTooLarge`] if no block of this pool can hold the record.
@@ -187,7 +187,7 @@ impl<S: Seam> Core<S> {
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {
                 // Another thread has finished the reclaim since. So there is space, and a growth
-                // now would count as needed for ever.
+                // now would count as needed forever.
                 return Ok(None);
             }
             let of_class = (kind == PageKind::Blocks).then_some(class);
@@ -226,7 +226,7 @@ impl<S: Seam> Core<S> {
     /// A thread in the middle of an operation keeps everything that is retired meanwhile, and it
     /// may have lost its processor; the others can retire an eighth of a pool in that time. This
     /// call waits for such a thread as long as something is kept that was retired before the call
-    /// began. It does not wait for what others retire from now on. Nor does it wait for ever: the
+    /// began. It does not wait for what others retire from now on. Nor does it wait forever: the
     /// thread may have been stopped, and then no one waits for it again.
     pub(super) fn collect_or_wait(&self, of_class: Option<u8>) -> Result<bool> {
         if self.epochs().limbo_bytes() == 0 {
@@ -297,9 +297,10 @@ impl<S: Seam> Core<S> {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the pool may grow beyond the size that it has ever needed with all its space
-    /// accounted for. Growth during a reclaim does not count as needed. Otherwise, each process
-    /// that dies before its reclaim ends would add another eighth.
+    /// Whether the pool may grow by `bytes` while space is unaccounted for: up to an eighth beyond
+    /// the size that it has needed with all its space accounted for. Growth during a reclaim does
+    /// not count as needed. Otherwise, each process that dies before its reclaim ends would add
+    /// another eighth.
     pub(super) fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
         self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
@@ -438,8 +439,9 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Announces that an index will soon allocate `bytes` at once. The background thread grows the
-    /// pool for that and pre-faults its pages, so that no operation has to wait for either.
+    /// Announces that an index will soon allocate `bytes` in quick succession. The background
+    /// thread grows the pool for that and pre-faults its pages, so that no operation has to wait
+    /// for either.
     #[cold]
     pub fn expect(&self, bytes: u64) {
         self.announced.fetch_add(bytes, Ordering::Relaxed);
