@@ -30,7 +30,7 @@ unsafe impl Send for Alive {}
 unsafe impl Sync for Alive {}
 
 impl Alive {
-    /// Records the calling process as the one that [`is_here`](Alive::is_here) recognises.
+    /// Records the calling process as the one that [`is_here`](Alive::is_here) recognizes.
     pub fn new() -> io::Result<Self> {
         Self::with_wipe(true)
     }
@@ -65,7 +65,7 @@ impl Alive {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped as long as `self` lives, also in a child, and a wiped word is
+        // SAFETY: the page is mapped as long as `self` lives, even in a child, and a wiped word is
         // valid.
         unsafe { self.word.as_ref() }
     }

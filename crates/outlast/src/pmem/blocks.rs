@@ -109,14 +109,14 @@ pub(super) fn fill_holes(disk: &Disk, file: &File, range: Range<u64>) -> Result<
     })
 }
 
-/// Gives the blocks of a range of the file back.
+/// Gives back the blocks of a range of the file.
 pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let len = range.end - range.start;
     Ok(retry_on_intr(|| fallocate(file, flags, range.start, len))?)
 }
 
-/// Holes after which [`holes`] looks no further.
+/// The number of holes after which [`holes`] stops looking.
 const HOLES_MAX: usize = 1 << 16;
 
 /// Returns the parts of the first `len` bytes that may lack blocks. Blocks that were allocated and never
@@ -156,7 +156,7 @@ pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>
     Ok((!untold).then_some(holes))
 }
 
-/// Does what fallocate does, for file systems that cannot.
+/// Does what fallocate does, for file systems that do not support it.
 fn fill(file: &File, from: u64, old_len: u64, len: u64) -> io::Result<()> {
     let end = old_len.min(len);
     let mut at = from;

@@ -28,7 +28,8 @@ pub enum FlushInstruction {
 }
 
 impl FlushInstruction {
-    /// The instruction that keeps lines in the cache. All others cost more misses.
+    /// The best instruction of this architecture. On x86-64 it is the one that keeps lines in the
+    /// cache, so that the others cause more misses.
     pub const BEST: Self = arch::INSTRUCTIONS[0];
 
     /// Returns the best instruction that this processor has.
@@ -118,8 +119,8 @@ impl Real {
         Self::with_latency(mode, Latency::default())
     }
 
-    /// Like [`Real::new`], with delays added to flushes and fences. Modes without flushes or fences
-    /// get none.
+    /// Like [`Real::new`], but with delays added to flushes and fences. Modes without flushes or
+    /// fences get no delays.
     ///
     /// # Panics
     /// If this processor does not have the instruction, or the mode is [`FlushMode::Journal`].
@@ -266,7 +267,7 @@ impl Seam for Real {
             // The other thread is most likely running and nearly done.
             0..64 => std::hint::spin_loop(),
             64..1000 => thread::yield_now(),
-            // It was not: it lost its processor, or it is splitting a segment.
+            // The other thread takes longer: it lost its processor, or it is splitting a segment.
             _ => {
                 thread::sleep(Duration::from_micros(50));
                 *turn = turn.saturating_add(self.turns_of_sleep);

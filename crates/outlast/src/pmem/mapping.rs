@@ -64,7 +64,7 @@ pub enum Access {
     Private,
 }
 
-/// Resident memory behind a range of addresses, as the kernel counts it.
+/// The resident memory behind a range of addresses, as the kernel counts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All of it, in bytes.
@@ -99,7 +99,7 @@ pub struct Mapping {
     len: AtomicU64,
     growing: Mutex<()>,
     disk: Disk,
-    /// Whether it was mapped with its holes.
+    /// Whether the file was mapped with its holes.
     sparse: bool,
 }
 
@@ -221,7 +221,7 @@ impl Mapping {
         self.range.size()
     }
 
-    /// The medium of the mapping. For memory and [`Access::Private`] it is bytes.
+    /// The medium of the mapping. For memory and [`Access::Private`] it is [`MediumKind::Bytes`].
     pub fn medium(&self) -> MediumKind {
         self.medium
     }
@@ -296,17 +296,17 @@ impl Mapping {
         }
     }
 
-    /// Gets blocks for a part of the file that is mapped. Its content stays; holes read as zeros before
-    /// and after.
+    /// Gets blocks for a part of the file that is mapped. Its content does not change: holes read
+    /// as zeros before and after.
     pub fn fill(&self, range: Range<u64>) -> Result<(), MappingError> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
         self.disk.fill(file, range)
     }
 
-    /// Gives the blocks of a part of the file back. From then on, the part reads as zeros. Nobody may
-    /// store there before [`fill`](Mapping::fill), since a full disk would raise SIGBUS. After an error,
-    /// any of the blocks may be gone.
+    /// Gives back the blocks of a part of the file, which then reads as zeros. Nobody may store
+    /// there before [`fill`](Mapping::fill), since a store would raise SIGBUS on a full disk. After
+    /// an error, any of the blocks may be gone.
     pub fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
@@ -391,7 +391,7 @@ impl Mapping {
         }
     }
 
-    /// Pre-faults the pages of a range, so that no operation has to. This is an optimisation:
+    /// Pre-faults the pages of a range, so that no operation has to. This is an optimization:
     /// errors are ignored.
     pub fn populate(&self, range: Range<u64>) {
         let start = range.start / PAGE * PAGE;
@@ -428,8 +428,8 @@ impl Mapping {
         }
     }
 
-    /// Builds huge pages of the whole 2 MiB pieces in a range. Returns whether all of them are huge
-    /// now. This is an optimisation: errors are ignored.
+    /// Builds huge pages from the complete 2 MiB pieces in a range. Returns whether all of them are
+    /// huge now. This is an optimization: errors are ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {
         let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(u64::MAX);
         let end = range.end.min(self.len()) / HUGE_PAGE * HUGE_PAGE;

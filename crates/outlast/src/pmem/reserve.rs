@@ -13,7 +13,7 @@ pub(super) const HUGE_PAGE: u64 = 2 << 20;
 /// Where halving stops, in bytes. If even this much is refused, something is wrong.
 const RESERVE_MIN: u64 = 1 << 30;
 
-/// More bytes than a process has addresses for.
+/// The largest reservation that is ever tried. It is more than a process has addresses for.
 const RESERVE_MAX: u64 = 1 << 48;
 
 /// Number of bytes of the range per byte of its shadow.
@@ -88,7 +88,7 @@ impl Reservation {
 
     /// Allows huge pages for the shadow from now on.
     ///
-    /// This is an optimisation: errors are ignored. The first huge page's worth is left out. It
+    /// This is an optimization: errors are ignored. The first huge page's worth is left out. It
     /// becomes accessible bit by bit and so has small pages; the kernel might later replace them by
     /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {

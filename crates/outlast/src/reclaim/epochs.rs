@@ -149,8 +149,8 @@ impl Epochs {
     /// Pins the current epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
         let use_slot = |slot| {
-            // Relaxed: the number only grows. Whoever does not find the slot in it has looked before
-            // `exchange`'s fence, and so before this guard reads anything.
+            // Relaxed: the number only grows. A thread that reads a number without this slot has
+            // read it before `exchange`'s fence, and so before this guard reads anything.
             if slot >= self.used.load(Ordering::Relaxed) {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
@@ -196,7 +196,8 @@ impl Epochs {
         self.slots[pin.slot].leave();
     }
 
-    /// Pins the current epoch for an operation of the calling thread, whose number is `number`.
+    /// Pins the current epoch for an operation of the calling thread, which has the number
+    /// `number`.
     #[inline(always)]
     pub fn begin_visit(&self, number: usize) -> Visit<'_> {
         let Some(slot) = self.own.get(number) else {
@@ -248,8 +249,8 @@ impl Epochs {
         self.keep(offset, bytes, free);
     }
 
-    /// Like [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This is
-    /// a seeded bug that the test harness must find.
+    /// Like [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This
+    /// is a seeded bug, which the test harness must find.
     pub fn retire_early(&self, epochs: u64, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         self.visited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
