@@ -27,7 +27,7 @@ pub struct Backup {
     pub bytes: u64,
     /// Whether the pool was copied from its files, while another process used it.
     pub in_use: bool,
-    /// Epochs of the journal that completed the copy.
+    /// Number of epochs of the journal that were needed to complete the copy.
     pub epochs: u64,
     /// How often the copy was begun. It is begun again if the pool's files change too much
     /// meanwhile.

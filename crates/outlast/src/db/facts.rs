@@ -17,7 +17,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often to read again what another process was just writing.
+/// How often to repeat a read of something that another process may just be writing.
 const ATTEMPTS: usize = 20;
 
 /// What can be read from a pool's files without opening it. See [`PoolOptions::facts`].
@@ -69,10 +69,10 @@ impl PoolOptions {
     /// Reads facts about a pool from its files, without opening it and without a lock. Another
     /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
-    /// The working file of a journaled pool is found if it belongs to the user of this process and lies
-    /// where the options say
-    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without it,
-    /// size and limit are those of the base, as of some checkpoint.
+    /// The working file of a journaled pool is found if it belongs to the user of this process or
+    /// to the owner of the pool's file, and lies where the options say
+    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without
+    /// it, size and limit are those of the base, as of some checkpoint.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -119,8 +119,8 @@ impl JournalOptions {
         self
     }
 
-    /// Sets whether closing the pool keeps the working file. The pool then opens again without reading
-    /// the disk, until the next reboot. Until then, the file takes memory. Default: no.
+    /// Sets whether closing the pool keeps the working file. Until the next reboot, the pool then
+    /// opens without being read from the disk, and the file takes up memory. Default: no.
     #[must_use]
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;

@@ -40,9 +40,9 @@ impl MapOptions {
         self.set("stash_buckets", stash_buckets)
     }
 
-    /// Sets the log2 of a number of buckets: per segment in Dash, of the first level in clevel.
-    /// At least 1, at most 6. Default: 6. Small values are for tests: a few inserts then cause a
-    /// split or an expansion.
+    /// Sets the log2 of the number of buckets in a segment of Dash, or in the first level of
+    /// clevel. At least 1, at most 6. Default: 6. Small values are for tests: a few inserts then
+    /// cause a split or an expansion.
     #[must_use]
     pub fn bucket_bits(self, bucket_bits: u32) -> Self {
         self.set("bucket_bits", bucket_bits)

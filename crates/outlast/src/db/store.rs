@@ -78,8 +78,8 @@ impl<S: MapSeam> Store<S> {
         Self::with_alive(core, Arc::new(alive))
     }
 
-    /// Like [`Store::new`], but shares a page that exists already. Tests use this, because they
-    /// open millions of crash images.
+    /// Like [`Store::new`], but shares a page that exists already. The test harness uses this,
+    /// because it opens millions of crash images.
     ///
     /// # Errors
     /// [`Error::Unfinished`], as for [`Store::new`].

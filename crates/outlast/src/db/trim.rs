@@ -1,5 +1,5 @@
-//! When the background thread gives free space back to the file system. `pool/alloc/trim.rs`
-//! describes how it does so, and why that is correct.
+//! Decides when the background thread gives free space back to the file system.
+//! `pool/alloc/trim.rs` describes how it does so, and why that is correct.
 
 use super::store::Store;
 use crate::error::Error;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 /// The shortest time for which pages must have been free.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// The longest time between two rounds: after an error, or if the pool keeps using again what it
-/// gave back.
+/// The longest time between two rounds: after an error, or if the pool keeps reusing the space that
+/// it gave back.
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Bytes given back in one step of the worker.
 const STEP: u64 = 64 << 20;
 
 /// Gives free pages back in rounds:
 ///
-/// 1. Check whether enough pages are free. From then on, each of them has to stay free.
+/// 1. Check whether enough pages are free. Only those that stay free from then on are given back.
 /// 2. A while later, write the pool back.
 /// 3. Punch out the pages that have stayed free, some with each step.
 pub(super) struct Trimmer {

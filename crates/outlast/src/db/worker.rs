@@ -172,7 +172,7 @@ impl Idle {
     /// Records the result of a check: `None` if the disk failed.
     ///
     /// A sync can take long, and the next change waits for the disk. So if a pool is changed again
-    /// soon after a sync, the next one has to wait longer.
+    /// soon after a sync, the next sync comes later.
     fn note(&mut self, found: Option<Quiet>, now: Instant) {
         match found {
             Some(Quiet::Clean) => {}
@@ -227,8 +227,8 @@ fn time_of_others() -> Duration {
 ///
 /// While the kernel builds a huge page from small ones, it holds each of the small ones locked, and
 /// an operation that touches one waits. So the worker builds huge pages only of pieces that no
-/// operation can reach before they are done, and does these first. Other pieces get huge pages
-/// while the process is at rest, one after another with a pause in between.
+/// operation can reach before they are done, and works on these pieces first. Other pieces get huge
+/// pages while the process is at rest, one after another with a pause in between.
 #[derive(Default)]
 struct Pages {
     begun: bool,
@@ -250,7 +250,7 @@ enum Work {
     /// belongs to it. Below the frontier, the shadow takes memory only once an operation uses the
     /// records there.
     Touch(Range<u64>),
-    /// As `Touch`, but build a huge page.
+    /// Like `Touch`, but build a huge page.
     Ahead(Range<u64>),
     /// Build a huge page of a piece that was touched before.
     Behind(Range<u64>),
@@ -277,7 +277,8 @@ impl Pages {
         let large = match &work {
             Work::Touch(range) => {
                 mapping.touch_shadow(range.start.max(frontier)..range.end);
-                // In a pool in memory, this begins below the frontier.
+                // In a pool in memory, the range can begin below the frontier, where space may have
+                // been given back.
                 for part in core.parts_with_blocks(range.clone()) {
                     populate(mapping, &part);
                 }
@@ -299,8 +300,8 @@ impl Pages {
         Some(work)
     }
 
-    /// Chooses the next piece of work. The pool is in use up to `frontier`, and may soon be up to
-    /// `end`.
+    /// Chooses the next piece of work. The pool is in use up to `frontier`, and may soon be in use
+    /// up to `end`.
     fn next(&self, frontier: u64, end: u64, resting: bool) -> Option<Work> {
         let clear = self.reached.max(frontier + CLEAR).next_multiple_of(HUGE);
         if clear + HUGE <= end && self.refusals < REFUSALS_MAX {

@@ -66,7 +66,7 @@ impl Preparer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a segment is ready for when the open one is full.
+    /// Returns whether a prepared segment is ready for use.
     pub fn has_spare(&self) -> bool {
         self.spare().is_some()
     }

@@ -1,10 +1,11 @@
 //! The journal of an open pool: cuts, commits, checkpoints, and waiting for durability.
 //!
 //! One thread at a time cuts and writes an epoch: it has the *turn*. A thread that waits for
-//! durability takes the turn itself if it is free, which saves two switches between threads. The
-//! journal's own thread takes a turn at each interval ([`Journal::run`]). A second thread makes
-//! checkpoints, and prepares what a turn should not wait for ([`Journal::run_checkpoints`]). None
-//! of them takes a lock of the pool, except to hold writers back for a cut or a pause.
+//! durability takes the turn itself if the turn is free, which saves two switches between threads.
+//! The journal's own thread takes a turn at each interval ([`Journal::run`]). A second thread makes
+//! checkpoints, and prepares ahead of time what a turn would otherwise have to wait for
+//! ([`Journal::run_checkpoints`]). None of them takes a lock of the pool, except to hold writers
+//! back for a cut or a pause.
 //!
 //! While a thread holds the gate for long (`sync`, `close`), other threads can cut without holding
 //! it themselves ([`Journal::while_held`]).
@@ -43,7 +44,7 @@ const TOUCHING: Duration = Duration::from_millis(20);
 /// How often the journal's threads check whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the journal needs of the pool.
+/// What the journal needs from the pool.
 pub trait Source {
     /// Makes a cut: holds all writers back for a moment, unless they are `held` back already, and
     /// puts the lines that were noted since the last cut into `change`, with their content. Calls
@@ -80,8 +81,8 @@ pub struct JournalStats {
     pub checkpoints: u64,
     /// Bytes that the segments take now.
     pub journal_bytes: u64,
-    /// The longest time from a cut until its epoch was durable, or until now if it is not, in
-    /// nanoseconds.
+    /// The longest time from a cut until its epoch was durable, or until now for an epoch that is
+    /// not durable yet, in nanoseconds.
     pub longest_commit_ns: u64,
     /// The longest time for which a cut held writers back, in nanoseconds.
     pub longest_cut_ns: u64,
@@ -113,7 +114,7 @@ struct Counts {
 struct State {
     /// Cuts that have begun.
     begun: u64,
-    /// The number of the last cut before which everything that was noted is durable.
+    /// The number of the last cut for which everything noted before it is durable.
     done: u64,
     /// A thread has the turn.
     busy: bool,
@@ -201,7 +202,7 @@ pub struct Journal {
     base: Base,
     notes: Arc<Notes>,
     state: Mutex<State>,
-    /// For the thread that has the turn.
+    /// Locked by the thread that has the turn.
     turn: Mutex<Turn>,
     /// Wakes the journal's thread, to stop it.
     wake: Condvar,
@@ -322,7 +323,7 @@ impl Journal {
         self.wait_for_cut(state, source)
     }
 
-    /// Waits until all lines that a cut takes are durable, for a cut that begins after this call.
+    /// Waits until everything that a cut takes is durable. The cut begins after this call.
     fn wait_for_cut<'j>(
         &'j self,
         mut state: MutexGuard<'j, State>,

@@ -71,7 +71,7 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
 
 /// Returns whether a directory has a segment that must not be deleted for the journal of `pool`:
 /// one of another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Such a
-/// segment belongs to a copy of the pool, which has the same id.
+/// segment can belong to a copy of the pool, which has the same id.
 pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
     let is_other =
         |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);

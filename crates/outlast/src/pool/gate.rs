@@ -40,7 +40,7 @@ const SHARED: usize = 16;
 /// A number that no thread has. (Threads that are exiting have `usize::MAX`.)
 const NOBODY: usize = usize::MAX - 1;
 
-/// The number of operations of some thread that are inside the gate.
+/// The number of operations inside the gate, of one thread or of several that share the slot.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicUsize);

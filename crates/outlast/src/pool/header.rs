@@ -81,7 +81,7 @@ impl Header {
         self.get(field::DIRTY) != 0
     }
 
-    /// Whether the disk may lack something that was written before the dirty mark.
+    /// Whether the disk may lack something that was written; see [`SUSPECT`](layout::SUSPECT).
     pub fn is_suspect(&self) -> bool {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }

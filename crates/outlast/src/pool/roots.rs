@@ -52,8 +52,8 @@ pub fn fixed_of(slot: usize, commit: u64, words: &[u64; ROOT_WORDS]) -> Result<F
     Ok(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's"))
 }
 
-/// Returns the checksum over the commit words of all slots. A lost root counts as if it were there,
-/// so that the next open misses it too.
+/// Returns the checksum over the commit words of all slots. The root in the slot `lost` counts as
+/// if it were there, so that the next open also finds it missing.
 pub fn commits<S: Seam>(core: &Core<S>, lost: Option<usize>) -> Result<u32> {
     let mut words = commit_words(core)?;
     match lost {
@@ -77,9 +77,10 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
     Ok(words)
 }
 
-/// Returns the slot of a root that was lost. If that slot's commit word is put back, the checksum
-/// of the commit words is `told`, the one in the header. The slot of a dropped map has fixed words
-/// too, but its commit word gives another checksum. If no slot gives `told`, returns a guess.
+/// Finds the slot of a root that was lost: with the commit word of that slot put back, the commit
+/// words of all slots have the checksum `told`, which is the one in the header. The slot of a
+/// dropped map has fixed words too, but its commit word gives another checksum. If no slot gives
+/// `told`, returns a guess.
 fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
     let mut guess = None;

@@ -43,7 +43,8 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::unlinked::UnlinkedBlock;
 use std::sync::Arc;
 
-/// Fails if a map cannot have such a record, or a key to be removed if there is no value.
+/// Fails if a map cannot have a record with this key and value, or, if there is no value, a record
+/// with this key.
 pub(super) fn check(info: &MapInfo, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     match info.form {
         RecordForm::Inline => {
@@ -74,8 +75,8 @@ impl Logged {
     /// slot: 4 bytes | key: its length in 4 bytes, then it | value | value before
     /// ```
     ///
-    /// A value is 4 bytes with its length plus 1, and then its bytes. A 0 there stands for no
-    /// value.
+    /// A value is its length plus 1, in 4 bytes, and then its bytes. A length field of 0 means that
+    /// there is no value.
     fn encode(&self, log: &mut Vec<u8>) {
         log.extend((self.slot as u32).to_le_bytes());
         log.extend((self.key.len() as u32).to_le_bytes());

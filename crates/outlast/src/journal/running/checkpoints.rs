@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// The least limit of the journal's length, in bytes.
+/// The least default limit of the journal's length, in bytes.
 const LEAST_LIMIT: u64 = 256 << 20;
 /// Pages that a checkpoint copies in one round.
 const ROUND: usize = 2048;
@@ -159,8 +159,8 @@ impl Journal {
                 let _ = self.prepare(source);
             }
             if !seeded(&bugs::PAGES_NOT_AWAITED) {
-                // A cut is needed even if nothing was noted yet: a copy can hold the store of an operation
-                // that is under way.
+                // A cut is needed even if no line is noted now: a copied page can hold a store of
+                // an operation that has not noted the line yet.
                 self.wait_for_cut(lock(&self.state), source)?;
             }
             let durable = lock(&self.writer).durable();

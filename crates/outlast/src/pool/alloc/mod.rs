@@ -4,7 +4,7 @@
 //! the frontier. Both are written once per run, before its first block is linked. Which blocks are
 //! free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and a few
 //! blocks at hand per shard of threads. This state is saved at a clean close. After a crash it is
-//! rebuilt by a trace (see [`db::store`](crate::db::store)).
+//! rebuilt by a trace (see `db/reclaim.rs`).
 //!
 //! # Life of a run
 //!

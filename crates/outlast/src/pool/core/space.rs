@@ -93,7 +93,7 @@ impl<S: Seam> Core<S> {
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
             if self.memory.seam().seeded(&bugs::FREED_EPOCH_EARLY) {
-                // One of the two epochs is the margin.
+                // Two epochs early, because one of them is only a margin.
                 return self.epochs().retire_early(2, offset, bytes, free);
             }
             self.epochs().retire_visited(offset, bytes, free);

@@ -7,10 +7,10 @@ use crate::pool::alloc::Trimming;
 use crate::pool::backing::{Backing, mapping_error};
 use std::ops::Range;
 
-/// What a step of a trim has done.
+/// The result of one step of giving free pages back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trimmed {
-    /// It has given this many bytes back, and there may be more.
+    /// The step has given this many bytes back, and there may be more.
     More(u64),
     /// All pages of the round that are still free were given back, this many bytes of them in this
     /// step.
