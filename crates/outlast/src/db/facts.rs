@@ -107,7 +107,7 @@ impl PoolOptions {
 
     fn read_facts(&self, path: &Path) -> Result<PoolFacts> {
         let io = |e| Error::io(format!("reading {}", path.display()), e);
-        // Keeps an open of a pipe from waiting for its other end.
+        // Keeps the opening of a pipe from waiting for its other end.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path);
         let file = file.map_err(|e| match e.kind() {

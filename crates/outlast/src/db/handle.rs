@@ -119,7 +119,7 @@ pub struct Durability {
     /// For a journaled pool, the interval of its commits. A power loss undoes at most the
     /// operations of the last interval and of two commits (see
     /// [`JournalOptions::interval`](crate::JournalOptions::interval)), and none that
-    /// [`Pool::wait_durable`] has waited for.
+    /// [`Pool::wait_durable`] has confirmed.
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
     /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.

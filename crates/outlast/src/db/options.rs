@@ -336,7 +336,7 @@ impl PoolOptions {
         let file = File::options()
             .read(true)
             .write(!read_only)
-            // Keeps an open of a pipe from waiting for its other end. Has no effect on files.
+            // Keeps the opening of a pipe from waiting for its other end. Has no effect on files.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)
             .map_err(|e| match e.kind() {
@@ -558,8 +558,8 @@ pub(super) fn open_parent(path: &Path) -> Result<File> {
     File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
 }
 
-/// The id of the current boot. If the system does not report one, an id that no other process has:
-/// a pool that was left dirty then counts as one from an earlier boot.
+/// Returns the id of the current boot. If the system does not report one, returns an id that no
+/// other process has, so a pool that was left dirty counts as one from an earlier boot.
 fn boot_id() -> u128 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

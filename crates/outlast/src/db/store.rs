@@ -1,4 +1,5 @@
-//! A pool with its open maps: opened, created and dropped; background steps; sync and close.
+//! A pool with its open maps: opening, creating and dropping maps; background steps; sync and
+//! close.
 //!
 //! # Locks
 //!
@@ -201,7 +202,8 @@ impl<S: MapSeam> Store<S> {
     ) -> Result<Option<Arc<OpenMap>>> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
-        // In some schemes, opening repairs what a crash left, and so writes. So does a reset of locks.
+        // In some schemes, opening a map writes, because it repairs what a crash left or resets
+        // locks.
         let row = info.scheme().row();
         let mends = row.linear_recovery && self.core.alloc().old_frontier() != 0;
         let writes = (mends || row.locks_in_pool) && !inside && !known();
@@ -339,7 +341,8 @@ impl<S: MapSeam> Store<S> {
             }
             ready
         };
-        // Pairs with the Release in dropping the last handles: this thread sees what they did.
+        // Pairs with the Release in the drop of the last handles: this thread sees what was done
+        // through them.
         fence(Ordering::Acquire);
         for map in ready {
             let mut blocks = Vec::new();

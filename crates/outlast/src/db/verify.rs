@@ -93,7 +93,7 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
         }
         Ok(found)
     })?;
-    // Verifying counts as no change, so a pool that was clean is made clean again.
+    // Verification does not count as a change, so a pool that was clean is made clean again.
     if was_clean {
         store.sync()?;
     }

@@ -40,8 +40,9 @@ const REST_SHARE: u32 = 20;
 const SETTLE: Duration = Duration::from_millis(50);
 /// The pause between two huge pages that are built for a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);
-/// Refusals in a row after which the worker gives up on huge pages. The kernel may refuse one for
-/// the moment because its pages are in use; a file system without huge pages refuses all of them.
+/// The number of refusals in a row after which the worker gives up on huge pages. The kernel may
+/// refuse one for the moment because its pages are in use; a file system without huge pages refuses
+/// all of them.
 const REFUSALS_MAX: u32 = 16;
 
 pub(super) struct Worker {
@@ -365,8 +366,8 @@ impl Pages {
     }
 }
 
-/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, of `free`
-/// bytes together, are used first.
+/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, `free`
+/// bytes in total, are used first.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
     (frontier + AHEAD)
         .max(expected)

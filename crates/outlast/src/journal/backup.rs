@@ -8,7 +8,7 @@
 //! 3. It copies the base, piece by piece. Meanwhile it opens the segments that are new.
 //! 4. It reads `meta` again. Call the greater one of `reached` and `checkpoint` *r*.
 //! 5. It opens the segments that are new, for the last time.
-//! 6. It finds the epochs after *c* in these segments, as far as they follow each other, up to *e*.
+//! 6. It finds the epochs after *c* in these segments, as long as they are consecutive, up to *e*.
 //! 7. If *e* is less than *r*, if the life is another one, or if a segment was missed (below), the copy is
 //!    void, and everything is done again. Otherwise it completes the copy with the epochs up to *e*.
 //!

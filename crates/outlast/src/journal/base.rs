@@ -42,10 +42,10 @@ impl Base {
         let (Some((sequence, meta)), whole) = meta::read(&*file)? else { return Ok(Err(file)) };
         let base = Base { file, meta: Mutex::new((sequence, meta)), failures: AtomicU64::new(0) };
         if whole == 2 {
-            // The newer copy may not have reached the disk, an error that the kernel reported only
-            // to the process that wrote it and has died. The next update overwrites the other copy,
-            // so this one must be written again first. (If the other copy is not intact, it was
-            // being written, so this one was durable by then.)
+            // The newer copy may not have reached the disk, and the kernel reported that error only
+            // to the process that has died. The next update overwrites the other copy, so this one
+            // must be written again first. (If the other copy is not intact, it was being written,
+            // so this one was durable by then.)
             meta::write(&*base.file, sequence, &meta)?;
             base.sync()?;
         }

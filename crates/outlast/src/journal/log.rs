@@ -280,7 +280,7 @@ impl Writer {
     }
 
     /// Makes room for an epoch of `bytes`: if it does not fit into the open segment, begins a new
-    /// one, of `segment_bytes` or, if the epoch needs more, as large as that.
+    /// one of `segment_bytes`, or more if the epoch needs it.
     fn make_room(&mut self, bytes: u64, segment_bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());

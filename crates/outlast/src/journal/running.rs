@@ -32,7 +32,7 @@ const LEAST_SEGMENT: u64 = 256 << 10;
 pub const LEAST_AHEAD: u64 = 16 << 20;
 /// The shortest and the longest pause before a failed write is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// The pause before a cut is tried again because another thread had control of the gate.
+/// How long to wait before a cut is tried again, if another thread had control of the gate.
 const BUSY: Duration = Duration::from_micros(100);
 /// The longest time for which writers are held back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);

@@ -85,8 +85,8 @@ pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     ours.try_for_each(|(name, _, _)| directory.remove(name))
 }
 
-/// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
-/// owner already, durably.
+/// Deletes the segments of all other owners, and those that were never begun. `meta` must already
+/// name this owner, durably.
 ///
 /// Returns the files, which no longer have names. The caller decides when to close them: closing
 /// the last handle frees a file's space, which can take long.

@@ -11,7 +11,8 @@ const PAGE_BYTES: usize = 4096;
 /// The word's value if the kernel wipes the page in a child. No process has this id.
 const WIPED_ON_FORK: u64 = u64::MAX;
 
-/// Tells whether this is still the process that created it, and not a forked child.
+/// Tells whether the current process is the one that created this value, and not a forked child of
+/// it.
 ///
 /// A child does not inherit the mapping of a pool. Without this word, its first access would touch
 /// whatever is mapped at those addresses now.

@@ -29,7 +29,7 @@ pub enum FlushInstruction {
 
 impl FlushInstruction {
     /// The best instruction of this architecture. On x86-64 it is the one that keeps lines in the
-    /// cache, so that the others cause more misses.
+    /// cache; the others cause more misses.
     pub const BEST: Self = arch::INSTRUCTIONS[0];
 
     /// Returns the best instruction that this processor has.

@@ -17,7 +17,8 @@ use thiserror::Error;
 /// The unit of mapping, in bytes.
 const PAGE: u64 = 4096;
 
-/// Builds huge pages from small ones, synchronously. Neither crate defines it for every target.
+/// Builds huge pages from small ones, synchronously. Neither `libc` nor `rustix` defines the
+/// constant for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Why a mapping could not be made or grown. Nothing has changed.
@@ -53,7 +54,8 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
-    /// The same, for a file that already has blocks for everything that is mapped.
+    /// Like [`ReadWrite`](Self::ReadWrite), for a file that already has blocks for everything that
+    /// is mapped.
     Allocated,
     /// Stores change the file, which is mapped with the holes that it has: the caller
     /// [fills](Mapping::fill) a [hole](Mapping::holes) before anything is stored there. On
@@ -114,7 +116,7 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, a multiple of 4096.
     ///
     /// Reserves `reserve` bytes of address space to grow into. If the process may not have that
-    /// much, it halves the size until the reservation succeeds, down to 1 GiB (or `len`, if that is
+    /// much, the size is halved until the reservation succeeds, down to 1 GiB (or `len`, if that is
     /// more).
     ///
     /// With [`Access::ReadWrite`], the file is extended to that length and gets all its blocks: a
@@ -282,7 +284,8 @@ impl Mapping {
         self.sparse
     }
 
-    /// Returns whether parts of the file can be punched out: it is on a file system with a page cache.
+    /// Returns whether parts of the file can be punched out, which takes a file system with a page
+    /// cache.
     pub fn can_be_punched(&self) -> bool {
         matches!(self.backing, Backing::File { .. }) && self.medium == MediumKind::PageCache
     }

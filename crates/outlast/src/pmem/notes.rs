@@ -15,11 +15,11 @@
 //! the journal may lack.
 //!
 //! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups
-//! flush too, but outside of the gate: they persist what they read, because the process that stored
-//! it may have died before it flushed it. So a line may be noted at any time, even in the set that
-//! was just handed out. Such a note is not lost: only lines that were handed out are removed, and
-//! the next cut takes what is left over. If the lookup's thread then waits for durability, it waits
-//! for that next cut.
+//! flush too, but outside of the gate: they persist what they read, because a process that died may
+//! have stored the data without flushing it. So a line may be noted at any time, even in the set
+//! that was just handed out. Such a note is not lost: only lines that were handed out are removed,
+//! and the next cut takes what is left over. If the lookup's thread then waits for durability, it
+//! waits for that next cut.
 
 use super::LINE;
 use super::disk::Disk;

@@ -33,8 +33,8 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but goes no
-    /// lower than `needed` and 1 GiB.
+    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but does not
+    /// go below the greater of `needed` and 1 GiB.
     pub(super) fn new(needed: u64, wanted: u64) -> Result<Self, MappingError> {
         let alive = Alive::new()?;
         let refused = |size| MappingError::AddressSpace { needed: size, reserved: 0 };
@@ -142,7 +142,8 @@ impl Reservation {
         &self.alive
     }
 
-    /// Keeps `len` bytes at `from` out of forked children. A new mapping loses this advice.
+    /// Keeps `len` bytes at `from` out of forked children. A new mapping of the range loses this
+    /// advice.
     pub(super) fn advise_dont_fork(&self, from: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {

@@ -113,8 +113,8 @@ macro_rules! seeded_bugs {
     };
 }
 
-/// A bug that the proof harness puts in, to show that it finds the bug. The recorder itself makes
-/// the bugs at commit points.
+/// A bug that the proof harness seeds, to show that it finds the bug. The bugs at commit points are
+/// made by the recorder itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seeded {
     /// Flushes at this point are skipped.

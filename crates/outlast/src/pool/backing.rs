@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Identity {
     /// Device number.
     pub device: u64,
-    /// Inode number. A copy can have the same one: on another file system, or on the same one after
-    /// the original was removed.
+    /// Inode number. A copy can have the same number, on another file system or, after the original
+    /// was removed, on the same one.
     pub inode: u64,
     /// When the file was created, in nanoseconds since 1970; 0 if the file system does not report
     /// it.
@@ -295,7 +295,8 @@ impl Backing {
         }
     }
 
-    /// Whether what the medium makes durable survives a power loss, as far as is known now.
+    /// Whether data that is durable on this medium survives a power loss, as far as is known at
+    /// present.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
             Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),

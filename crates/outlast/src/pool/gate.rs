@@ -18,7 +18,7 @@
 //!
 //! In the state WATCHED, threads may store as in OPEN. The next thread that enters for anything but
 //! background work makes the gate OPEN again. So if the gate is still WATCHED after a while, only
-//! background work has passed it. This way operations need not be counted.
+//! background work has passed it. This detects an idle pool without counting operations.
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
@@ -145,7 +145,7 @@ impl Slot {
 
     #[inline]
     fn leave(&self, own: bool) {
-        // Release: pairs with the Acquire in `hold`, so that the holder sees our stores.
+        // Release: pairs with the Acquire in `inside`, so that a holder sees our stores.
         if own {
             self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
         } else {
@@ -187,7 +187,8 @@ impl Gate {
     #[inline(always)]
     fn pass_by(&self, slot: &Slot, own: bool, also: u32) -> bool {
         slot.enter(own);
-        // Pairs with the fence in `hold`: either the holder sees our count, or we see its state.
+        // Pairs with the fence in `begin_to_hold`: either the holder sees our count, or we see its
+        // state.
         light_fence(self.asymmetric);
         // Acquire: we see everything that was done while the gate was held.
         let state = self.state.load(Ordering::Acquire);
@@ -403,8 +404,8 @@ mod tests {
     use crate::pmem::{FlushMode, Real};
     use std::sync::atomic::AtomicBool;
 
-    /// A thread panics inside an operation while another one begins to hold the gate. The holder
-    /// must not get it, because it would make the pool clean.
+    /// A thread panics inside an operation while another one begins to hold the gate. That thread
+    /// must not get the gate, because it would make the pool clean.
     #[test]
     fn a_panic_reaches_a_thread_that_is_waiting_to_hold_the_gate() {
         let asymmetric = crate::reclaim::threads::asymmetric();

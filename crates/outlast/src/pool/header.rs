@@ -86,8 +86,8 @@ impl Header {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }
 
-    /// Records in the next write that the pool is clean only because it was idle. The file may be
-    /// copied while the pool is in use again, so a copy of it does not count as clean.
+    /// Records, with the next write, that the pool is clean only because it was idle. The pool may
+    /// be in use again while its file is copied, so a copy does not count as clean.
     pub fn set_synced_idle(&mut self) {
         self.set(field::SYNCED_IDLE, self.next_sequence());
     }

@@ -38,7 +38,7 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
     fixed_of(slot, commit, &words).map(Some)
 }
 
-/// Returns the fixed words among the words of a root. `commit` is its commit word, which is not 0.
+/// Extracts the fixed words from the words of a root. `commit` is its commit word, which is not 0.
 ///
 /// # Errors
 /// [`Error::DamagedRoot`] if the commit word does not match the fixed words.
@@ -106,7 +106,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
     // A different sequence number means that the field was left by a build that does not know it.
     // The check also runs if the other header copy is damaged: if that copy is a dirty mark that a
-    // crash cut short, no root has been stored since.
+    // crash cut short, no root has been stored since, so the check still holds.
     let differs = !header.is_dirty() && told >> 32 == expected >> 32 && told != expected;
     if !differs && !header.lacks_root() {
         return Ok(None);

@@ -14,8 +14,8 @@
 //! A guard never reads a freed block: `pin` stores its mark and issues a SeqCst fence before it
 //! reads a link. `retire` is called after the link was removed, and looks for marks after a SeqCst
 //! fence. Either `retire` sees the mark, or the guard's read comes after `retire`'s fence and sees
-//! that the link is gone. `retire` looks only at slots that have held a guard before; a guard that
-//! is the first in its slot says so before its fence.
+//! that the link is gone. `retire` looks only at slots that have held a guard before; the first
+//! guard in a slot adds the slot to them before its fence.
 //!
 //! In an index whose operations follow links without locks, every operation pins an epoch too. So
 //! such a pin, a [`Visit`], has to be cheap: it costs two stores to a slot that belongs to the

@@ -50,7 +50,7 @@ impl PoolOptions {
     }
 
     /// Sets the log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space, so
-    /// small pages make small pools. Default: 16.
+    /// small pools need small pages. Default: 16.
     ///
     /// A value has to fit into one region of the pool, which has `2^(2 * page_bits - 3)` bytes less
     /// its descriptors. Pools with pages below 2^16 bytes therefore accept shorter values than
@@ -154,14 +154,14 @@ impl PoolOptions {
     /// applies only to a file system with a page cache ([`MediumKind::PageCache`]), because no
     /// other medium needs it. Default: yes.
     ///
-    /// The price: a change that comes during such a sync waits for its end, and the first change after it
-    /// waits until the dirty mark is on the disk, as with any `sync`. Each time that a pool is
-    /// changed again soon after such a sync, the time without changes before the next one doubles,
-    /// up to about a minute. Where changes are seconds apart and must never wait for the disk, turn
-    /// this off.
+    /// The cost is that a change that comes during such a sync waits until it ends, and the first
+    /// change after it waits until the dirty mark is on the disk, as with any `sync`. Each time
+    /// that a pool is changed again soon after such a sync, the time without changes before the
+    /// next one doubles, up to about a minute. Where changes are seconds apart and must never wait
+    /// for the disk, turn this off.
     ///
-    /// While the pool is open, a copy of its file is refused as before
-    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
+    /// Such a sync does not make it safe to copy the file of an open pool: the copy is still
+    /// refused ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
     /// `sync`, `snapshot` or `wait_durable`, and no change has been made since.
     ///
     /// ```

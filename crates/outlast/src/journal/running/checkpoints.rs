@@ -10,7 +10,7 @@ const ROUND: usize = 2048;
 /// The base grows ahead of the pool by a quarter of the pool's size, but by no more bytes than
 /// this.
 const MOST_AHEAD: u64 = 1 << 30;
-/// How often a checkpoint that ends a life is begun again because something has changed.
+/// How often a checkpoint that ends a life is attempted, if something changes during each attempt.
 const TRIES: usize = 8;
 
 impl Journal {

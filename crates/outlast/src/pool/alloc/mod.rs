@@ -72,7 +72,8 @@ pub struct Alloc {
     /// immediately](Seam::reuses_at_once). These are hints: the run decides whether a block is
     /// free.
     freed: Mutex<Vec<(u8, u64)>>,
-    /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
+    /// Pages below this existed before a crash and wait for the sweep; 0 if there are no such
+    /// pages.
     old_frontier: AtomicU32,
     /// Incremented when free pages are taken out, so that no claim can take them, and again when
     /// they are put back. So it is odd while pages are out. See [`trim`].

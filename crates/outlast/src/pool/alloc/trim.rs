@@ -8,11 +8,11 @@
 //!
 //! # What may be punched
 //!
-//! Free pages, below the frontier and beyond it, in a file on a file system with a page cache. On such
-//! media every store that was executed survives a crash of the process. On persistent memory nothing is
-//! punched, because there the kernel would have to make each punch durable before the next claim. Nor is
-//! anything punched in a pool with a journal, whose notes and base would have to follow, in a read-only pool,
-//! or in a suspect one.
+//! Free pages, below the frontier and beyond it, in a file on a file system with a page cache. On
+//! such media every store that was executed survives a crash of the process. On persistent memory
+//! nothing is punched, because there the kernel would have to make each punch durable before the
+//! next claim. Nor is anything punched in a read-only or suspect pool, or in a pool with a journal,
+//! whose notes and base would have to follow.
 //!
 //! 1. *The content of a free page means nothing* (docs/format.md, section 4). The page is in no claimed run,
 //!    so nothing links to it. Its descriptor lies in a system page, and system pages are never punched.
@@ -35,14 +35,16 @@
 //!    next open asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack
 //!    blocks, and get them when they are claimed. Other pages have holes only if the file was
 //!    copied in a way that makes holes; they get blocks immediately.
-//! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and the saved
-//!    free state itself lies in pages that are not free while the header names it. `Core::trim` holds
-//!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
-//!    all pages back. In particular, no other process opens the file meanwhile.
-//! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A salvage of
-//!    it reads links that may be older than the pages that they lead to. So that punching loses
-//!    nothing that it could read, a page is punched only after a write-back of the whole file that
-//!    began after the page became free. Then no link on the disk leads there.
+//! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and
+//!    the saved free state itself lies in pages that are not free while the header names it.
+//!    `Core::trim` holds `write_back`, so a close, a sync, a snapshot or a verification either
+//!    comes before the trim or sees all pages back. In particular, no other process opens the file
+//!    meanwhile.
+//! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A
+//!    salvage of it reads links that may be older than the pages that they lead to. So that
+//!    punching destroys nothing that a salvage could read, a page is punched only after a
+//!    write-back of the whole file that began after the page became free. Then no link on the disk
+//!    leads to the page.
 
 use super::ranges::Ranges;
 use super::run::Slot;
@@ -59,8 +61,8 @@ const PIECE: u64 = 64 << 10;
 pub const TRIM_PART: u64 = 16 << 20;
 /// The least number of free bytes that keep their blocks.
 const KEPT: u64 = 1 << 20;
-/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
-/// are never fewer or more than these.
+/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the number of bytes
+/// required is clamped to these bounds.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
 /// The number of bytes that get blocks with one call if the claim itself needs less.
 const REFILL: u64 = 1 << 20;
@@ -277,8 +279,9 @@ impl Alloc {
         let in_use = space.frontier.saturating_sub(space.free_pages);
         // The lowest free pages keep their blocks, for the next allocations.
         let mut kept = pages(KEPT).max(in_use / 12);
-        // Beyond the frontier lies what the worker has prepared for a pool that grows. A quarter of a pool is
-        // free only if it has shrunk, and then the free pages are used first.
+        // Space beyond the frontier has been prepared by the worker for a pool that grows, so it is
+        // normally kept. If a quarter of the pool is free, the pool has shrunk, and the free pages
+        // are used before that space.
         let has_shrunk = space.free_pages >= total / 4;
         let beyond = if has_shrunk { ahead.max(space.frontier).min(total)..total } else { 0..0 };
         let mut found = Vec::new();
@@ -294,9 +297,9 @@ impl Alloc {
         found
     }
 
-    /// Makes free pages impossible to claim, and notes that they may lack blocks. Returns whether
-    /// they have been free ever since the round began; if not, does nothing. The caller puts them
-    /// back.
+    /// Takes free pages out, so that they cannot be claimed, and notes that they may lack blocks.
+    /// The caller must put them back. Does nothing and returns `false` if they have not been free
+    /// ever since the round began.
     pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
         let mut space = core.memory.seam().lock(&self.space);
         if space.fresh.overlaps(pages) || space.out.is_some() {
@@ -340,8 +343,9 @@ impl Alloc {
         self.outs.load(Ordering::SeqCst)
     }
 
-    /// Waits until the pages that are out are back, if any are. Others may be out by then. Returns whether
-    /// any were out since [`trims`](Alloc::trims) returned `before`, so that a claim may have missed them.
+    /// Waits until the pages that are out now are back, if any are. Others may be out by then.
+    /// Returns whether any were out since [`trims`](Alloc::trims) returned `before`, so that a
+    /// claim may have missed them.
     pub(in crate::pool) fn wait_for_trim<S: Seam>(
         &self,
         core: &Core<S>,

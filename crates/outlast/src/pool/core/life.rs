@@ -20,8 +20,8 @@ const BRIEFLY: Duration = Duration::from_millis(2);
 enum Until {
     /// Until it is changed. A copy of its file is clean as well.
     Changed,
-    /// Until it is changed, and a copy of its file is not clean. Nobody has asked for this sync, so
-    /// nobody knows that the pool must not be changed while its file is copied.
+    /// Until it is changed; a copy of its file does not count as clean. Nobody has asked for this
+    /// sync, so nobody knows that the pool must not be changed while its file is copied.
     ChangedOrCopied,
 }
 
@@ -118,7 +118,8 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync_header)
     }
 
-    /// A root that the pool had when it was closed and now lacks: its slot and the damage.
+    /// Returns the slot and the damage of a root that the pool had when it was closed and now
+    /// lacks.
     pub fn lost_root(&self) -> Option<&(usize, Damage)> {
         self.lost_root.as_ref()
     }
@@ -369,8 +370,8 @@ impl<S: Seam> Core<S> {
         then(self)
     }
 
-    /// Syncs the pool if a power loss could tear it although no call has changed it since the last
-    /// call of this function. `settled` as for [`sync_and`](Core::sync_and).
+    /// Syncs the pool if no call has changed it since the last call of this function, but a power
+    /// loss could still tear it. `settled` is the same as for [`sync_and`](Core::sync_and).
     pub fn sync_if_quiet(&self, settled: impl FnOnce() -> bool) -> Result<Quiet> {
         if self.options.read_only
             || self.options.medium != MediumKind::PageCache
@@ -491,8 +492,8 @@ impl<S: Seam> Core<S> {
         change()
     }
 
-    /// Refuses all operations until the pool is opened again, because it is in a state that only an open
-    /// can deal with.
+    /// Refuses all operations until the pool is opened again, because it is in a state that only an
+    /// open can repair.
     pub fn poison(&self) {
         self.gate.poison();
     }

@@ -87,15 +87,16 @@ pub struct Core<S: Seam> {
     suspect: AtomicBool,
 }
 
-/// Turns that an allocation waits for other threads' operations that keep space from reuse.
+/// How many turns an allocation waits for operations of other threads that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
 /// Like [`GRACE_TURNS`], if the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
 /// Turns to wait for a thread that holds the last free blocks.
 const HAND_TURNS: u32 = 1 << 7;
-/// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
+/// After this many turns of waiting for a lock, a tenth of a second, a thread checks whether any
+/// thread can be holding it.
 const WAIT_ALONE: u32 = 1 << 11;
-/// Turns of waiting for a lock after which it counts as damaged: over a minute.
+/// After this many turns of waiting for a lock, over a minute, the lock counts as damaged.
 const WAIT_TURNS: u32 = 1 << 20;
 
 /// Returns a random number, so that no two pools or maps share one.
@@ -316,8 +317,8 @@ impl<S: Seam> Core<S> {
             memory.flush(memory.at(Offset::<Word>::new(word))?, &points::FOUND);
         }
         for slot in 0..ROOT_SLOTS {
-            // The fixed words have been durable since before the commit word. The scheme's words
-            // share its cache line.
+            // The fixed words became durable before the commit word was stored. The scheme's words
+            // share the commit word's cache line.
             memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
         }
         memory.fence(&points::FOUND);
