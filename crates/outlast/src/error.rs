@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Any failure of this library.
 ///
-/// No error loses data: an operation that fails has no effect, and everything acknowledged before
-/// stays.
+/// No error loses data: an operation that fails has no effect, and all earlier acknowledged changes
+/// are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,7 +36,7 @@ pub enum Error {
     /// The file is shorter than its header says, or than any pool.
     #[error("file truncated: it has {actual} bytes, and should have at least {expected}")]
     Truncated {
-        /// The size according to the header. If neither copy of the header is whole, the size of
+        /// The size according to the header. If neither copy of the header is intact, the size of
         /// the smallest pool.
         expected: u64,
         /// Bytes in the file.
@@ -53,8 +53,8 @@ pub enum Error {
         /// Where the damage is, and what was expected.
         damage: Damage,
     },
-    /// An operation met a damaged structure. The pool can still be verified
-    /// ([`Pool::verify`](crate::Pool::verify)), and what can be read of it salvaged
+    /// An operation found a damaged structure. The pool can still be verified
+    /// ([`Pool::verify`](crate::Pool::verify)), and all readable records can be salvaged
     /// ([`Map::salvage`](crate::Map::salvage)).
     #[error("damaged structure: {0}")]
     Damaged(Damage),
@@ -90,9 +90,9 @@ pub enum Error {
          was not durable yet is lost"
     )]
     NoWorkingFile,
-    /// The disk may lack part of the pool: the system failed to write a part of it back, or the
-    /// pool was opened although a power loss may have torn it. Operations go on and survive process
-    /// death. Nothing becomes durable against a power loss until
+    /// The disk may lack part of the pool, because the system failed to write it back, or because
+    /// the pool was opened although a power loss may have torn it. Operations go on and survive
+    /// process death. Nothing becomes durable against a power loss until
     /// [`Pool::verify`](crate::Pool::verify) has found the pool sound.
     #[error("the disk may not hold what was written; `verify` the pool first")]
     Suspect,
@@ -133,7 +133,8 @@ pub enum Error {
         "pool is locked: another process has it open, or a handle, map or reference in this one"
     )]
     Locked,
-    /// Another process has the pool open, and the pool has no journal. So only that process can copy it.
+    /// Another process has the pool open, and only that process can copy it, because the pool has
+    /// no journal.
     #[error(
         "pool is locked and has no journal: only the process that has it open can copy it, with \
          `snapshot`; or copy it once it is closed"
@@ -277,7 +278,7 @@ impl From<Damage> for Error {
     }
 }
 
-/// Qualifies the reason of [`Error::PossiblyTorn`] where only one copy of the header is whole.
+/// Qualifies the reason of [`Error::PossiblyTorn`] where only one copy of the header is intact.
 fn only_copy_says(damaged_copy: &Option<Damage>) -> String {
     damaged_copy.as_ref().map_or_else(String::new, |damage| {
         format!(

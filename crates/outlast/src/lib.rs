@@ -26,25 +26,26 @@
 //!    [medium](pmem::MediumKind) survives.
 //! 2. Histories are linearizable, crashes included: an operation in flight at a crash either took
 //!    full effect before it, or never takes effect.
-//! 3. No call returns a result that a crash could undo. (In a pool with a journal, a power loss can undo
-//!    what [`Pool::wait_durable`] has not waited for.)
+//! 3. No call returns a result that a crash could undo. (In a pool with a journal, a power loss can
+//!    undo changes that [`Pool::wait_durable`] has not confirmed.)
 //! 4. Every key and value of the declared type works, up to [`MAX_KEY_BYTES`] and
 //!    [`MAX_VALUE_BYTES`].
 //! 5. Opening a pool or a map after a crash takes constant time. The exceptions are [`OrderedMap`],
-//!    and maps of [`Scheme::Group`] and the three [`Scheme::EaPht`] schemes. Opening one takes time
-//!    linear in its size, shared among all processors ([`PoolOptions::recovery_threads`]). After a
-//!    reboot, opening a pool with a journal reads the whole pool.
+//!    and maps of [`Scheme::Group`] and the three [`Scheme::EaPht`] schemes. Opening one of these
+//!    takes time linear in its size; the work is divided among all processors
+//!    ([`PoolOptions::recovery_threads`]). After a reboot, opening a pool with a journal reads the
+//!    whole pool.
 //! 6. Nothing leaks, and nothing is freed twice.
-//! 7. No file content makes the library read or write outside its mapping, loop for ever or panic.
-//!    It fails with an error that names the offset.
+//! 7. No file content makes the library read or write outside its mapping, loop forever or panic.
+//!    The operation fails with an error that names the damaged offset.
 //! 8. A full pool, a full disk, a second process, a read-only file, a file of another version: each
 //!    is a typed [`Error`], and no data is lost.
 //!
 //! # How to
 //!
-//! The folder `examples` of this crate has whole programs: `url_shortener`, `sessions`, `time_series`,
-//! `bulk_load` and `crash_and_reopen`. `cargo run --release --example sessions` runs one. Here are
-//! their building blocks.
+//! The folder `examples` of this crate has complete programs: `url_shortener`, `sessions`,
+//! `time_series`, `bulk_load` and `crash_and_reopen`. `cargo run --release --example sessions` runs
+//! one. Their building blocks are shown here.
 //!
 //! ## Count words
 //!
@@ -64,9 +65,9 @@
 //!
 //! ## Expire sessions
 //!
-//! The value is the time at which the session ends. [`Map::alter`] prolongs a session unless it has
-//! expired. [`Map::retain`] removes what has expired, and never a session that another thread
-//! prolongs at the same moment. `examples/sessions.rs` does this with a struct as the value.
+//! The value is the time at which the session ends. [`Map::alter`] extends a session unless it has
+//! expired. [`Map::retain`] removes the expired sessions, but never one that another thread extends
+//! at the same moment. `examples/sessions.rs` does this with a struct as the value.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -84,8 +85,9 @@
 //!
 //! ## Store a time series
 //!
-//! Tuples are ordered part by part. With the sensor first, the readings of one sensor are next to each
-//! other, in time order. `examples/time_series.rs` also condenses old readings.
+//! Tuples are ordered by their first field, then by the next. With the sensor first, the readings
+//! of one sensor are adjacent and in time order. `examples/time_series.rs` also condenses old
+//! readings.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -135,9 +137,9 @@
 //!
 //! ## Recover after a crash or a power loss
 //!
-//! After the death of the process, open the pool as always. There is nothing else to do. After a
-//! power loss, the same holds on persistent memory and with a [journal](PoolOptions::journal). A
-//! pool on an ordinary disk without a journal can be torn. Then opening it fails with
+//! After the death of the process, open the pool as always; there is nothing else to do. The same
+//! holds after a power loss on persistent memory and with a [journal](PoolOptions::journal). A
+//! power loss can tear a pool on an ordinary disk without a journal. Opening such a pool fails with
 //! [`Error::PossiblyTorn`]. Go back to the last snapshot, or check whether the pool is sound
 //! nevertheless:
 //!

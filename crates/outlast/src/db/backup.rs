@@ -23,13 +23,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backup {
-    /// Bytes of the copy.
+    /// Size of the copy in bytes.
     pub bytes: u64,
     /// Whether the pool was copied from its files, while another process used it.
     pub in_use: bool,
-    /// Epochs of the journal that completed the copy.
+    /// Number of epochs of the journal that were needed to complete the copy.
     pub epochs: u64,
-    /// How often the copy was begun. More than 1: the pool's files had changed too much meanwhile.
+    /// How often the copy was begun. It is begun again if the pool's files change too much
+    /// meanwhile.
     pub attempts: u32,
 }
 
@@ -40,17 +41,17 @@ impl PoolOptions {
     /// If another process has the pool open, and the pool has a journal, this copies its files. It
     /// takes no lock and blocks no other thread. The copy is the pool as it was at some moment
     /// between two operations. It holds everything that was durable when the backup began, and so
-    /// everything that [`Pool::wait_durable`] had waited for. The space that operations under way
+    /// everything that [`Pool::wait_durable`] had confirmed. The space that operations under way
     /// had claimed at that moment is reclaimed when the copy is opened for writing.
     ///
     /// If nobody has the pool open for writing, this opens it for reading and makes a
     /// [`snapshot`](crate::Pool::snapshot). A pool whose working file was lost in a power loss is copied from
     /// base and journal.
     ///
-    /// [`recovery_progress`](Self::recovery_progress) tells how many bytes of the base have been
-    /// copied. Of the other options, only the journal's
-    /// [directory](crate::JournalOptions::directory) and the directory of its
-    /// [working file](crate::JournalOptions::working_directory) matter.
+    /// The function set by [`recovery_progress`](Self::recovery_progress) receives how many bytes
+    /// of the base have been copied. Of the other options, only the journal's
+    /// [directory](crate::JournalOptions::directory) and the directory of its [working
+    /// file](crate::JournalOptions::working_directory) matter.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -84,7 +85,7 @@ impl PoolOptions {
     /// [`snapshot`](crate::Pool::snapshot).
     ///
     /// # Safety
-    /// As [`open`](Self::open), for the file at `path`.
+    /// Same as for [`open`](Self::open), for the file at `path`.
     ///
     /// [`Pool::wait_durable`]: crate::Pool::wait_durable
     pub unsafe fn backup(&self, path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Backup> {
@@ -116,8 +117,8 @@ impl PoolOptions {
         Err(Error::io(format!("copying {}", path.display()), io::Error::other(why)))
     }
 
-    /// Copies base and journal to `to`, and makes a pool of them. Returns its bytes and the epochs that
-    /// completed it, or `None` if the files changed too much meanwhile.
+    /// Copies base and journal to `to`, and makes a pool of them. Returns the pool's size and the
+    /// number of epochs that completed it, or `None` if the files changed too much meanwhile.
     fn copy_files(&self, path: &Path, to: &Path) -> Result<Option<(u64, u64)>> {
         let reading = |e| Error::io(format!("reading {}", path.display()), e);
         let base = File::open(path).map_err(reading)?;
@@ -162,12 +163,13 @@ impl PoolOptions {
         }
     }
 
-    /// Closes the pool in `file`, which is in the state that a crash leaves. Returns its bytes.
+    /// Recovers and closes the pool in `file`, which is in the state that a crash leaves. Returns
+    /// its size in bytes.
     fn finish(&self, file: File, to: &Path) -> Result<u64> {
         let io = |e| Error::io(format!("writing the snapshot {}", to.display()), e);
         let header = header_of(&file, file.metadata().map_err(io)?.len(), to)?;
         let bytes = header.get(field::SIZE);
-        // A base is longer than its pool.
+        // The base can be longer than its pool, because it grows ahead of it.
         self.disk.set_len(&file, bytes).map_err(io)?;
         let mut plain = self.clone().background(false);
         // A pool that was completed from a journal is not torn.

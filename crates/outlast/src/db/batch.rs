@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// A record that a batch requires or makes.
+/// A record that a batch requires, or one of its changes.
 #[derive(Clone)]
 pub struct BatchRecord {
     /// The map.
@@ -55,15 +55,15 @@ pub struct BatchRecord {
 ///
 /// # Complexity
 ///
-/// A batch takes the time of its changes one by one, plus that of a lookup of each key, plus the time to
-/// write everything to a log in the pool: about as many bytes as the keys, the new values and the old
-/// ones. Everything else that changes the pool waits meanwhile, and so do `sync`, `snapshot` and
-/// the cuts of a journal. Where the records need not change together, use
-/// [`put_many`](crate::Map::put_many) and its like: they are faster, and no other thread waits for
-/// them.
+/// A batch takes as long as its changes one by one, plus a lookup of each key, plus the writing of
+/// a log in the pool, which is about as large as the keys, the new values and the old values
+/// together. Everything else that changes the pool waits meanwhile, and so do `sync`, `snapshot`
+/// and the cuts of a journal. Where the records need not change together, use
+/// [`put_many`](crate::Map::put_many) and similar methods: they are faster, and no other thread
+/// waits for them.
 ///
-/// An open that finds a batch that was cut short first makes its changes, which takes as long as
-/// the batch.
+/// If a crash cuts a batch short, the next open makes its changes before it returns, which takes as
+/// long as the batch.
 #[must_use = "nothing is changed until `commit`"]
 pub struct Batch {
     pool: Arc<Guarded>,
@@ -85,8 +85,9 @@ impl Batch {
         Batch { pool, required: Vec::new(), changes: Vec::new() }
     }
 
-    /// Adds a change of a map of unknown types: puts `value`, or removes `key` if there is none. See
-    /// [`RawMap`] for the bytes. If a key is named more than once, the last change counts.
+    /// Adds a change of a map of unknown types: puts `value`, or removes `key` if `value` is
+    /// `None`. See [`RawMap`] for the bytes. If a key is named more than once, the last change
+    /// counts.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -116,11 +117,11 @@ impl Batch {
         Ok(self)
     }
 
-    /// Adds a requirement on a map of unknown types: that `key` has this value, or is absent if there is
-    /// none.
+    /// Adds a requirement on a map of unknown types: that `key` has this value, or is absent if
+    /// `value` is `None`.
     ///
     /// # Errors
-    /// As [`change_raw`](Batch::change_raw).
+    /// Same as for [`change_raw`](Batch::change_raw).
     pub fn require_raw(
         &mut self,
         map: &RawMap,
@@ -175,9 +176,9 @@ impl Batch {
     }
 
     /// Makes all changes, in the order in which they were added, if all requirements hold. Returns
-    /// whether they hold; if not, nothing is changed. When this returns, the changes are durable as
-    /// those of any operation are ([`Pool::durability`](crate::Pool::durability)), and the batch is empty
-    /// again.
+    /// whether they hold; if not, nothing is changed. When this returns, the changes are as durable
+    /// as those of any operation ([`Pool::durability`](crate::Pool::durability)), and the batch is
+    /// empty.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -193,14 +194,14 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// As any change of a map; [`Error::ReadOnly`]; [`Error::Invalid`] if the log of the batch would be larger
-    /// than a block of the pool can be: about half a GiB, less in a pool with small pages. On an error, no
-    /// record is changed, and the batch is as before.
+    /// Those of any change of a map; [`Error::ReadOnly`]; [`Error::Invalid`] if the log of the
+    /// batch would be larger than a block of the pool can be: about half a GiB, less in a pool with
+    /// small pages. On an error, no record is changed, and the batch is as before.
     ///
     /// The pool may run out of space while the batch is under way. Then the changes made so far are
-    /// taken back, although readers may have seen them. Space for taking them back is set aside
-    /// beforehand. If even that does not suffice, every later call fails with [`Error::NotOpen`]
-    /// until the pool is opened again. That open makes all of the batch, or takes back the rest.
+    /// undone, although readers may have seen them. Space for undoing them is set aside beforehand.
+    /// If even that does not suffice, every later call fails with [`Error::NotOpen`] until the pool
+    /// is opened again. That open makes all of the batch's changes or undoes all of them.
     pub fn commit(&mut self) -> Result<bool> {
         let held = self.pool.store.make_batch(&self.required, &self.changes)?;
         self.required.clear();

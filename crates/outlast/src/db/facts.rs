@@ -17,7 +17,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often to read again what another process was just writing.
+/// How often to repeat a read of something that another process may just be writing.
 const ATTEMPTS: usize = 20;
 
 /// What can be read from a pool's files without opening it. See [`PoolOptions::facts`].
@@ -58,7 +58,7 @@ pub struct JournalFacts {
     /// Whether the machine was restarted since the pool was last opened for writing. If it was not, the
     /// working file still holds what was not durable, unless it was closed or deleted.
     pub restarted: bool,
-    /// Number of segments, those prepared ahead of use included.
+    /// Number of segments, including those prepared ahead of use.
     pub segments: usize,
     /// Bytes of all segments.
     pub bytes: u64,
@@ -72,10 +72,10 @@ impl PoolOptions {
     /// Reads facts about a pool from its files, without opening it and without a lock. Another
     /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
-    /// The working file of a journaled pool is found if it belongs to the user of this process and lies
-    /// where the pool's file or the options say
-    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without it,
-    /// size and limit are those of the base, as of some checkpoint.
+    /// The working file of a journaled pool is found if it belongs to the user of this process or
+    /// to the owner of the pool's file, and lies where the options or the pool's file say
+    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without
+    /// it, size and limit are those of the base, as of some checkpoint.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -110,7 +110,7 @@ impl PoolOptions {
 
     fn read_facts(&self, path: &Path) -> Result<PoolFacts> {
         let io = |e| Error::io(format!("reading {}", path.display()), e);
-        // Keeps an open of a pipe from waiting for its other end.
+        // Keeps the opening of a pipe from waiting for its other end.
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = File::options().read(true).custom_flags(flags).open(path);
         let file = file.map_err(|e| match e.kind() {

@@ -26,18 +26,19 @@ use std::time::Duration;
 ///
 /// # Complexity
 ///
-/// Opening a map compares its name with those of up to all maps. Creating a map takes the time to
-/// make its first blocks, and dropping one the time to find all of its blocks. What opening takes
-/// after a crash is in the [crate's documentation](crate#the-contract). [`sync`](Pool::sync) and
-/// [`close`](Pool::close) write back what was modified; [`verify`](Pool::verify) and
-/// [`snapshot`](Pool::snapshot) read all of the pool.
+/// Opening a map compares its name with those of the pool's maps, in the worst case all of them.
+/// Creating a map makes its first blocks; dropping one finds all of its blocks. The [crate's
+/// documentation](crate#the-contract) says how long opening takes after a crash.
+/// [`sync`](Pool::sync) and [`close`](Pool::close) write back what was modified;
+/// [`verify`](Pool::verify) and [`snapshot`](Pool::snapshot) read all of the pool.
 ///
 /// # Durability
 ///
 /// [`durability`](Pool::durability) tells which changes survive which failures. Once a change of a
 /// map returns, it survives the death of the process, whatever the medium. On an ordinary file
-/// without a journal, it survives a power loss once the pool was synced and not modified since.
-/// With a journal, [`wait_durable`](Pool::wait_durable) waits until it does.
+/// without a journal, it survives a power loss once the pool is synced, until the next
+/// modification. With a journal, [`wait_durable`](Pool::wait_durable) waits until the change
+/// survives a power loss.
 ///
 /// # Errors
 ///
@@ -118,14 +119,14 @@ pub struct Durability {
     /// For a journaled pool, the interval of its commits. A power loss undoes at most the
     /// operations of the last interval and of two commits (see
     /// [`JournalOptions::interval`](crate::JournalOptions::interval)), and none that
-    /// [`Pool::wait_durable`] has waited for.
+    /// [`Pool::wait_durable`] has confirmed.
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
     /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.
     /// [`Pool::snapshot`] makes a restore point.
     pub survives_power_loss: bool,
-    /// Whether what [`Pool::wait_durable`] confirms survives a power loss. `false` in memory and on a
-    /// tmpfs, and as long as the disk refuses what the pool writes to it.
+    /// Whether what [`Pool::wait_durable`] confirms survives a power loss. `false` in memory and on
+    /// a tmpfs, and as long as writes to the disk fail.
     pub confirmed_survives_power_loss: bool,
     /// Whether the disk may lack something that was written. If so, nothing becomes durable against
     /// a power loss until [`Pool::verify`] has found the pool sound; see [`Error::Suspect`].
@@ -215,7 +216,7 @@ impl Pool {
         self.opened(self.inner.store.map(&options.request(name, form, schemas)?)?, options)
     }
 
-    /// Returns a map that has been opened, if it has the record form of the options.
+    /// Returns the handle of an open map, or an error if the options ask for another record form.
     fn opened(&self, map: Arc<OpenMap>, options: &MapOptions) -> Result<RawMap> {
         match options.form {
             Some(form) if map.info().form != form => Err(Error::MapMismatch {
@@ -247,10 +248,10 @@ impl Pool {
         Ok(self.raw(self.inner.store.open_map(name)?))
     }
 
-    /// As [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
-    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program will open it
-    /// with a tuple, an array or a struct of its own of up to 8 bytes, request the form that the
-    /// program uses.
+    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
+    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program will open the
+    /// map with a tuple, array or struct type of up to 8 bytes, request the form that the program
+    /// uses.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -263,7 +264,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map_with`](Pool::map_with).
+    /// Same as for [`map_with`](Pool::map_with).
     pub fn raw_map_with(
         &self,
         name: &str,
@@ -275,8 +276,8 @@ impl Pool {
         self.map_of(name, form, [key_schema, value_schema], options)
     }
 
-    /// Opens the map of this description, or creates it: with the same name, types, record form, scheme
-    /// and settings. So a map of one pool can be copied into another.
+    /// Opens the map that `info` describes, or creates it with the same name, types, record form,
+    /// scheme and settings. With this, a program can copy a map from one pool to another.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -297,7 +298,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map_with`](Pool::map_with).
+    /// Same as for [`map_with`](Pool::map_with).
     pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
         let options = MapOptions::new().scheme(info.scheme()).form(info.form);
         let request = MapRequest { info: info.clone(), scheme_matters: true };
@@ -323,7 +324,7 @@ impl Pool {
         self.inner.store.maps().into_iter().map(|(_, info)| info).collect()
     }
 
-    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either intact
     /// or gone. Other handles to it fail with [`Error::MapDropped`], and its space is freed once
     /// they are gone.
     ///
@@ -405,8 +406,9 @@ impl Pool {
     /// medium allows: changes whose calls have returned, and changes that a thread has read.
     /// Threads that wait at the same time share one sync of the disk.
     ///
-    /// On persistent memory this returns at once. With a journal it takes a cut and one write to the
-    /// disk. Without one, it is [`sync`](Pool::sync), which holds writers back meanwhile.
+    /// On persistent memory this returns immediately. With a journal it takes a cut and one write
+    /// to the disk. On other media it is the same as [`sync`](Pool::sync), which makes writers
+    /// wait.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -464,7 +466,7 @@ impl Pool {
     /// # Errors
     /// [`Error::Locked`] if the pool at `path` is open; [`Error::Invalid`] if `path` is this pool
     /// or not a regular file; [`Error::Suspect`]; [`Error::Io`]. On an error, nothing changes at
-    /// `path`, with one exception: if the last step fails, the sync of the directory, a power loss
+    /// `path`, with one exception: if the last step, the sync of the directory, fails, a power loss
     /// may bring back the previous file.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
@@ -510,8 +512,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if that had
-    /// failed before. The pool is closed all the same, and opens as after a crash.
+    /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if an
+    /// earlier attempt had failed. The pool is closed all the same, and opens as after a crash.
     pub fn close(self) -> Result<()> {
         if let Some(worker) = &self.inner.worker {
             worker.stop();
@@ -531,13 +533,13 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As any operation. The next call continues the work.
+    /// Same as for any operation. The next call continues the work.
     pub fn step(&self) -> Result<bool> {
         self.inner.store.step()
     }
 
-    /// Length in bytes of the longest value that every map of this pool accepts, whatever its key.
-    /// This is [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less where pages are small
+    /// Returns the length, in bytes, of the longest value that every map of this pool accepts with
+    /// any key. This is [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES), or less if pages are small
     /// ([`PoolOptions::page_bits`](crate::PoolOptions::page_bits)).
     ///
     /// ```

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// The default directory of working files, if it is in memory and has room.
 const MEMORY: &str = "/dev/shm";
-/// Free space in bytes that the directory must have beyond twice the size of the pool.
+/// Free space, in bytes, that this directory must have in addition to twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
 
 /// Options of a pool's journal. See [`PoolOptions::journal`].
@@ -79,20 +79,20 @@ impl JournalOptions {
     }
 
     /// Sets the interval at which changes become durable if no thread waits for them. A power loss
-    /// undoes at most the changes of that time and of two commits: the one under way, and the one
-    /// before it, which a change can just have missed. At each interval all writers are held back
-    /// for a moment. Default: 10 ms.
+    /// undoes at most the changes made during one interval and two commits: the commit under way,
+    /// and the one before it, whose cut a change may just have missed. At each interval all writers
+    /// are held back for a moment. Default: 10 ms.
     #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Sets the directory of the journal. It should be on a local disk: on a tmpfs, nothing survives a
-    /// power loss. It is created if it does not exist; its parent must exist. Give the same directory
-    /// each time the pool is opened. With another one, opening a pool that was not closed fails with
-    /// [`Error::IncompleteJournal`]. Default: the path that the pool is opened by, with `.journal`
-    /// appended.
+    /// Sets the directory of the journal. It should be on a local disk: on a tmpfs, nothing
+    /// survives a power loss. It is created if it does not exist; its parent must exist. Give the
+    /// same directory each time the pool is opened. With another one, opening a pool that was not
+    /// closed fails with [`Error::IncompleteJournal`]. Default: the path by which the pool is
+    /// opened, with `.journal` appended.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
@@ -110,18 +110,18 @@ impl JournalOptions {
         self
     }
 
-    /// Sets the length that the journal should not exceed, in bytes. From half of that on, checkpoints
-    /// shorten it. With a longer journal, less is written to the disk, and a rebuild takes longer. The
-    /// journal exceeds the limit while the disk cannot keep up. Default: twice the size of the pool,
-    /// and at least 256 MiB.
+    /// Sets the length that the journal should not exceed, in bytes. Once it reaches half of that,
+    /// checkpoints shorten it. With a longer journal, less is written to the disk, but a rebuild
+    /// takes longer. The journal exceeds the limit while the disk cannot keep up. Default: twice
+    /// the size of the pool, and at least 256 MiB.
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// Sets whether closing the pool keeps the working file. The pool then opens again without reading
-    /// the disk, until the next reboot. Until then, the file takes memory. Default: no.
+    /// Sets whether closing the pool keeps the working file. Until the next reboot, the pool then
+    /// opens without being read from the disk, and the file takes up memory. Default: no.
     #[must_use]
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;
@@ -216,15 +216,16 @@ impl PoolOptions {
                 };
                 if let Some(mut writer) = writer {
                     if !meta.closed && writer.has_none() {
-                        // What the base needs besides the working file is in another directory.
+                        // The segments that the base needs, besides the working file, are in
+                        // another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
                     let base = found.expect("it was just there");
-                    // There is no segment if the pool was closed and the working file kept.
+                    // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
                     note_place(&base, &working.path).map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
-                    // The spare segment of the process that died, for instance.
+                    // For instance the spare segment of the process that died.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
@@ -303,17 +304,18 @@ impl PoolOptions {
             self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
         });
         opened.inspect_err(|_| {
-            // Nothing has been changed in it.
+            // No operation has changed anything in the new working file.
             let _ = std::fs::remove_file(&made);
         })
     }
 
-    /// Removes what the creation of a pool has left in its journal's directory. The pool's file is gone.
+    /// Removes what a failed creation of a pool has left in its journal's directory. The pool's
+    /// file has been removed already.
     pub(super) fn clear_journal(&self, path: &Path, pool: u128) -> std::io::Result<()> {
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
         let files = DiskDirectory::at(directory.clone(), self.disk.clone());
         remove_all_of(&files, pool)?;
-        // It stays if anything else is in it.
+        // The directory stays if anything else is in it.
         let _ = std::fs::remove_dir(directory);
         Ok(())
     }
@@ -442,13 +444,14 @@ impl JournalThreads {
         let mut started = JournalThreads { journal, threads: Vec::new() };
         for (name, run, nice) in [
             ("outlast-journal", Journal::run as fn(&Journal, &dyn Source), 0),
-            // While a cut holds writers back, checkpoints must not take its processor.
+            // Checkpoints must not take the processor from a cut, which holds writers back.
             ("outlast-base", Journal::run_checkpoints, 10),
         ] {
             let (core, journal) = (Arc::clone(store.core()), Arc::clone(&started.journal));
             started.journal.expect();
             let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
-                // For this thread alone. If the system refuses, the thread runs at normal priority.
+                // On Linux, this affects only the calling thread. If the system refuses, the thread
+                // runs at normal priority.
                 let _ = rustix::process::nice(nice);
                 run(&journal, &*core);
             });
@@ -480,7 +483,7 @@ impl Drop for JournalThreads {
     }
 }
 
-/// The error for a pool that cannot be put together from its journal.
+/// Returns the error for a pool that cannot be rebuilt from its journal.
 pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Error {
     let directory = directory.display();
     Error::IncompleteJournal(match rebuilt {
@@ -494,8 +497,8 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
     })
 }
 
-/// Removes the journal's entry from a pool whose journal is incomplete, for a user who accepts what is
-/// left without it.
+/// Removes `meta` from a pool whose journal is incomplete, for a user who accepts the pool without
+/// its journal.
 pub(super) fn leave(file: &File, disk: &Disk) -> Result<()> {
     let io = |e| Error::io("taking the journal from the pool", e);
     let file = file.try_clone().map_err(io)?;
@@ -515,7 +518,7 @@ fn place_of(base: &File, life: u128) -> Result<Option<PathBuf>> {
     Base::place(&DiskFile::new(file, Disk::default()), life).map_err(io)
 }
 
-/// Returns the journal's entry in the file of a pool, if it has one.
+/// Returns the `meta` in the file of a pool, if it has one.
 pub(super) fn peek(file: &File) -> Result<Option<Meta>> {
     let io = |e| Error::io("reading the pool", e);
     let file = file.try_clone().map_err(io)?;

@@ -11,7 +11,7 @@ use crate::index::{Config, RecordForm, Scheme, Settings};
 /// [`Error::MapMismatch`](crate::Error::MapMismatch).
 ///
 /// A value out of range, or an option that the scheme given here does not have (Dash-EH, if none is
-/// given), fails with [`Error::Invalid`](crate::Error::Invalid), also if the map exists.
+/// given), fails with [`Error::Invalid`](crate::Error::Invalid), even if the map exists.
 #[derive(Debug, Clone, Default)]
 pub struct MapOptions {
     pub(crate) scheme: Option<Scheme>,
@@ -40,9 +40,9 @@ impl MapOptions {
         self.set("stash_buckets", stash_buckets)
     }
 
-    /// Sets the log2 of a number of buckets: per segment in Dash, of the first level in clevel.
-    /// At least 1, at most 6. Default: 6. Small values are for tests: a few inserts then cause a
-    /// split or an expansion.
+    /// Sets the log2 of the number of buckets in a segment of Dash, or in the first level of
+    /// clevel. At least 1, at most 6. Default: 6. Small values are for tests: a few inserts then
+    /// cause a split or an expansion.
     #[must_use]
     pub fn bucket_bits(self, bucket_bits: u32) -> Self {
         self.set("bucket_bits", bucket_bits)
@@ -76,8 +76,8 @@ impl MapOptions {
         self.set("group_size", group_size)
     }
 
-    /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has. EA-PHT:
-    /// that of its buckets.
+    /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has.
+    /// EA-PHT: sets the log2 of the number of its buckets.
     ///
     /// - Group hashing: at least 1, at most 20. Default: 1. A segment is two groups: with groups of
     ///   256 cells, 8 KiB and about 400 records.
@@ -92,8 +92,8 @@ impl MapOptions {
         self.set("initial_depth", initial_depth)
     }
 
-    /// EA-PHT: sets the log2 of the buckets in a block of the table, from 1 to 16 (the default, 18 MB).
-    /// Small values are for tests.
+    /// EA-PHT: sets the log2 of the number of buckets in a block of the table, from 1 to 16 (the
+    /// default, 18 MB). Small values are for tests.
     #[must_use]
     pub fn chunk_bits(self, chunk_bits: u32) -> Self {
         self.set("chunk_bits", chunk_bits)

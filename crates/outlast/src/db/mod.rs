@@ -7,7 +7,7 @@
 //! - [`store`]: a pool with its open maps
 //! - `open_map`: an open map
 //! - `reclaim`: the reclaim of space after a crash
-//! - [`facts`]: what can be read of a pool that another process uses
+//! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
 //! - `worker`: the background thread

@@ -60,19 +60,19 @@ impl AnyIndex {
 
 /// A seam that maps can be opened through.
 ///
-/// The schemes are generic over the seam, and their code is large. These functions are not generic:
+/// The schemes are generic over the seam, and their code is large. These functions are not generic,
 /// so that code is compiled here, once for each seam, and not in each crate that opens a map.
 pub trait MapSeam: Seam {
     /// Opens the index of the map in this slot of the roots.
     ///
     /// # Errors
-    /// As opening the map.
+    /// Those of opening the map.
     fn open(core: &Arc<Core<Self>>, slot: usize, info: &MapInfo) -> Result<AnyIndex>;
 
     /// Makes the first blocks of a new map. Returns the scheme's words of its root.
     ///
     /// # Errors
-    /// As creating the map.
+    /// Those of creating the map.
     fn create(core: &Arc<Core<Self>>, info: &MapInfo) -> Result<[u64; ROOT_SCHEME_WORDS]>;
 }
 

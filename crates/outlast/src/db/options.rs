@@ -108,7 +108,7 @@ impl PoolOptions {
     /// [`Error::Invalid`].
     ///
     /// # Safety
-    /// As [`open`](PoolOptions::open).
+    /// Same as for [`open`](PoolOptions::open).
     pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
         let path = path.as_ref();
         if self.journal.is_some() {
@@ -251,10 +251,10 @@ impl PoolOptions {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](PoolOptions::open); [`Error::Unfinished`].
+    /// Same as for [`open`](PoolOptions::open); [`Error::Unfinished`].
     ///
     /// # Safety
-    /// As [`open`](PoolOptions::open).
+    /// Same as for [`open`](PoolOptions::open).
     pub unsafe fn open_read_only(&self, path: impl AsRef<Path>) -> Result<Pool> {
         self.open_file(path.as_ref(), true)
     }
@@ -278,10 +278,10 @@ impl PoolOptions {
     /// ```
     ///
     /// # Errors
-    /// As [`open`](PoolOptions::open) and [`create`](PoolOptions::create).
+    /// Same as for [`open`](PoolOptions::open) and [`create`](PoolOptions::create).
     ///
     /// # Safety
-    /// As [`open`](PoolOptions::open).
+    /// Same as for [`open`](PoolOptions::open).
     pub unsafe fn open_or_create(&self, path: impl AsRef<Path>) -> Result<Pool> {
         let path = path.as_ref();
         // SAFETY: the caller's promise is the same.
@@ -322,7 +322,7 @@ impl PoolOptions {
         self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, None)
     }
 
-    /// Bytes of address space to reserve for a pool of this size and page size.
+    /// Returns how much address space to reserve for a pool of this size and page size, in bytes.
     pub(super) fn reserve(&self, size: u64, page_bits: u32) -> u64 {
         // Pools with small pages are not meant to become huge, and each region they might ever have
         // costs a little memory.
@@ -338,7 +338,7 @@ impl PoolOptions {
         let file = File::options()
             .read(true)
             .write(!read_only)
-            // Keeps an open of a pipe from waiting for its other end. Has no effect on files.
+            // Keeps the opening of a pipe from waiting for its other end. Has no effect on files.
             .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
             .open(path)
             .map_err(|e| match e.kind() {
@@ -356,8 +356,8 @@ impl PoolOptions {
         };
         lock(&file, how)?;
         if path.metadata().is_ok_and(|now| (now.dev(), now.ino()) != (meta.dev(), meta.ino())) {
-            // Another process has replaced the file since, by a snapshot or a compacted pool. Changes to
-            // this one would be lost.
+            // Another process has meanwhile replaced the file with a snapshot or a compacted pool.
+            // Changes to the file that was opened would be lost.
             let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
             return self.open_file(path, read_only);
         }
@@ -396,7 +396,8 @@ impl PoolOptions {
                         let file = file.map_err(|e| Error::io("opening the pool", e))?;
                         let header = header_of(&file, len, path)?;
                         let store = self.mixed().store_of(file, header, false, false)?;
-                        // Only now: while the pool cannot be opened, its journal may still be found.
+                        // Gives up the journal only once the pool has been opened. If that fails,
+                        // the user may still find the missing part of the journal.
                         journal::leave(&kept, &self.disk)?;
                         self.start(store, None)
                     }
@@ -409,12 +410,13 @@ impl PoolOptions {
                     return self.open_plain(file, header, read_only, None);
                 }
                 if header.is_dirty() || header.is_synced_idle() {
-                    // Recover the pool from its crash without a journal first. This also refuses a
-                    // copy of a pool in use.
+                    // First recover the pool as one without a journal. That also refuses a copy of
+                    // a live pool.
                     let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                     let plain = PoolOptions { background: false, ..self.clone() };
                     plain.open_plain(file, header, false, None)?.close()?;
-                    // Closing has given up the lock, and another process may have been here since.
+                    // Closing released the lock, and another process may have used the pool since.
+                    // So start again.
                     lock(&kept, FlockOperation::NonBlockingLockExclusive)?;
                     let meta = kept.metadata().map_err(|e| Error::io("opening the pool", e))?;
                     return self.open_whichever(path, kept, meta.len(), false);
@@ -424,8 +426,8 @@ impl PoolOptions {
         }
     }
 
-    /// Opens a pool without a journal. `locked` is the file that is locked for a read-only opening, if
-    /// it is not `file`.
+    /// Opens a pool without a journal. `locked` is the file whose lock the read-only pool holds, if
+    /// that is not `file`.
     pub(super) fn open_plain(
         &self,
         file: File,
@@ -504,8 +506,8 @@ impl PoolOptions {
     /// Starts the pool's worker. [`Guarded::new`] starts the threads of the journal.
     pub(super) fn start(&self, store: Arc<Store<Real>>, locked: Option<File>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
-        // If there is a worker and the pool has content, the worker does this after the first
-        // operations.
+        // If there is a worker and the pool has content, the worker requests huge pages after the
+        // first operations.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }
@@ -515,7 +517,8 @@ impl PoolOptions {
     }
 }
 
-/// The first size of a pool: rounded up to `granule`, but no more than its limit.
+/// Returns the initial size of a pool: the requested size, rounded up to `granule`, but no more
+/// than the pool's limit.
 fn first_size(options: &CoreOptions, granule: u64) -> u64 {
     let size = options.initial_size.checked_next_multiple_of(granule).unwrap_or(1 << 48);
     match options.max_size {
@@ -557,8 +560,8 @@ pub(super) fn open_parent(path: &Path) -> Result<File> {
     File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
 }
 
-/// The id of the current boot. If the system does not report one, an id that no other process has:
-/// a pool that was left dirty then counts as one from an earlier boot.
+/// Returns the id of the current boot. If the system does not report one, returns an id that no
+/// other process has, so a pool that was left dirty counts as one from an earlier boot.
 fn boot_id() -> u128 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

@@ -19,7 +19,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// A map seen as bytes, whatever its types. Keys and values are the bytes that
-/// [`Value::with_bytes`](crate::Value::with_bytes) gives; words of the inline form are their 8
+/// [`Value::with_bytes`](crate::Value::with_bytes) gives; an inline word is given as its 8
 /// little-endian bytes.
 ///
 /// Clones are handles to the same map.
@@ -183,7 +183,7 @@ impl RawMap {
         RawIter::new(self.clone(), Care::Trust)
     }
 
-    /// As [`iter`](RawMap::iter), but reads no values. What it returns as values is unspecified.
+    /// Like [`iter`](RawMap::iter), but reads no values. What it returns as values is unspecified.
     pub(crate) fn iter_keys(&self) -> RawIter {
         RawIter::new(self.clone(), Care::Keys)
     }
@@ -224,7 +224,7 @@ impl RawMap {
         RawRange::of_bytes(self.clone(), low, high)
     }
 
-    /// As [`range`](RawMap::range), for an ordered map whose keys are inline words.
+    /// Like [`range`](RawMap::range), for an ordered map whose keys are inline words.
     pub(crate) fn range_of_words(&self, low: Bound<u64>, high: Bound<u64>) -> RawRange {
         RawRange::of_words(self.clone(), low, high)
     }

@@ -1,7 +1,7 @@
 //! The reclaim of space after a crash.
 //!
 //! After a crash, it is not known which of the blocks from before it, the *old* blocks, are in use.
-//! Operations start at once and allocate elsewhere. Meanwhile the reclaim runs, step by step:
+//! Operations start immediately and allocate elsewhere. Meanwhile the reclaim runs, step by step:
 //!
 //! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
 //!    alive. An operation that moves or unlinks a block during the trace marks it first, so the
@@ -54,8 +54,8 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    /// Does one step of the reclaim. The caller has passed the gate. Returns whether it can go on
-    /// at once, which it cannot at its end or while it waits for guards.
+    /// Does one step of the reclaim. The caller has passed the gate. Returns whether the reclaim
+    /// can go on immediately. It cannot at its end, or while it waits for guards.
     pub(super) fn reclaim_step(&self) -> Result<bool> {
         let mut phase = self.core.memory.seam().lock(&self.reclaim);
         match self.advance(&mut phase) {

@@ -26,7 +26,7 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
 
 /// Creates a file at `path`, or replaces the existing one. `fill` writes its content into an empty
 /// file. The file appears there complete, durable and not locked, or not at all. `own` is the file
-/// that is copied. `fill` may give up the file's lock.
+/// that is copied. `fill` may release the file's lock.
 pub(super) fn write<T, E: From<Error>>(
     disk: &Disk,
     own: Identity,
@@ -115,7 +115,7 @@ fn remove_unfinished(directory: &Path) {
     }
 }
 
-/// Returns whether a file system has refused to store more.
+/// Returns whether an error means that the file system cannot store more.
 pub(super) fn is_full(error: &IoError) -> bool {
     matches!(
         error.kind(),
@@ -123,8 +123,8 @@ pub(super) fn is_full(error: &IoError) -> bool {
     )
 }
 
-/// The copy while it is being written. Its file is locked. If the file system allows files without
-/// a name, it has none until it is complete.
+/// The copy while it is being written. Its file is locked. If the file system allows unnamed files,
+/// the copy has no name until it is complete.
 struct Target {
     file: File,
     temporary: PathBuf,
@@ -188,7 +188,8 @@ impl Drop for Target {
     }
 }
 
-/// Fails if a file may not have this length. A write beyond the limit would kill the process with SIGXFSZ.
+/// Fails if a file of this length would exceed the process's limit. A write beyond that limit would
+/// kill the process with SIGXFSZ.
 pub(super) fn check_limit(len: u64) -> std::io::Result<()> {
     match rustix::process::getrlimit(Resource::Fsize).current {
         Some(limit) if len > limit => Err(ErrorKind::FileTooLarge.into()),
@@ -212,7 +213,7 @@ fn copy<S: Seam>(core: &Core<S>, target: &File) -> std::io::Result<()> {
     // date.
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
-    // What free pages hold means nothing, zeros included.
+    // The content of free pages has no meaning, so holes, which read as zeros, can replace them.
     let free = core.free_parts();
     for hole in free.into_iter().chain(std::iter::once(len..len)) {
         while at < hole.start {

@@ -1,4 +1,5 @@
-//! A pool with its open maps: opened, created and dropped; background steps; sync and close.
+//! A pool with its open maps: opening, creating and dropping maps; background steps; sync and
+//! close.
 //!
 //! # Locks
 //!
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex};
 struct Maps {
     /// Keyed by slot: in a damaged file, two roots can have the same name.
     open: BTreeMap<usize, Arc<OpenMap>>,
-    /// Dropped maps whose blocks are not freed yet, because handles to them are left.
+    /// Dropped maps whose blocks are not freed yet, because handles to them still exist.
     dropped: Vec<Arc<OpenMap>>,
     /// Slots of dropped maps whose blocks are being freed. Until that is done, an index may read
     /// the words of the root.
@@ -78,11 +79,11 @@ impl<S: MapSeam> Store<S> {
         Self::with_alive(core, Arc::new(alive))
     }
 
-    /// As [`Store::new`], with an existing page. Used for crash images, of which there are
-    /// millions.
+    /// Like [`Store::new`], but shares a page that exists already. The test harness uses this,
+    /// because it opens millions of crash images.
     ///
     /// # Errors
-    /// [`Error::Unfinished`] as above.
+    /// [`Error::Unfinished`], as for [`Store::new`].
     pub fn with_alive(core: Core<S>, alive: Arc<Alive>) -> Result<Arc<Self>> {
         let forgets = core.memory.seam().seeded(&bugs::NOT_RECLAIMED);
         let phase = if core.alloc().old_frontier() == 0 || forgets {
@@ -133,8 +134,8 @@ impl<S: MapSeam> Store<S> {
         maps
     }
 
-    /// Reads roots at a moment when none is being committed or cleared. So a root that is seen is
-    /// durable, and the absence of one is too.
+    /// Reads roots at a moment when none is being committed or cleared. So what `read` finds is
+    /// durable, whether that is a root or the absence of one.
     pub(super) fn settled<T>(&self, read: impl Fn() -> T) -> Result<T> {
         let mut turn = 0;
         loop {
@@ -156,7 +157,7 @@ impl<S: MapSeam> Store<S> {
         self.open_map_by(name, false)
     }
 
-    /// As [`open_map`](Store::open_map). `inside` says whether the calling thread has passed the
+    /// Like [`open_map`](Store::open_map). `inside` says whether the calling thread has passed the
     /// gate or holds it.
     pub(super) fn open_map_by(&self, name: &str, inside: bool) -> Result<Arc<OpenMap>> {
         self.check()?;
@@ -178,7 +179,7 @@ impl<S: MapSeam> Store<S> {
     }
 
     /// Finds a root by name. If the name is not found and a root is damaged, returns the damage:
-    /// the damaged root may be the one.
+    /// the damaged root may be the one that is looked for.
     fn find(&self, name: &str) -> Result<Option<(usize, MapInfo)>> {
         let mut damaged = None;
         for (slot, info) in self.maps() {
@@ -191,8 +192,8 @@ impl<S: MapSeam> Store<S> {
         damaged.map_or(Ok(None), Err)
     }
 
-    /// Opens the map in a slot. Returns `None` if it is not there any more. `inside` says whether
-    /// the calling thread has passed the gate or holds it.
+    /// Opens the map in a slot. Returns `None` if the map was dropped meanwhile. `inside` says
+    /// whether the calling thread has passed the gate or holds it.
     pub(super) fn open(
         &self,
         slot: usize,
@@ -201,7 +202,8 @@ impl<S: MapSeam> Store<S> {
     ) -> Result<Option<Arc<OpenMap>>> {
         let seam = self.core.memory.seam();
         let known = || seam.lock(&self.maps).open.get(&slot).is_some_and(|open| open.info == info);
-        // In some schemes, opening repairs what a crash left, and so writes. So does a reset of locks.
+        // In some schemes, opening a map writes, because it repairs what a crash left or resets
+        // locks.
         let row = info.scheme().row();
         let mends = row.linear_recovery && self.core.alloc().old_frontier() != 0;
         let writes = (mends || row.locks_in_pool) && !inside && !known();
@@ -213,7 +215,7 @@ impl<S: MapSeam> Store<S> {
             return Ok(Some(Arc::clone(open)));
         }
         // The map may have been dropped since it was found, and its slot reused for another. If it
-        // were opened anyway, its blocks would be freed under the new handle.
+        // were opened anyway, its blocks could be freed while the new handle uses them.
         if roots::read(&self.core, slot)?.as_ref() != Some(&info) {
             return Ok(None);
         }
@@ -226,8 +228,8 @@ impl<S: MapSeam> Store<S> {
             index,
         });
         maps.open.insert(slot, Arc::clone(&open));
-        // Under the lock. If the flag is not set yet, `use_huge_pages` will find the map in the
-        // list.
+        // Checked under the lock of `maps`. If the flag is not set yet, `use_huge_pages` will take
+        // the lock later and find the map in the list.
         if self.huge_pages.load(Ordering::Relaxed) {
             open.index.use_huge_pages();
         }
@@ -280,7 +282,7 @@ impl<S: MapSeam> Store<S> {
         Err(Error::TooManyMaps { max: ROOT_SLOTS })
     }
 
-    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either whole
+    /// Drops a map. Once this returns, the map is gone; a crash before that leaves it either intact
     /// or gone. Its space is freed once no handle is left.
     pub fn drop_map(&self, name: &str) -> Result<()> {
         let map = self.open_map(name)?;
@@ -291,7 +293,7 @@ impl<S: MapSeam> Store<S> {
             return Err(Error::NoSuchMap { name: name.into() });
         }
         if self.core.alloc().old_frontier() != 0 && !seam.seeded(&bugs::DROPPED_UNMARKED) {
-            // The trace will not find this map any more, but its last readers still use it.
+            // The trace can no longer find this map, but its last readers still use it.
             self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
             })?;
@@ -339,7 +341,8 @@ impl<S: MapSeam> Store<S> {
             }
             ready
         };
-        // Pairs with the Release in dropping the last handles: this thread sees what they did.
+        // Pairs with the Release in the drop of the last handles: this thread sees what was done
+        // through them.
         fence(Ordering::Acquire);
         for map in ready {
             let mut blocks = Vec::new();
@@ -356,8 +359,8 @@ impl<S: MapSeam> Store<S> {
                 self.core.note_unfreeable();
                 continue;
             }
-            // Not retired: the root was cleared durably before, and whoever could still read a block,
-            // an operation or a reference, would hold a handle.
+            // The blocks need not be retired: the root has been cleared durably, and any operation
+            // or reference that could still read a block would hold a handle.
             blocks.into_iter().for_each(|offset| self.core.free_unlinked(offset));
         }
         Ok(())
@@ -385,7 +388,7 @@ impl<S: MapSeam> Store<S> {
         if options.read_only {
             return Ok(false);
         }
-        // If an index's step fails, the rest goes on all the same.
+        // Even if an index's step fails, the rest is done.
         let (more, stepped) = self.step_indexes();
         let rest = self.step_pool(more);
         stepped.and(rest)

@@ -1,5 +1,5 @@
-//! When the background thread gives free space back to the file system. How it does so, and why that is
-//! right, is in `pool/alloc/trim.rs`.
+//! Decides when the background thread gives free space back to the file system.
+//! `pool/alloc/trim.rs` describes how it does so, and why that is correct.
 
 use super::store::Store;
 use crate::error::Error;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 /// The shortest time for which pages must have been free.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
-/// The longest time between two rounds: after an error, or if the pool keeps using again what it
-/// gave back.
+/// The longest time between two rounds: after an error, or if the pool keeps reusing the space that
+/// it gave back.
 const PAUSE_MAX: Duration = Duration::from_secs(64);
 /// Bytes given back in one step of the worker.
 const STEP: u64 = 64 << 20;
 
 /// Gives free pages back in rounds:
 ///
-/// 1. Check whether enough pages are free. From then on, each of them has to stay free.
+/// 1. Check whether enough pages are free. Only those that stay free from then on are given back.
 /// 2. A while later, write the pool back.
 /// 3. Punch out the pages that have stayed free, some with each step.
 pub(super) struct Trimmer {
@@ -29,7 +29,7 @@ pub(super) struct Trimmer {
     after: Duration,
     /// The time between two rounds.
     pause: Duration,
-    /// Bytes that were given back and then used again, when the last round began.
+    /// The number of bytes that had been given back and used again when the last round began.
     refilled: u64,
     /// Whether the last round gave anything back.
     gave: bool,
@@ -50,7 +50,7 @@ impl Trimmer {
         Trimmer { phase, next, after, pause: after, refilled: 0, gave: false }
     }
 
-    /// Does the next piece of work, if it is time. Returns whether there is more to do at once.
+    /// Does the next piece of work, if it is time. Returns whether there is more to do immediately.
     pub(super) fn step(&mut self, store: &Store<Real>, now: Instant) -> bool {
         if now < self.next || self.phase == Phase::Never {
             return false;
@@ -98,8 +98,8 @@ impl Trimmer {
         Ok(false)
     }
 
-    /// Sets the time between two rounds. If the pool used again what the last round gave back, that round was
-    /// in vain, and the next one comes later.
+    /// Sets the time between two rounds. If the pool has since reused space that the last round
+    /// gave back, that round was in vain, and the next one comes later.
     fn set_pause(&mut self, refilled: u64) {
         if std::mem::take(&mut self.gave) {
             let in_vain = refilled > self.refilled;

@@ -26,8 +26,8 @@ pub struct Verification {
     pub leaked_bytes: Option<u64>,
     /// Bytes of blocks that maps own.
     pub used_bytes: u64,
-    /// A copy of the header that is not whole. A crash can leave one. The pool is sound all the
-    /// same: the other copy holds everything, and the next change rewrites this one.
+    /// Damage in one copy of the header, which a crash can leave. The pool is sound all the same:
+    /// the other copy holds everything, and the next change rewrites this one.
     pub header_copy: Option<Damage>,
 }
 
@@ -71,7 +71,7 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
     // Read before the first store rewrites the copy.
     let header_copy = core.header().copy_damaged;
-    // A pool that is clean only because it was idle becomes so again in the same way.
+    // If the background thread made the pool clean because it was idle, it will do so again.
     let was_clean = core.is_clean() && !core.header().is_synced_idle();
     store.finish_reclaim()?;
     let found = store.stand_still(|store| {
@@ -81,7 +81,8 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
         let rewritten = !suspect || core.options().read_only || core.rewrite().is_ok();
         let mut found = check(store)?;
         if let Some(damage) = store.damaged_batch() {
-            // Reported once: whatever the batch has left, nothing else is wrong with it.
+            // If nothing else is wrong, the batch has left a sound pool. Then it is given up, so
+            // its damage is reported only once.
             if found.is_sound() && !core.options().read_only {
                 store.give_up_batch()?;
             }
@@ -92,7 +93,7 @@ pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
         }
         Ok(found)
     })?;
-    // Verifying counts as no change, so a pool that was clean is made clean again.
+    // Verification does not count as a change, so a pool that was clean is made clean again.
     if was_clean {
         store.sync()?;
     }

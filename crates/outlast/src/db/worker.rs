@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a pool must have been unchanged before it is synced.
 const QUIET: Duration = Duration::from_secs(1);
-/// The longest such time, for a pool that was changed again soon after each such sync.
+/// The longest such time, reached by a pool that is changed again soon after each idle sync.
 const QUIET_MAX: Duration = Duration::from_secs(64);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
@@ -36,12 +36,13 @@ const REST: Duration = Duration::from_millis(100);
 /// processor.
 const REST_SHARE: u32 = 20;
 /// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
-/// ones. The first operations then get the small pages that the kernel has at hand.
+/// ones. The first operations then get small pages, which the kernel has at hand.
 const SETTLE: Duration = Duration::from_millis(50);
 /// The pause between two huge pages that are built for a pool at rest.
 const BREATH: Duration = Duration::from_millis(20);
-/// Refusals in a row after which the worker gives up on huge pages. The kernel may refuse one for
-/// the moment because its pages are in use; a file system without huge pages refuses all of them.
+/// The number of refusals in a row after which the worker gives up on huge pages. The kernel may
+/// refuse one for the moment because its pages are in use; a file system without huge pages refuses
+/// all of them.
 const REFUSALS_MAX: u32 = 16;
 
 pub(super) struct Worker {
@@ -50,8 +51,8 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes, and `trim` how long
-    /// space must have been free before it is given back, if any is.
+    /// Starts the thread. `idle_sync` says whether it syncs a pool that nobody changes. `trim` is
+    /// how long space must have been free before it is given back, or `None` to keep all space.
     pub(super) fn start(
         store: &Arc<Store<Real>>,
         idle_sync: bool,
@@ -172,7 +173,7 @@ impl Idle {
     /// Records the result of a check: `None` if the disk failed.
     ///
     /// A sync can take long, and the next change waits for the disk. So if a pool is changed again
-    /// soon after a sync, the next one has to wait longer.
+    /// soon after a sync, the next sync comes later.
     fn note(&mut self, found: Option<Quiet>, now: Instant) {
         match found {
             Some(Quiet::Clean) => {}
@@ -227,8 +228,8 @@ fn time_of_others() -> Duration {
 ///
 /// While the kernel builds a huge page from small ones, it holds each of the small ones locked, and
 /// an operation that touches one waits. So the worker builds huge pages only of pieces that no
-/// operation can reach before they are done, and does these first. Other pieces get huge pages
-/// while the process is at rest, one after another with a pause in between.
+/// operation can reach before they are done, and works on these pieces first. Other pieces get huge
+/// pages while the process is at rest, one after another with a pause in between.
 #[derive(Default)]
 struct Pages {
     begun: bool,
@@ -250,7 +251,7 @@ enum Work {
     /// belongs to it. Below the frontier, the shadow takes memory only once an operation uses the
     /// records there.
     Touch(Range<u64>),
-    /// As `Touch`, but build a huge page.
+    /// Like `Touch`, but build a huge page.
     Ahead(Range<u64>),
     /// Build a huge page of a piece that was touched before.
     Behind(Range<u64>),
@@ -277,7 +278,8 @@ impl Pages {
         let large = match &work {
             Work::Touch(range) => {
                 mapping.touch_shadow(range.start.max(frontier)..range.end);
-                // In a pool in memory, this begins below the frontier.
+                // In a pool in memory, the range can begin below the frontier, where space may have
+                // been given back.
                 for part in core.parts_with_blocks(range.clone()) {
                     populate(mapping, &part);
                 }
@@ -299,8 +301,8 @@ impl Pages {
         Some(work)
     }
 
-    /// Chooses the next piece of work. The pool is in use up to `frontier`, and may soon be up to
-    /// `end`.
+    /// Chooses the next piece of work. The pool is in use up to `frontier`, and may soon be in use
+    /// up to `end`.
     fn next(&self, frontier: u64, end: u64, resting: bool) -> Option<Work> {
         let clear = self.reached.max(frontier + CLEAR).next_multiple_of(HUGE);
         if clear + HUGE <= end && self.refusals < REFUSALS_MAX {
@@ -364,8 +366,8 @@ impl Pages {
     }
 }
 
-/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, of `free`
-/// bytes together, are used first.
+/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, `free`
+/// bytes in total, are used first.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
     (frontier + AHEAD)
         .max(expected)

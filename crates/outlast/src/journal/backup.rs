@@ -4,46 +4,47 @@
 //! process writes:
 //!
 //! 1. It reads `meta`. The base needs the epochs after `checkpoint`, call it *c*.
-//! 2. It opens all segments. A segment that is deleted stays readable as long as it is open.
+//! 2. It opens all segments. A segment stays readable while it is open, even if it is deleted.
 //! 3. It copies the base, piece by piece. Meanwhile it opens the segments that are new.
 //! 4. It reads `meta` again. Call the greater one of `reached` and `checkpoint` *r*.
 //! 5. It opens the segments that are new, for the last time.
-//! 6. It finds the epochs after *c* in these segments, as far as they follow each other, up to *e*.
+//! 6. It finds the epochs after *c* in these segments, as long as they are consecutive, up to *e*.
 //! 7. If *e* is less than *r*, if the life is another one, or if a segment was missed (below), the copy is
 //!    void, and everything is done again. Otherwise it completes the copy with the epochs up to *e*.
 //!
 //! # Why the copy is the pool at the end of epoch e
 //!
-//! 1. Take any line of the copy, and the moment at which it was read. At that moment it was the line
-//!    at the end of the checkpoint of that moment, or it was in an epoch after that checkpoint, up
-//!    to the `reached` of that moment (invariant 1). That also holds for a line of which a write
-//!    had stored only a part.
-//! 2. In a life, `checkpoint` and `reached` never decrease. So that checkpoint was at least *c*, and
-//!    neither was more than *r*, because step 1 came before that moment and step 4 after it.
+//! 1. Take any line of the copy and the moment at which it was read from the base. By invariant 1,
+//!    the line had its content as of the end of epoch `checkpoint`, or it belonged to an epoch
+//!    after `checkpoint`, up to `reached`, with both numbers as of that moment. That also holds for
+//!    a line of which a write had stored only a part.
+//! 2. Within a life, `checkpoint` and `reached` never decrease, and that moment lies between step 1
+//!    and step 4. So that `checkpoint` was at least *c*, and neither number was more than *r*.
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,
 //!    contains it. Step 7 applies all epochs after *c* up to *e*, and *e* is at least *r*.
 //!
 //! # Why the copy has everything that was durable at the beginning
 //!
 //! 1. An epoch that was durable before step 1 was in a segment then. Let *d* be the last one.
-//! 2. Suppose *e* is less than *d*. Then the segment of the epoch after *e* was not there at step 2. A
-//!    checkpoint of a later epoch than *e* had deleted it.
-//! 3. That checkpoint had written its number to `meta` before it deleted anything. So *r* is greater
+//! 2. Suppose *e* is less than *d*. Then the segment that held epoch *e* + 1 was gone at step 2: a
+//!    checkpoint with a later epoch than *e* had deleted it.
+//! 3. That checkpoint had written its epoch to `meta` before it deleted anything. So *r* is greater
 //!    than *e*, and the copy is void.
 //!
 //! # Segments that were missed
 //!
-//! A segment that was made and deleted between two looks leaves a gap in the epochs, or a checkpoint
-//! after *e*. There is one other thing that it can hide. A process that dies may leave an epoch at the
-//! end of a segment that it had not synced. The next process makes that epoch again, with other lines,
-//! in a new segment, which voids the old one. Without the new segment, the old epoch would be taken
-//! for the new one. But segments are deleted in the order of their numbers, so the old one was deleted
-//! before the new one. So a segment that was deleted by the end of step 5 must be followed by the one with
-//! the next number among those that were opened; otherwise the copy is void.
+//! A segment that was created and deleted between two looks normally leaves a trace: a gap in the
+//! epochs, or a checkpoint after *e*. There is one exception. A process that dies may leave an
+//! unsynced epoch at the end of a segment. The next process makes that epoch again, with other
+//! lines, in a new segment, which voids the old one. Without the new segment, the old epoch would
+//! be taken for the new one. But segments are deleted in the order of their numbers, so the old one
+//! was deleted before the new one. So for each opened segment that was deleted by the end of step
+//! 5, the one with the next number must have been opened too; otherwise the copy is void.
 //!
 //! A pool that is closed and opened again with its [kept](crate::JournalOptions::keep_working_file)
 //! working file goes on with the same life, and numbers its segments from 0 again. So the copy is
-//! void too if a name that was opened belongs to a segment with another header by the end of step 5.
+//! also void if, by the end of step 5, the name of an opened segment belongs to a segment with
+//! another header.
 //!
 //! # What else can happen during a copy
 //!
@@ -66,10 +67,10 @@ use std::collections::btree_map::Entry;
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
-/// Bytes of the base that are copied at a time.
+/// Number of bytes of the base that are copied at a time.
 const PIECE: usize = 256 << 10;
-/// The least time between two looks for new segments. A segment that is needed lives far longer: from
-/// one checkpoint to the next at least.
+/// The least time between two looks for new segments. A segment that is needed exists far longer,
+/// at least from one checkpoint to the next.
 const LOOKS: Duration = Duration::from_millis(2);
 
 /// The outcome of an attempt to copy a pool.
@@ -108,8 +109,8 @@ impl Capture<'_> {
         Ok(())
     }
 
-    /// Returns whether no segment was missed. Must be called after the last look: a segment that was
-    /// there when its directory was read can be gone now.
+    /// Returns whether no segment was missed. Must be called after the last look, because a segment
+    /// can be deleted after its name was read from the directory.
     fn is_complete(&self) -> io::Result<bool> {
         for (&number, file) in &self.files {
             let there = match present(self.directory.open(&name_of(number)))? {
@@ -144,8 +145,8 @@ pub fn peek(base: &dyn JournalFile) -> io::Result<Option<Meta>> {
     meta::read_while_written(base)
 }
 
-/// Copies a pool to an empty file, which need not be durable afterwards. `progress` receives the bytes
-/// copied so far, and the bytes of the base.
+/// Copies a pool to an empty file, which need not be durable afterwards. `progress` receives the
+/// number of bytes copied so far, and the size of the base.
 pub fn copy(
     base: &dyn JournalFile,
     directory: &dyn Directory,
@@ -155,7 +156,7 @@ pub fn copy(
     copy_looking(base, directory, to, progress, LOOKS)
 }
 
-/// As [`copy`]. `looks` is the least time between two looks for new segments.
+/// Like [`copy`]. `looks` is the least time between two looks for new segments.
 pub(super) fn copy_looking(
     base: &dyn JournalFile,
     directory: &dyn Directory,
@@ -210,8 +211,8 @@ pub(super) fn copy_looking(
     })
 }
 
-/// Copies a file. After each piece, calls `told` with the bytes copied so far and the bytes of the
-/// file.
+/// Copies a file. After each piece, calls `told` with the number of bytes copied so far and the
+/// size of the file.
 fn copy_bytes(
     from: &dyn JournalFile,
     to: &dyn JournalFile,

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The unit in which a checkpoint copies the pool, in bytes.
 pub const PAGE: usize = 4096;
-/// Bytes of adjacent pages that are written with one call, at most.
+/// The most bytes of adjacent pages that are written with one call.
 const WRITE: usize = 1 << 20;
 
 /// The base's file, with the [`Meta`] in it.
@@ -37,22 +37,23 @@ impl Base {
         Ok(base)
     }
 
-    /// Opens a base: reads the newer whole copy of `meta`, and makes it durable. Returns the file
-    /// unchanged if neither copy is whole: then it is not a base.
+    /// Opens a base: reads the newer intact copy of `meta`, and makes it durable. If neither copy
+    /// is intact, the file is not a base and is returned unchanged.
     pub fn open(file: Box<dyn JournalFile>) -> io::Result<Result<Base, Box<dyn JournalFile>>> {
         let (Some((sequence, meta)), whole) = meta::read(&*file)? else { return Ok(Err(file)) };
         let base = Base { file, meta: Mutex::new((sequence, meta)), failures: AtomicU64::new(0) };
         if whole == 2 {
-            // The disk may have refused the newer copy, and only the process that wrote it, and died,
-            // was told. The next update overwrites the other copy, so write this one again first. (If
-            // the other copy is not whole, it was being written, so this one was durable by then.)
+            // The newer copy may not have reached the disk, and the kernel reported that error only
+            // to the process that has died. The next update overwrites the other copy, so this one
+            // must be written again first. (If the other copy is not intact, it was being written,
+            // so this one was durable by then.)
             meta::write(&*base.file, sequence, &meta)?;
             base.sync()?;
         }
         Ok(Ok(base))
     }
 
-    /// Returns the newer whole copy of the `meta` in a file. Writes nothing.
+    /// Returns the newer intact copy of the `meta` in a file. Writes nothing.
     pub fn peek(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
         Ok(meta::read(file)?.0.map(|(_, meta)| meta))
     }
@@ -89,8 +90,8 @@ impl Base {
         self.locked().1
     }
 
-    /// As [`update`](Self::update), but in both copies. No copy then has the old content, so segments
-    /// that only the old content needs can be deleted.
+    /// Like [`update`](Self::update), but in both copies. Afterwards neither copy has the old
+    /// content, so segments that only the old content needs can be deleted.
     pub fn replace(&self, change: impl FnOnce(&mut Meta)) -> io::Result<()> {
         self.update(change)?;
         self.update(|_| ())
@@ -147,7 +148,7 @@ impl Pages {
         Pages { epoch, ..Pages::default() }
     }
 
-    /// Returns the set of all `count` pages, as of the end of `epoch`. For use where it is no
+    /// Returns the set of all `count` pages, as of the end of `epoch`. It is used when it is no
     /// longer known which pages have changed.
     pub fn all(count: u64, epoch: u64) -> Pages {
         let mut pages = Pages::none(epoch);
@@ -290,8 +291,8 @@ impl Checkpoint {
     }
 
     /// Completes the checkpoint: makes the base durable, and then records that in `meta`. `closed`
-    /// says that the life ends here, because there is no later epoch. Returns the epoch up to which
-    /// segments are no longer needed; see [`Writer::forget`](super::log::Writer::forget).
+    /// means that the life ends here, because there is no later epoch. Returns the epoch up to
+    /// which segments are no longer needed; see [`Writer::forget`](super::log::Writer::forget).
     ///
     /// # Panics
     /// If a page has not been written.
@@ -301,8 +302,8 @@ impl Checkpoint {
             base.sync()?;
         }
         if base.failures.load(Ordering::SeqCst) != self.failures {
-            // A sync failed, and the kernel told another thread. It may have lost one of these
-            // pages.
+            // A sync failed meanwhile, and the kernel reported it to another thread. It may have
+            // dropped one of these pages.
             return Err(io::Error::other("the base could not be synced"));
         }
         let size = base.file.len()?;
@@ -312,8 +313,8 @@ impl Checkpoint {
         Ok(self.epoch)
     }
 
-    /// Gives the checkpoint up after an error, and puts all its pages back into the set: if the base
-    /// could not be synced, the kernel may have dropped any of them.
+    /// Abandons the checkpoint after an error, and puts all its pages back into the set, even those
+    /// that were written: if the base could not be synced, the kernel may have dropped any of them.
     pub fn abandon(mut self, pages: &mut Pages) {
         if seeded(&bugs::PAGES_DROPPED) {
             return;
@@ -346,18 +347,20 @@ pub enum Rebuilt {
     Gone,
     /// The base is shorter than it was, so it is not the base of this journal.
     Short {
-        /// Its bytes.
+        /// Its size in bytes.
         found: u64,
-        /// The bytes that it had.
+        /// The size that it had.
         needed: u64,
     },
 }
 
 /// Completes the base with the epochs of the journal. If a crash cuts this short, the next opening
-/// repeats it. `progress` receives how many epochs have been applied, and how many there are.
+/// repeats it. `progress` receives the number of epochs that have been applied, and the number of
+/// all epochs to apply.
 ///
-/// The page cache may hold pages of the base that the disk has refused, and only the dead process was
-/// told. On the disk, such a page lacks only lines that the epochs hold, and those are written again.
+/// The page cache may hold pages of the base that could not be written to the disk, which only the
+/// dead process was told. On the disk, such a page lacks only lines that the epochs hold, and the
+/// rebuild writes those lines again.
 pub fn complete(
     directory: &dyn Directory,
     base: &Base,
@@ -371,7 +374,7 @@ pub fn complete(
     complete_with(&Epochs::find(directory, known.owner(), known.checkpoint)?, base, progress)
 }
 
-/// As [`complete`], with epochs that were found already.
+/// Like [`complete`], with epochs that were found already.
 pub(super) fn complete_with(
     epochs: &Epochs,
     base: &Base,

@@ -6,9 +6,9 @@
 //!  run       [ first line (48) | number of lines - 1 (16) ]
 //! ```
 //!
-//! All numbers are little-endian. A block's checksum covers its header, its payload and the checksum
-//! of the block before it, or of the segment's header. So a block that is left over from anything
-//! else is never taken for the continuation of a segment.
+//! All numbers are little-endian. A block's checksum covers its header, its payload and the
+//! checksum of the block before it, or of the segment's header. So a leftover block that does not
+//! belong there is never taken for the continuation of a segment.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub const LINE: usize = 64;
 pub(super) const HEADER: usize = 64;
 /// How many lines ahead to prefetch while lines are copied.
 const SOON: usize = 24;
-/// Lines of a block, at most.
+/// The most lines in a block.
 pub(super) const BLOCK_LINES: u64 = 1 << 14;
 /// Memory for lines that is kept from one epoch to the next, in bytes.
 pub(super) const KEPT: usize = 32 << 20;
@@ -77,7 +77,7 @@ impl Change {
         (self.images.len() / LINE) as u64
     }
 
-    /// Returns whether it has no line.
+    /// Returns whether there are no lines.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -89,14 +89,14 @@ impl Change {
         self.images.shrink_to(KEPT);
     }
 
-    /// Returns the number of bytes that it takes in a segment.
+    /// Returns the number of bytes that the change takes in a segment.
     pub(super) fn encoded_bytes(&self) -> u64 {
         let blocks = self.blocks();
         let runs: usize = blocks.iter().map(Vec::len).sum();
         (HEADER * blocks.len() + runs * 8 + self.images.len()) as u64
     }
 
-    /// Divides it into blocks.
+    /// Divides the change into blocks.
     fn blocks(&self) -> Vec<Vec<(Range<u64>, &[u8])>> {
         let mut blocks = vec![Vec::new()];
         let mut room = BLOCK_LINES;
@@ -117,7 +117,7 @@ impl Change {
     }
 }
 
-/// Adds a block's runs to a change. Returns whether they have `lines` lines together.
+/// Adds a block's runs to a change. Returns whether they have `lines` lines in total.
 pub(super) fn take_runs(payload: &[u8], runs: usize, lines: u64, change: &mut Change) -> bool {
     let (heads, images) = payload.split_at(runs * 8);
     let mut total = 0;

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 /// A file of the journal.
 pub trait JournalFile: Send + Sync {
-    /// Returns its length in bytes.
+    /// Returns the file's length in bytes.
     fn len(&self) -> io::Result<u64>;
 
-    /// Returns whether it has no bytes.
+    /// Returns whether the file is empty.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
 
-    /// Reads from `offset` until `out` is full or the file ends. Returns the bytes read.
+    /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Writes all bytes at `offset`.
@@ -26,15 +26,15 @@ pub trait JournalFile: Send + Sync {
     /// Makes everything written durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 
-    /// Makes it at least `len` bytes long, durably, with room on the disk for all of them.
+    /// Makes the file at least `len` bytes long, durably, and allocates disk space for all of them.
     fn extend(&self, len: u64) -> Result<(), MappingError>;
 }
 
 /// The directory of a journal.
 pub trait Directory: Send + Sync {
-    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable, and
-    /// so are all earlier removals. A crash before that leaves the file whole or not at all, and so
-    /// does an error.
+    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable,
+    /// and so are all earlier removals. A crash or an error before that leaves the complete file or
+    /// none.
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>>;
 
     /// Opens a file.
@@ -77,7 +77,7 @@ const PIECE: usize = 1 << 20;
 pub(super) const UNFINISHED: &str = ".new";
 
 impl DiskDirectory {
-    /// Returns the directory at `path`, without looking whether there is one.
+    /// Returns the directory at `path`, without checking that it exists.
     pub fn at(path: PathBuf, disk: Disk) -> Self {
         DiskDirectory { path, disk, read_only: false }
     }
@@ -132,7 +132,7 @@ impl Directory for DiskDirectory {
         let unfinished = self.path.join(format!("{name}{UNFINISHED}"));
         let created = self.create_in(&unfinished, &path, len);
         if created.is_err() {
-            // One of the two may be there.
+            // Either of the two files may exist.
             let _ = fs::remove_file(unfinished);
             let _ = fs::remove_file(path);
         }

@@ -1,4 +1,4 @@
-//! The log: writes epochs to segments, and deletes the segments that nobody needs any more.
+//! The log: writes epochs to segments, and deletes the segments that are no longer needed.
 
 use super::bugs::{self, seeded};
 use super::epoch::{Change, KEPT, checksum_in, encode_epoch};
@@ -10,11 +10,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a segment, unless an epoch needs more.
+/// Size of a segment in bytes, unless an epoch needs more.
 pub const SEGMENT_BYTES: u64 = 32 << 20;
 
-/// Bytes of the first segment of a life. It is small, because many pools are opened for only a few
-/// changes.
+/// Size of the first segment of a life in bytes. It is small, because many pools are opened for
+/// only a few changes.
 const FIRST_BYTES: u64 = 256 << 10;
 
 /// A segment that is no longer written to.
@@ -66,7 +66,7 @@ impl Preparer {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a segment is ready for when the open one is full.
+    /// Returns whether a prepared segment is ready for use.
     pub fn has_spare(&self) -> bool {
         self.spare().is_some()
     }
@@ -130,13 +130,13 @@ impl Writer {
         std::mem::take(&mut self.deleted)
     }
 
-    /// Creates a writer of the epochs after `durable`. The first epoch that it writes makes void
-    /// whatever other segments hold after `durable`.
+    /// Creates a writer of the epochs after `durable`. Once it writes an epoch, anything that other
+    /// segments hold after `durable` is void.
     ///
     /// # Errors
-    /// Also if a segment continues from an epoch after `durable`: that epoch was durable. So a caller
-    /// must store the number of a durable epoch, where the next process finds it, before it reports
-    /// the epoch as durable or uses it for a checkpoint.
+    /// Also if a segment continues from an epoch after `durable`, because that epoch was durable
+    /// too. So before a caller reports an epoch as durable or uses it for a checkpoint, it must
+    /// store the epoch's number where the next process finds it.
     pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
         let ours = segments(&*directory, owner)?;
         let known = ours.last().map_or(0, |segment| segment.after);
@@ -191,14 +191,14 @@ impl Writer {
         self.durable
     }
 
-    /// Returns the bytes of all segments, without the free space of the open one.
+    /// Returns the size of all segments together, in bytes, without the free space of the open one.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.at);
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Makes an empty segment durable, unless this life has a segment already. Every life begins with
-    /// one, so if an opener later finds none, the journal has been taken away.
+    /// Makes an empty segment durable, unless this life has a segment already. Every life begins
+    /// with one, so if a later opening finds none, the journal has been removed.
     pub fn begin(&mut self) -> io::Result<()> {
         if !self.closed.is_empty() || seeded(&bugs::BEGUN_WITHOUT_SEGMENT) {
             return Ok(());
@@ -236,8 +236,8 @@ impl Writer {
     /// Ends the use of the open segment after an error.
     fn give_up_segment(&mut self) {
         if let Some(open) = self.open.take() {
-            // A segment without a durable epoch is not needed. If a power loss brings it back, its
-            // header still names the last valid epoch of the segments before it.
+            // A segment without a durable epoch is not needed. If a power loss brings its name
+            // back, its header still names the last valid epoch of the segments before it.
             if open.at > 0 || self.directory.remove(&open.name).is_err() {
                 self.closed.push(open.close(self.durable));
             }
@@ -279,8 +279,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes room for an epoch of `bytes`: unless it fits the open segment, begins a new one, of
-    /// `segment_bytes` if that is enough.
+    /// Makes room for an epoch of `bytes`: if it does not fit into the open segment, begins a new
+    /// one of `segment_bytes`, or more if the epoch needs it.
     fn make_room(&mut self, bytes: u64, segment_bytes: u64) -> io::Result<()> {
         if self.open.as_ref().is_some_and(|open| open.at + bytes <= open.bytes) {
             return Ok(());
@@ -316,8 +316,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Deletes the segments that hold no epoch after `checkpoint`, but never the last one. The files are
-    /// closed later: their space is given back then, which can take 20 ms for each.
+    /// Deletes the segments that hold no epoch after `checkpoint`, but never the last one. The
+    /// files are closed later, because closing one frees its space, which can take 20 ms.
     pub fn forget(&mut self, checkpoint: u64) -> io::Result<()> {
         let mut result = Ok(());
         let is_last_open = self.open.as_ref().is_some_and(|open| open.at > 0);

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::files::JournalFile;
 use super::segment::Owner;
 
-/// Offsets of the two copies in the base: far enough apart that no device writes both together.
+/// Offsets of the two copies in the base. They are so far apart that no device writes both
+/// together.
 pub const META_OFFSETS: [u64; 2] = [12 << 10, 96 << 10];
 const BYTES: usize = 96;
 const MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
@@ -33,7 +34,7 @@ pub struct Meta {
     pub checkpoint: u64,
     /// The base may hold lines of epochs up to this one, so a rebuild must reach it.
     pub reached: u64,
-    /// Bytes that the base has at least.
+    /// The least size of the base in bytes.
     pub size: u64,
     /// Whether the life has ended: the base is the pool, and needs no journal.
     pub closed: bool,
@@ -49,17 +50,17 @@ impl Meta {
 }
 
 /// Reads `meta` while another process may be writing it. Never returns content that had been
-/// replaced before this call. Returns `None` if there is none.
+/// replaced before this call. Returns `None` if the base has no `meta`.
 ///
 /// One read is not enough:
 ///
 /// 1. The reader reads the first copy. The second copy has newer content.
 /// 2. The writer writes the next content to the first copy, and begins to write the one after that
 ///    to the second copy.
-/// 3. The reader reads the second copy, which is not whole, and returns what it read in step 1.
+/// 3. The reader reads the second copy, which is incomplete, and returns what it read in step 1.
 ///
-/// A second read would find the next content in the first copy. So two reads that find the same are
-/// enough.
+/// A second read would find the next content in the first copy. So two reads in a row with the same
+/// result are enough.
 pub(super) fn read_while_written(file: &dyn JournalFile) -> io::Result<Option<Meta>> {
     let mut before = read(file)?.0;
     loop {
@@ -71,7 +72,7 @@ pub(super) fn read_while_written(file: &dyn JournalFile) -> io::Result<Option<Me
     }
 }
 
-/// Returns the newer whole copy with its sequence number, and the number of copies that are whole.
+/// Returns the newer intact copy with its sequence number, and the number of intact copies.
 pub(super) fn read(file: &dyn JournalFile) -> io::Result<(Option<(u64, Meta)>, usize)> {
     let (mut newest, mut whole) = (None, 0);
     for copy in 0..2 {

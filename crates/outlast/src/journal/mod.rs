@@ -22,9 +22,10 @@
 //!
 //! A *life* begins when a working file is built. The life's random id is in the working file, in
 //! `meta` and in each segment. Files of another life are not used. Every life begins with a durable
-//! empty segment. So if there is no segment of a base's life and the base was not closed, its journal
-//! has been taken away, and the base is refused. `meta` is in the base so that no base is completed
-//! from the journal of another one: a snapshot that was put in a base's place has no `meta`.
+//! empty segment. So if a base was not closed and there is no segment of its life, its journal has
+//! been removed, and the base is refused. `meta` is in the base itself, so that a base is never
+//! completed from the journal of another one: a snapshot that has been put in the place of a base
+//! has no `meta`.
 //!
 //! # Invariants
 //!
@@ -39,22 +40,22 @@
 //!
 //! # What the disk must do
 //!
-//! It keeps what was synced, except in a sector (of 4,096 bytes or less) that is being written when
-//! the power fails. In the base, such a sector has old and new bytes. In a segment or in `meta`, it
-//! may lose everything that it held.
+//! The disk must keep what was synced, except in a sector (of 4,096 bytes or less) that is being
+//! written when the power fails. In the base, each byte of such a sector must be old or new. In a
+//! segment or in `meta`, the sector may lose everything that it held.
 //!
 //! # Steps
 //!
 //! An epoch:
 //!
-//! 1. Write its blocks. A power loss leaves all earlier epochs, because no block shares a sector
-//!    with them. It leaves this epoch whole or not at all: if anything is missing, either the last
-//!    block is missing or a block's checksum is wrong.
+//! 1. Write its blocks. A power loss leaves all earlier epochs intact, because no block shares a
+//!    sector with them. It leaves this epoch complete or void: if anything is missing, either the
+//!    last block is missing or a block's checksum is wrong.
 //! 2. fdatasync. The epoch is durable.
 //!
 //! A checkpoint:
 //!
-//! 1. Copy pages of the pool. Then wait until a cut that was made after that is durable.
+//! 1. Copy pages of the pool. Then make another cut, and wait until it is durable.
 //! 2. Set `reached` in `meta` to the last durable epoch, durably.
 //! 3. Write the copies to the base. A power loss leaves pages that are old, new or torn, but only in
 //!    lines that the epochs restore (invariant 1).
@@ -64,15 +65,17 @@
 //!
 //! A new segment: write zeros under another name and sync them, rename the file, and sync the
 //! directory. The header is written later, with the segment's first epoch. (A life's first segment
-//! gets its header at once.) A file without a whole header is no segment.
+//! gets its header immediately.) A file without an intact header is not a segment.
 //!
-//! A failed write or fdatasync ends the use of its segment, because the kernel reports a failure only
-//! once and may have dropped the pages. The next attempt writes the same lines to a new segment, which
-//! continues from the last durable epoch. What the failed segment holds after that epoch is void.
+//! A failed write or fdatasync ends the use of its segment, because the kernel reports a failure
+//! only once and may have dropped the pages. The next attempt writes the same lines to a new
+//! segment, which continues from the last durable epoch. Anything in the failed segment after that
+//! epoch is void.
 //!
-//! After process death, a rebuild may find data in the page cache that the disk has refused. Only the
-//! dead process was told, and a sync that succeeds now says nothing about that data. So the rebuild
-//! copies the last segment's epochs to a new segment, and writes `meta` again.
+//! After process death, a rebuild may find data in the page cache that could not be written to the
+//! disk. The kernel reported that only to the dead process, and a sync that succeeds now proves
+//! nothing about that data. So the rebuild copies the last segment's epochs to a new segment, and
+//! writes `meta` again.
 
 pub mod backup;
 pub mod base;

@@ -1,13 +1,14 @@
 //! The journal of an open pool: cuts, commits, checkpoints, and waiting for durability.
 //!
 //! One thread at a time cuts and writes an epoch: it has the *turn*. A thread that waits for
-//! durability takes the turn itself if it is free, which saves two switches between threads. The
-//! journal's own thread takes one at each interval ([`Journal::run`]). A second thread makes
-//! checkpoints, and prepares what a turn should not wait for ([`Journal::run_checkpoints`]). None of
-//! them takes a lock of the pool, except to hold writers back for a cut or a pause.
+//! durability takes the turn itself if the turn is free, which saves two switches between threads.
+//! The journal's own thread takes a turn at each interval ([`Journal::run`]). A second thread makes
+//! checkpoints, and prepares ahead of time what a turn would otherwise have to wait for
+//! ([`Journal::run_checkpoints`]). None of them takes a lock of the pool, except to hold writers
+//! back for a cut or a pause.
 //!
-//! A thread that holds the gate for long (`sync`, `close`) lets other threads cut meanwhile, although
-//! they do not hold it ([`Journal::while_held`]).
+//! While a thread holds the gate for long (`sync`, `close`), other threads can cut without holding
+//! it themselves ([`Journal::while_held`]).
 
 mod checkpoints;
 
@@ -27,23 +28,23 @@ use std::time::{Duration, Instant};
 
 /// The shortest segment, in bytes.
 const LEAST_SEGMENT: u64 = 256 << 10;
-/// How far ahead of the pool the base grows at least, in bytes.
+/// The least distance by which the base grows ahead of the pool, in bytes.
 pub const LEAST_AHEAD: u64 = 16 << 20;
 /// The shortest and the longest pause before a failed write is repeated.
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
-/// The pause before a cut is tried again because another thread had control of the gate.
+/// How long to wait before a cut is tried again, if another thread had control of the gate.
 const BUSY: Duration = Duration::from_micros(100);
 /// The longest time for which writers are held back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// How long the journal may take, before its first cut, to touch the lines that a dead process has
-/// left.
+/// How long the journal may take, before its first cut, to touch the noted lines that a dead
+/// process has left.
 const TOUCHING: Duration = Duration::from_millis(20);
 /// How often the journal's threads check whether there is anything to do.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the journal needs of the pool.
+/// What the journal needs from the pool.
 pub trait Source {
     /// Makes a cut: holds all writers back for a moment, unless they are `held` back already, and
     /// puts the lines that were noted since the last cut into `change`, with their content. Calls
@@ -53,11 +54,11 @@ pub trait Source {
     /// Holds all writers back for `time`, unless another thread has control of the gate.
     fn pause(&self, time: Duration);
 
-    /// Brings lines into the process's memory, while operations go on, so that a cut need not wait
-    /// for that. A hint.
+    /// Maps the pages of these lines into the process, while operations go on, so that a cut need
+    /// not wait for that. A hint.
     fn touch(&self, _lines: Range<u64>) {}
 
-    /// Copies the page of this number, while operations go on.
+    /// Copies page number `page`, while operations go on.
     fn read(&self, page: u64, out: &mut [u8]);
 
     /// Returns the size of the pool.
@@ -80,8 +81,8 @@ pub struct JournalStats {
     pub checkpoints: u64,
     /// Bytes that the segments take now.
     pub journal_bytes: u64,
-    /// The longest time from a cut until its epoch was durable, or until now if it is not, in
-    /// nanoseconds.
+    /// The longest time from a cut until its epoch was durable, or until now for an epoch that is
+    /// not durable yet, in nanoseconds.
     pub longest_commit_ns: u64,
     /// The longest time for which a cut held writers back, in nanoseconds.
     pub longest_cut_ns: u64,
@@ -113,13 +114,13 @@ struct Counts {
 struct State {
     /// Cuts that have begun.
     begun: u64,
-    /// The number of a cut: everything noted before it is durable.
+    /// The number of the last cut for which everything noted before it is durable.
     done: u64,
     /// A thread has the turn.
     busy: bool,
     /// A thread holds the gate, and lets other threads cut.
     held: bool,
-    /// A thread is making such a cut.
+    /// A thread is making a cut while another one holds the gate.
     cutting: bool,
     /// When the cut of the epoch under way began.
     began: Option<Instant>,
@@ -191,7 +192,7 @@ pub struct Settings {
     pub working: PathBuf,
     /// Whether the working file stays when the pool is closed.
     pub keep: bool,
-    /// How far ahead of the pool the base grows at least, in bytes.
+    /// The least distance by which the base grows ahead of the pool, in bytes.
     pub ahead: u64,
 }
 
@@ -201,7 +202,7 @@ pub struct Journal {
     base: Base,
     notes: Arc<Notes>,
     state: Mutex<State>,
-    /// For the thread that has the turn.
+    /// Locked by the thread that has the turn.
     turn: Mutex<Turn>,
     /// Wakes the journal's thread, to stop it.
     wake: Condvar,
@@ -311,8 +312,8 @@ impl Journal {
     /// same time share one sync of the disk, which one of them makes.
     ///
     /// # Errors
-    /// [`Error::Io`] if two attempts to write have failed since the call began; attempts go on.
-    /// [`Error::NotOpen`] if the pool was closed.
+    /// [`Error::Io`] if two attempts to write have failed since the call began; the journal goes on
+    /// trying. [`Error::NotOpen`] if the pool was closed.
     pub fn wait(&self, source: &dyn Source) -> Result<()> {
         let state = lock(&self.state);
         let is_done = state.done == state.begun || seeded(&bugs::WAITS_FOR_NOTES);
@@ -322,7 +323,7 @@ impl Journal {
         self.wait_for_cut(state, source)
     }
 
-    /// Waits for a cut that begins after this call, and until what it took is durable.
+    /// Waits until everything that a cut takes is durable. The cut begins after this call.
     fn wait_for_cut<'j>(
         &'j self,
         mut state: MutexGuard<'j, State>,
@@ -335,7 +336,7 @@ impl Journal {
             if state.ended || state.stop {
                 return Err(Error::NotOpen("it was closed before the changes were durable"));
             }
-            // The first of them may have begun before this call.
+            // The first of the two failed attempts may have begun before this call.
             if state.failures >= failures + 2
                 && let Some(failure) = &state.failure
             {
@@ -441,9 +442,9 @@ impl Journal {
             return false;
         }
         let (now, epoch) = (writer.bytes(), writer.durable());
-        // This comes before any thread learns that the epoch is durable, checkpoints included,
-        // which ask the writer: a later process that finds the working file must not use the
-        // epoch's number again.
+        // This store comes before any thread learns that the epoch is durable, including a
+        // checkpoint, which asks the writer. Otherwise a later process that finds the working file
+        // could use the epoch's number again.
         if !seeded(&bugs::DURABLE_UNTOLD) {
             self.notes.control()[self.durable].store(epoch, Ordering::Release);
         }
@@ -468,7 +469,8 @@ impl Journal {
     /// Takes a turn after each interval in which something changed, until [`shut`](Self::shut).
     pub fn run(&self, source: &dyn Source) {
         let _running = Running(self);
-        // A process that died may have left many lines, whose pages are not mapped here yet.
+        // A process that died may have left many noted lines whose pages are not mapped in this
+        // process yet. Touching them now shortens the first cut.
         let start = Instant::now();
         self.notes.look(|lines| {
             if start.elapsed() < TOUCHING && !self.is_stopped() {
@@ -531,13 +533,14 @@ impl Journal {
         lock(&self.state).running += 1;
     }
 
-    /// Takes back an announcement: the thread could not be started.
+    /// Withdraws an announcement, because the thread could not be started.
     pub fn unexpect(&self) {
         lock(&self.state).running -= 1;
     }
 
-    /// Stops the journal's threads, and waits for them to end. Nothing is written after that. If the
-    /// base is now the pool (`closed`), deletes the segments.
+    /// Stops the journal's threads, and waits for them to end. Nothing is written after that. If
+    /// the base now equals the pool (`closed`), deletes the segments and, unless it is to be kept,
+    /// the working file.
     pub fn shut(&self, closed: bool) {
         let mut state = lock(&self.state);
         state.stop = true;

@@ -26,7 +26,7 @@ const PREFIX: &str = "segment-";
 pub struct Owner {
     /// The pool's id.
     pub pool: u128,
-    /// The id of the life that writes it.
+    /// The id of the life that writes the journal.
     pub life: u128,
 }
 
@@ -69,9 +69,9 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
     Ok(found)
 }
 
-/// Returns whether a directory has a segment that must not be deleted for the journal of `pool`: one of
-/// another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Copies of a pool
-/// have the same id.
+/// Returns whether a directory has a segment that must not be deleted for the journal of `pool`:
+/// one of another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Such a
+/// segment can belong to a copy of the pool, which has the same id.
 pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
     let is_other =
         |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);
@@ -85,11 +85,11 @@ pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     ours.try_for_each(|(name, _, _)| directory.remove(name))
 }
 
-/// Deletes the segments of all other owners, and those that were never begun. `meta` must name this
-/// owner already, durably.
+/// Deletes the segments of all other owners, and those that were never begun. `meta` must already
+/// name this owner, durably.
 ///
-/// Returns the files, which have no names any more. A file system can take long to free a file's
-/// space, and frees it only when the last handle is closed.
+/// Returns the files, which no longer have names. The caller decides when to close them: closing
+/// the last handle frees a file's space, which can take long.
 pub fn remove_others(
     directory: &dyn Directory,
     owner: Owner,
@@ -116,7 +116,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads the header of segment `number`. Returns `None` if it is not whole, or names another
+    /// Reads the header of segment `number`. Returns `None` if it is not intact, or names another
     /// owner.
     fn read(number: u64, file: Box<dyn JournalFile>, owner: Owner) -> io::Result<Option<Found>> {
         let mut head = [0; HEADER];
@@ -169,9 +169,9 @@ pub struct Epochs {
 impl Epochs {
     /// Finds the epochs after `checkpoint`, and makes them durable.
     ///
-    /// Some may be in the page cache only: the dead process did not sync them, or the disk refused
-    /// them and only that process was told. Such epochs can only be in the last segment. So its epochs
-    /// are copied to a new segment.
+    /// Some may be only in the page cache, because the dead process did not sync them, or because a
+    /// write to the disk failed, which only that process was told. Such epochs can only be in the
+    /// last segment. So the epochs of that segment are copied to a new one.
     pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
         let mut epochs =
             Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
@@ -264,7 +264,7 @@ impl<'s> Reader<'s> {
         Reader { segment, at: SECTOR, chain: segment.chain }
     }
 
-    /// Reads `epoch`, which comes next. Returns `None` if it is not there, or not whole.
+    /// Reads `epoch`, which comes next. Returns `None` if it is missing or incomplete.
     fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
         for index in 0.. {
@@ -318,7 +318,7 @@ pub(super) fn encode_segment(owner: Owner, number: u64, after: u64) -> [u8; HEAD
     sealed(words, &[])
 }
 
-/// Returns whose segment it is, if its header is whole.
+/// Returns the owner that a header names. It means nothing unless the header is intact.
 fn owner_in(head: &[u8; HEADER]) -> Owner {
     let wide = |at| u128::from(word_of(head, at)) | u128::from(word_of(head, at + 1)) << 64;
     Owner { pool: wide(3), life: wide(5) }
@@ -329,8 +329,8 @@ fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
     (*head == encode_segment(owner, number, after)).then_some((number, after))
 }
 
-/// Writes a whole segment, durably. The header comes last, so the segment does not exist until all of
-/// it is durable.
+/// Writes a complete segment, durably. The header comes last, so the segment does not exist until
+/// all of it is durable.
 fn write_segment(
     directory: &dyn Directory,
     owner: Owner,

@@ -1,4 +1,4 @@
-//! A simulated disk, which loses power at any call, refuses any call, and tears what it is writing.
+//! A simulated disk. It can lose power at any call, fail any call, and tear what it is writing.
 //!
 //! The journal's own tests and the proof harness run on it. It has one directory, in which the file
 //! [`BASE`] is a base and all others are segments.
@@ -50,7 +50,7 @@ impl SimFile {
         SimFile { visible: Arc::clone(&bytes), durable: bytes, pending: Vec::new() }
     }
 
-    /// Makes some of what is pending durable.
+    /// Makes some of the pending writes durable, and drops the others.
     fn settle(&mut self, mut survives: impl FnMut() -> bool) {
         for (at, bytes) in std::mem::take(&mut self.pending) {
             if survives() {
@@ -65,13 +65,13 @@ pub type Watch = Box<dyn FnMut(&SimDisk) + Send>;
 
 struct Sim {
     files: BTreeMap<String, SimFile>,
-    /// Files whose name was removed. It may come back.
+    /// Files whose names were removed. After a power loss, a name may come back.
     removed: Vec<(String, SimFile)>,
     draw: Draw,
     /// Calls until the power fails, and whether it has.
     left: u64,
     off: bool,
-    /// One call in this many fails, of those that write; 0 for none.
+    /// One in this many of the calls that write fails; 0: none fails.
     failing: u64,
     watch: Option<(u64, Watch)>,
 }
@@ -153,7 +153,7 @@ impl SimDisk {
         self.sim().watch = Some((every, watch));
     }
 
-    /// Loses what a power loss loses. Then the power is on, and the disk refuses nothing.
+    /// Simulates a power loss. Afterwards the power is on, and the disk refuses nothing.
     pub fn restart(&self) {
         let mut sim = self.sim();
         for (name, file) in std::mem::take(&mut sim.removed) {
@@ -192,7 +192,7 @@ impl SimDisk {
         (sim.left, sim.off, sim.failing) = (u64::MAX, false, 0);
     }
 
-    /// Shortens a file, as no crash does.
+    /// Shortens a file, which no crash can do.
     pub fn cut_short(&self, name: &str, len: u64) {
         if let Some(file) = self.sim().files.get_mut(name) {
             let bytes = Arc::new(file.visible[..len as usize].to_vec());
@@ -200,7 +200,7 @@ impl SimDisk {
         }
     }
 
-    /// Puts a file in the place of the one with this name on another disk, as no crash does.
+    /// Replaces a file with the one of the same name on another disk, which no crash can do.
     pub fn replace(&self, name: &str, from: &SimDisk) {
         let file = from.sim().files.get(name).cloned();
         self.sim().files.extend(file.map(|file| (name.to_owned(), file)));
@@ -227,7 +227,7 @@ impl Directory for SimDisk {
     fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
         let mut sim = self.sim();
         sim.refusable()?;
-        // The name may be durable without the caller knowing it.
+        // Even if the call fails, the file may exist and its name may be durable.
         let unknown = sim.refusable();
         if unknown.is_ok() || sim.off {
             sim.files.insert(name.into(), SimFile::zeros(len as usize));
@@ -269,7 +269,7 @@ impl Handle {
 
     fn with<T>(&self, f: impl FnOnce(&mut Sim, &mut SimFile) -> io::Result<T>) -> io::Result<T> {
         let mut sim = self.0.sim();
-        // A removed file stays as long as it is open, like any file.
+        // As on a real disk, a removed file stays accessible as long as it is open.
         let Sim { files, removed, .. } = &mut *sim;
         let of = |(_, file): &(String, SimFile)| file.clone();
         let gone = || removed.iter().rev().find(|(name, _)| *name == self.1).map(of);
@@ -327,7 +327,7 @@ impl JournalFile for Handle {
         self.with(|sim, file| {
             if called.is_err() {
                 if !sim.off {
-                    // The pages count as written from now on, and some are not.
+                    // As in the kernel, the pages now count as written, although some are not.
                     file.settle(|| sim.draw.one_in(2));
                 }
                 return called;

@@ -19,7 +19,7 @@ struct Model {
     pool: Vec<u8>,
     /// Lines that changed since the last durable epoch.
     changed: Vec<bool>,
-    /// The contents that the pool can have at the end of an epoch, by the epoch's number.
+    /// The contents that the pool can have at the end of each epoch, by the epoch's number.
     ends: BTreeMap<u64, Vec<Vec<u8>>>,
     counter: u64,
 }
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// Called after an error: fails if the power is off, and returns `false` otherwise.
+    /// Fails if the power is off, and returns `false` otherwise.
     fn power(&self) -> Result<bool, PowerOff> {
         if self.directory.is_off() { Err(PowerOff) } else { Ok(false) }
     }
@@ -172,7 +172,7 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
     };
     let (mut durable, mut rebuilds, mut epochs) = (0, 0, 0);
     for _ in 0..4 {
-        // Rebuild until one rebuild is not cut short. It ends with a new life.
+        // Repeat the rebuild until one is not cut short. That one begins a new life.
         let (mut base, mut log) = loop {
             let cut = if draw.one_in(2) { draw.below(40) } else { u64::MAX };
             let fails = if draw.one_in(4) { 4 } else { 0 };
@@ -365,7 +365,7 @@ fn a_base_that_is_too_short_is_refused() {
     assert_eq!(rebuilt, Rebuilt::Short { found, needed });
 }
 
-/// Attempts to write to a disk that refuses every write for a while leave no files behind.
+/// If a disk fails every write for a while, the repeated attempts leave no files behind.
 #[test]
 fn errors_that_last_fill_no_disk() {
     let directory = SimDisk::new(1);

@@ -11,7 +11,8 @@ const PAGE_BYTES: usize = 4096;
 /// The word's value if the kernel wipes the page in a child. No process has this id.
 const WIPED_ON_FORK: u64 = u64::MAX;
 
-/// Tells whether this is still the process that created it, and not a forked child.
+/// Tells whether the current process is the one that created this value, and not a forked child of
+/// it.
 ///
 /// A child does not inherit the mapping of a pool. Without this word, its first access would touch
 /// whatever is mapped at those addresses now.
@@ -30,7 +31,7 @@ unsafe impl Send for Alive {}
 unsafe impl Sync for Alive {}
 
 impl Alive {
-    /// Records the calling process as the one that [`is_here`](Alive::is_here) recognises.
+    /// Records the calling process as the one that [`is_here`](Alive::is_here) recognizes.
     pub fn new() -> io::Result<Self> {
         Self::with_wipe(true)
     }
@@ -65,7 +66,7 @@ impl Alive {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped as long as `self` lives, also in a child, and a wiped word is
+        // SAFETY: the page is mapped as long as `self` lives, even in a child, and a wiped word is
         // valid.
         unsafe { self.word.as_ref() }
     }

@@ -7,8 +7,8 @@
 //!   `dsb`, just as a flush is complete after `sfence` on x86-64.
 //! - Two stores to one line become visible, and hence durable, in program order only with a barrier
 //!   between them. The commit store is Release, which is that barrier.
-//! - The walk assumes that a line has at least 64 bytes. Longer lines are cleaned more than once,
-//!   which only costs time.
+//! - The caller passes one address for every 64 bytes, which assumes that a line has at least 64
+//!   bytes. Longer lines are cleaned more than once, which only costs time.
 
 use super::{FlushInstruction, Word};
 use std::arch::{asm, is_aarch64_feature_detected};
@@ -72,8 +72,8 @@ pub(super) fn fence() {
     }
 }
 
-/// Stores a word and starts its flush at once: aarch64 has no store that is certain to bypass the
-/// caches (`stnp` is a hint).
+/// Stores a word and immediately starts its flush, because aarch64 has no store that is certain to
+/// bypass the caches (`stnp` is a hint).
 #[inline]
 pub(super) fn store_nontemporal(word: &Word, value: u64, instruction: Option<FlushInstruction>) {
     word.0.store(value, Ordering::Relaxed);

@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// `f_type` of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes the file at least `len` bytes long, with a block for each byte from `from` on. A growing
-/// file passes its old length: looking at every block again would make each growth more expensive
-/// than the one before.
+/// Makes the file at least `len` bytes long, with a block for each byte from `from` on. For a
+/// growing file, `from` is its old length: looking at every block again would make each growth more
+/// expensive than the one before.
 ///
 /// On an error, the file keeps the length that it had.
 pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), NoBlocks> {
@@ -73,8 +73,8 @@ fn or_shorten_to<E>(
 
 /// Returns whether the file certainly has no hole, without a walk over it.
 ///
-/// On tmpfs, fallocate looks at every page, and opening a large pool should not cost that. There
-/// the block count is that of the file's pages, provided that the file does not end inside a huge
+/// On tmpfs, fallocate visits every page, which would make opening a large pool slow. There the
+/// block count equals that of the file's pages, provided that the file does not end inside a huge
 /// page. On other file systems the count includes more than data, and fallocate is quick.
 fn has_no_holes(file: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
@@ -109,14 +109,14 @@ pub(super) fn fill_holes(disk: &Disk, file: &File, range: Range<u64>) -> Result<
     })
 }
 
-/// Gives the blocks of a range of the file back.
+/// Gives back the blocks of a range of the file.
 pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let len = range.end - range.start;
     Ok(retry_on_intr(|| fallocate(file, flags, range.start, len))?)
 }
 
-/// Holes after which [`holes`] looks no further.
+/// The number of holes after which [`holes`] stops looking.
 const HOLES_MAX: usize = 1 << 16;
 
 /// Returns the parts of the first `len` bytes that may lack blocks. Blocks that were allocated and never
@@ -156,7 +156,7 @@ pub(super) fn holes(file: &File, len: u64) -> io::Result<Option<Vec<Range<u64>>>
     Ok((!untold).then_some(holes))
 }
 
-/// Does what fallocate does, for file systems that cannot.
+/// Does what fallocate does, for file systems that do not support it.
 fn fill(file: &File, from: u64, old_len: u64, len: u64) -> io::Result<()> {
     let end = old_len.min(len);
     let mut at = from;

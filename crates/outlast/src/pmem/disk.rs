@@ -25,7 +25,7 @@ pub enum Call {
     Write,
     /// `fallocate`: allocates blocks for a part of a file.
     Fallocate,
-    /// `fallocate` that punches a hole: gives the blocks of a part of a file back.
+    /// `fallocate` that punches a hole: gives back the blocks of a part of a file.
     PunchHole,
     /// `ftruncate`.
     Ftruncate,
@@ -50,8 +50,8 @@ pub enum Fate {
 
 /// Decides the outcome of each call before it is made.
 pub trait DiskWatch: Send + Sync {
-    /// Decides about `call`. `file` is the file or directory of the call; if the call gives a name,
-    /// the file that gets it.
+    /// Decides about `call`. `file` is the file or directory of the call; if the call gives a file
+    /// a name, `file` is that file.
     fn before(&self, call: Call, file: &File) -> Fate;
 }
 
@@ -94,14 +94,14 @@ impl Disk {
         blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
     }
 
-    /// Gets blocks for a part of a file. Its length and its content stay.
+    /// Gets blocks for a part of a file. The file's length and content do not change.
     pub fn fill(&self, file: &File, range: Range<u64>) -> Result<(), MappingError> {
         let needed = range.end.saturating_sub(range.start);
         blocks::fill_holes(self, file, range).map_err(|error| no_blocks(error, needed))
     }
 
-    /// Gives the blocks of a part of a file back. Its length stays, and the part reads as zeros. After
-    /// an error, any of the blocks may be gone.
+    /// Gives back the blocks of a part of a file. The file's length does not change, and the part
+    /// reads as zeros. After an error, any of the blocks may be gone.
     pub fn punch_hole(&self, file: &File, range: Range<u64>) -> io::Result<()> {
         self.call(Call::PunchHole, file, || blocks::punch_hole(file, range))
     }

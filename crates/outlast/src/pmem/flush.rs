@@ -16,7 +16,7 @@ pub enum FlushInstruction {
     /// Writes the line to memory and drops it from the cache, so the next access misses.
     #[cfg(target_arch = "x86_64")]
     ClflushOpt,
-    /// As [`ClflushOpt`](Self::ClflushOpt), but flushes of different lines do not overlap.
+    /// Like [`ClflushOpt`](Self::ClflushOpt), but flushes of different lines do not overlap.
     #[cfg(target_arch = "x86_64")]
     Clflush,
     /// Cleans the line to the point of persistence.
@@ -28,7 +28,8 @@ pub enum FlushInstruction {
 }
 
 impl FlushInstruction {
-    /// The instruction that keeps lines in the cache. All others cost more misses.
+    /// The best instruction of this architecture. On x86-64 it is the one that keeps lines in the
+    /// cache; the others cause more misses.
     pub const BEST: Self = arch::INSTRUCTIONS[0];
 
     /// Returns the best instruction that this processor has.
@@ -118,8 +119,8 @@ impl Real {
         Self::with_latency(mode, Latency::default())
     }
 
-    /// As [`Real::new`], with delays added to flushes and fences. Modes without flushes or fences
-    /// get none.
+    /// Like [`Real::new`], but with delays added to flushes and fences. Modes without flushes or
+    /// fences get no delays.
     ///
     /// # Panics
     /// If this processor does not have the instruction, or the mode is [`FlushMode::Journal`].
@@ -266,7 +267,7 @@ impl Seam for Real {
             // The other thread is most likely running and nearly done.
             0..64 => std::hint::spin_loop(),
             64..1000 => thread::yield_now(),
-            // It was not: it lost its processor, or it is splitting a segment.
+            // The other thread takes longer: it lost its processor, or it is splitting a segment.
             _ => {
                 thread::sleep(Duration::from_micros(50));
                 *turn = turn.saturating_add(self.turns_of_sleep);

@@ -17,7 +17,8 @@ use thiserror::Error;
 /// The unit of mapping, in bytes.
 const PAGE: u64 = 4096;
 
-/// Builds huge pages from small ones, synchronously. Neither crate defines it for every target.
+/// Builds huge pages from small ones, synchronously. Neither `libc` nor `rustix` defines the
+/// constant for every target.
 const MADV_COLLAPSE: libc::c_int = 25;
 
 /// Why a mapping could not be made or grown. Nothing has changed.
@@ -53,7 +54,8 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
-    /// The same, for a file that already has blocks for everything that is mapped.
+    /// Like [`ReadWrite`](Self::ReadWrite), for a file that already has blocks for everything that
+    /// is mapped.
     Allocated,
     /// Stores change the file, which is mapped with the holes that it has: the caller
     /// [fills](Mapping::fill) a [hole](Mapping::holes) before anything is stored there. On
@@ -64,7 +66,7 @@ pub enum Access {
     Private,
 }
 
-/// Resident memory behind a range of addresses, as the kernel counts it.
+/// The resident memory behind a range of addresses, as the kernel counts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resident {
     /// All of it, in bytes.
@@ -99,7 +101,7 @@ pub struct Mapping {
     len: AtomicU64,
     growing: Mutex<()>,
     disk: Disk,
-    /// Whether it was mapped with its holes.
+    /// Whether the file was mapped with its holes.
     sparse: bool,
 }
 
@@ -114,7 +116,7 @@ impl Mapping {
     /// Maps the first `len` bytes of a file, a multiple of 4096.
     ///
     /// Reserves `reserve` bytes of address space to grow into. If the process may not have that
-    /// much, it halves the size until the reservation succeeds, down to 1 GiB (or `len`, if that is
+    /// much, the size is halved until the reservation succeeds, down to 1 GiB (or `len`, if that is
     /// more).
     ///
     /// With [`Access::ReadWrite`], the file is extended to that length and gets all its blocks: a
@@ -123,7 +125,7 @@ impl Mapping {
         Self::file_on(Disk::default(), file, access, len, reserve)
     }
 
-    /// As [`file`](Mapping::file), on a file system that a test may watch.
+    /// Like [`file`](Mapping::file), on a file system that a test may watch.
     pub fn file_on(
         disk: Disk,
         file: File,
@@ -221,7 +223,7 @@ impl Mapping {
         self.range.size()
     }
 
-    /// The medium of the mapping. For memory and [`Access::Private`] it is bytes.
+    /// The medium of the mapping. For memory and [`Access::Private`] it is [`MediumKind::Bytes`].
     pub fn medium(&self) -> MediumKind {
         self.medium
     }
@@ -282,7 +284,8 @@ impl Mapping {
         self.sparse
     }
 
-    /// Returns whether parts of the file can be punched out: it is on a file system with a page cache.
+    /// Returns whether parts of the file can be punched out, which takes a file system with a page
+    /// cache.
     pub fn can_be_punched(&self) -> bool {
         matches!(self.backing, Backing::File { .. }) && self.medium == MediumKind::PageCache
     }
@@ -296,17 +299,17 @@ impl Mapping {
         }
     }
 
-    /// Gets blocks for a part of the file that is mapped. Its content stays; holes read as zeros before
-    /// and after.
+    /// Gets blocks for a part of the file that is mapped. Its content does not change: holes read
+    /// as zeros before and after.
     pub fn fill(&self, range: Range<u64>) -> Result<(), MappingError> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
         self.disk.fill(file, range)
     }
 
-    /// Gives the blocks of a part of the file back. From then on, the part reads as zeros. Nobody may
-    /// store there before [`fill`](Mapping::fill), since a full disk would raise SIGBUS. After an error,
-    /// any of the blocks may be gone.
+    /// Gives back the blocks of a part of the file, which then reads as zeros. Nobody may store
+    /// there before [`fill`](Mapping::fill), since a store would raise SIGBUS on a full disk. After
+    /// an error, any of the blocks may be gone.
     pub fn punch(&self, range: Range<u64>) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
         self.check_here()?;
@@ -362,7 +365,7 @@ impl Mapping {
         self.disk.fsync(file)
     }
 
-    /// As [`sync`](Mapping::sync), for the first `len` bytes only. The kernel writes back no other
+    /// Like [`sync`](Mapping::sync), for the first `len` bytes only. The kernel writes back no other
     /// page, however many are dirty.
     pub fn sync_front(&self, len: u64) -> io::Result<()> {
         let Backing::File { file, .. } = &self.backing else { return Ok(()) };
@@ -391,7 +394,7 @@ impl Mapping {
         }
     }
 
-    /// Pre-faults the pages of a range, so that no operation has to. This is an optimisation:
+    /// Pre-faults the pages of a range, so that no operation has to. This is an optimization:
     /// errors are ignored.
     pub fn populate(&self, range: Range<u64>) {
         let start = range.start / PAGE * PAGE;
@@ -428,8 +431,8 @@ impl Mapping {
         }
     }
 
-    /// Builds huge pages of the whole 2 MiB pieces in a range. Returns whether all of them are huge
-    /// now. This is an optimisation: errors are ignored.
+    /// Builds huge pages from the complete 2 MiB pieces in a range. Returns whether all of them are
+    /// huge now. This is an optimization: errors are ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {
         let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(u64::MAX);
         let end = range.end.min(self.len()) / HUGE_PAGE * HUGE_PAGE;

@@ -33,7 +33,7 @@ impl<S: Seam> Memory<S> {
     /// # Safety
     /// `base` is aligned to 4096 bytes, `shadow` to 64. The first `len` bytes at `base`, and `len`
     /// / [`SHADOW_SHARE`] at `shadow` (and more, as announced by [`grown`](Memory::grown)), are
-    /// initialised. They stay mapped readable and writable at this address until this value is
+    /// initialized. They stay mapped readable and writable at this address until this value is
     /// dropped, and nothing accesses them except through it.
     pub unsafe fn new(base: *const u8, shadow: *const u8, len: u64, seam: S) -> Self {
         assert_eq!(base.addr() % 4096, 0, "pool memory is page aligned");
@@ -45,7 +45,7 @@ impl<S: Seam> Memory<S> {
     /// Announces that the memory is now `len` bytes long.
     ///
     /// # Safety
-    /// As [`Memory::new`], for the new length.
+    /// Same as for [`Memory::new`], with the new length.
     pub unsafe fn grown(&self, len: u64) {
         debug_assert!(len >= self.len());
         // Release: pairs with the Acquire in `len`, so that a thread that sees the length also sees
@@ -64,8 +64,9 @@ impl<S: Seam> Memory<S> {
         self.len() == 0
     }
 
-    /// Overwrites free space, if freed blocks are [reused at once](Seam::reuses_at_once). This is
-    /// not recorded: no operation may read the space, so a crash cannot make a difference.
+    /// Overwrites free space, if the seam [reuses freed blocks immediately](Seam::reuses_at_once).
+    /// The stores are not recorded: no operation may read the space, so a crash among them makes no
+    /// difference.
     #[inline(always)]
     pub fn scribble(&self, offset: u64, bytes: u64) {
         if self.seam.reuses_at_once()
@@ -84,8 +85,8 @@ impl<S: Seam> Memory<S> {
     /// Returns the structure at `offset`.
     ///
     /// # Errors
-    /// [`Damage`] if it does not lie inside the memory or is not aligned: the offset was read from
-    /// media.
+    /// [`Damage`] if it does not lie inside the memory or is not aligned, since offsets are read
+    /// from media.
     #[inline]
     pub fn at<T: Media>(&self, offset: Offset<T>) -> Result<&T, Damage> {
         let raw = offset.raw();
@@ -251,8 +252,8 @@ impl<S: Seam> Memory<S> {
 
     /// Copies bytes out, beginning `skip` bytes into the words.
     ///
-    /// Next to a concurrent writer, the copy can mix two contents, so the caller validates it. It
-    /// is never undefined behaviour.
+    /// If another thread writes at the same time, the copy can mix two contents, so the caller
+    /// validates it. That is never undefined behavior.
     ///
     /// # Panics
     /// If there are fewer bytes than that.
@@ -281,8 +282,8 @@ impl<S: Seam> Memory<S> {
         // Not zeroed first: allocating without zeroing is faster.
         if let Some(from) = Self::wide(words, skip, len) {
             let mut out = Vec::with_capacity(len);
-            // SAFETY: `wide` has checked the range, and `out` is new and has room for as many bytes.
-            // All of them are initialised by the copy.
+            // SAFETY: `wide` has checked the range, and `out` is new and has room for as many
+            // bytes. All of them are initialized by the copy.
             unsafe {
                 arch::copy(from, out.as_mut_ptr(), len);
                 out.set_len(len);
@@ -310,7 +311,7 @@ impl<S: Seam> Memory<S> {
         if !whole.iter().zip(&mut here).all(|(bytes, word)| word == u64::from_le_bytes(*bytes)) {
             return false;
         }
-        // The bytes above those that were asked for are arbitrary.
+        // The bytes above the requested ones are arbitrary.
         rest.is_empty()
             || here
                 .next()
@@ -332,7 +333,7 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Returns the `len` bytes that begin `skip` bytes into the words, eight at a time, as
-    /// little-endian numbers. The last one has arbitrary bytes above those that were asked for.
+    /// little-endian numbers. In the last one, the bytes above the requested ones are arbitrary.
     #[inline(always)]
     fn words_at<'w>(
         &'w self,
@@ -342,7 +343,7 @@ impl<S: Seam> Memory<S> {
     ) -> impl Iterator<Item = u64> + 'w {
         let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
         let words = &words[first..(skip + len).div_ceil(8).max(first)];
-        // The word after the last one has no bytes that were asked for.
+        // The word after the last one has no requested bytes.
         let word_at = |index: usize| words.get(index).map_or(0, |word| self.load(word));
         (0..len.div_ceil(8)).map(move |index| match inside {
             0 => word_at(index),
@@ -419,7 +420,7 @@ mod tests {
                 }
             }
         }
-        // Around the length from which on copies are wide.
+        // Lengths around the least one for which copies are wide.
         let words = memory.words(1024, 1024).unwrap();
         for len in (240..280).chain([511, 512, 1000, 1016]) {
             words.iter().for_each(|word| memory.store(word, u64::MAX, &AT));

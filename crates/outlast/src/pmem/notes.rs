@@ -15,11 +15,11 @@
 //! the journal may lack.
 //!
 //! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups
-//! flush too, but outside of the gate: they persist what they read, because the process that stored
-//! it may have died before it flushed it. So a line may be noted at any time, even in the set that
-//! was just handed out. Such a note is not lost: only lines that were handed out are removed, and
-//! the next cut takes what is left over. If the lookup's thread then waits for durability, it waits
-//! for that next cut.
+//! flush too, but outside of the gate: they persist what they read, because a process that died may
+//! have stored the data without flushing it. So a line may be noted at any time, even in the set
+//! that was just handed out. Such a note is not lost: only lines that were handed out are removed,
+//! and the next cut takes what is left over. If the lookup's thread then waits for durability, it
+//! waits for that next cut.
 
 use super::LINE;
 use super::disk::Disk;
@@ -122,7 +122,7 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Returns the bytes of the notes for a pool of up to `capacity` bytes.
+    /// Returns the size of the notes, in bytes, for a pool of up to `capacity` bytes.
     fn bytes_for(capacity: u64) -> u64 {
         PAGE + 2 * (Self::lines_bytes(capacity) + Self::summary_bytes(capacity))
     }
@@ -165,8 +165,8 @@ impl Notes {
                 }
             }
         }
-        // A maximum, so that it never shrinks even if two threads grow the pool at the same time: a
-        // cut takes no note beyond it.
+        // `fetch_max`, so that the value never shrinks even if two threads grow the pool at the
+        // same time: a cut takes no note beyond it.
         self.word(COVERED).fetch_max(len, Ordering::Relaxed);
         Ok(())
     }
@@ -224,7 +224,8 @@ impl Notes {
         // Relaxed: inside the gate, the gate orders this thread and a cut. Outside of it, either set
         // will do.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        // SeqCst: either the cut that clears `any` sees these lines, or this load sees it cleared.
+        // SeqCst: either the cut that clears `any` sees these lines, or this load sees that `any`
+        // is cleared.
         if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::SeqCst) {
             self.any.store(true, Ordering::SeqCst);
         }
@@ -241,7 +242,8 @@ impl Notes {
         self.any.store(false, Ordering::SeqCst);
         self.join();
         let current = self.word(CURRENT).load(Ordering::Relaxed);
-        // If the process dies here, lines are in both sets, and the next opener's first cut takes both.
+        // If the process dies here or later, both sets can hold lines, and the next opener's first
+        // cut takes those of both.
         self.word(CURRENT).store(1 - current, Ordering::Relaxed);
         self.set(current, self.covered()).visit(visit);
     }
@@ -346,7 +348,7 @@ impl LineSet<'_> {
             if word.fetch_and(!mask, Ordering::SeqCst) & !mask != 0 {
                 return;
             }
-            // The summary's bit is cleared last: a bit too many does no harm.
+            // The summary's bit is cleared last, because an extra bit does no harm.
             let (summary, bit) = self.summary(number);
             summary.fetch_and(!bit, Ordering::SeqCst);
             if word.load(Ordering::SeqCst) != 0 {
@@ -517,7 +519,7 @@ mod tests {
                 .map(|thread| {
                     s.spawn(move || {
                         for i in 0..EACH {
-                            // Neighbours share words with those of the other threads.
+                            // Neighboring lines share words with those of the other threads.
                             let line = (i * 7 % EACH) * 3 + thread;
                             add(notes, line..line + 1);
                             told.fetch_add(1, Ordering::SeqCst);
@@ -544,7 +546,7 @@ mod tests {
         let empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
         for set in 0..2 {
             let set = notes.set(set, CAPACITY_BYTES);
-            // The summary can have a bit too many: of a word that was cut while its lines were added.
+            // The summary can have an extra bit, of a word that was cut while its lines were added.
             assert!(set.bits.iter().all(empty), "nothing is left over");
         }
     }

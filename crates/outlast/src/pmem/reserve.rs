@@ -13,7 +13,7 @@ pub(super) const HUGE_PAGE: u64 = 2 << 20;
 /// Where halving stops, in bytes. If even this much is refused, something is wrong.
 const RESERVE_MIN: u64 = 1 << 30;
 
-/// More bytes than a process has addresses for.
+/// The largest reservation that is ever tried. It is more than a process has addresses for.
 const RESERVE_MAX: u64 = 1 << 48;
 
 /// Number of bytes of the range per byte of its shadow.
@@ -33,8 +33,8 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but goes no
-    /// lower than `needed` and 1 GiB.
+    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but does not
+    /// go below the greater of `needed` and 1 GiB.
     pub(super) fn new(needed: u64, wanted: u64) -> Result<Self, MappingError> {
         let alive = Alive::new()?;
         let refused = |size| MappingError::AddressSpace { needed: size, reserved: 0 };
@@ -88,7 +88,7 @@ impl Reservation {
 
     /// Allows huge pages for the shadow from now on.
     ///
-    /// This is an optimisation: errors are ignored. The first huge page's worth is left out. It
+    /// This is an optimization: errors are ignored. The first huge page's worth is left out. It
     /// becomes accessible bit by bit and so has small pages; the kernel might later replace them by
     /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {
@@ -142,7 +142,8 @@ impl Reservation {
         &self.alive
     }
 
-    /// Keeps `len` bytes at `from` out of forked children. A new mapping loses this advice.
+    /// Keeps `len` bytes at `from` out of forked children. A new mapping of the range loses this
+    /// advice.
     pub(super) fn advise_dont_fork(&self, from: u64, len: u64) -> io::Result<()> {
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {

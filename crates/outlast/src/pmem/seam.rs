@@ -28,7 +28,7 @@ pub struct Point {
     /// Whether the stores are never meant to be durable: DRAM state that lies in PM, or a mark that
     /// only saves a later open some work.
     pub volatile: bool,
-    /// Whether a later open relies on such stores if it finds them.
+    /// Whether a later open relies on these volatile stores if it finds them.
     pub relied_on: bool,
 }
 
@@ -113,8 +113,8 @@ macro_rules! seeded_bugs {
     };
 }
 
-/// A bug that the proof harness puts in, to show that it finds the bug. The recorder itself makes
-/// the bugs at commit points.
+/// A bug that the proof harness seeds, to show that it finds the bug. The bugs at commit points are
+/// made by the recorder itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seeded {
     /// Flushes at this point are skipped.
@@ -204,9 +204,9 @@ pub trait Seam: Clone + Send + Sync + 'static {
         mutex.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Whether the allocator exposes uses of freed blocks. If so, it reuses a freed block at once,
-    /// before any other; it checks on every retirement which retired blocks can be freed; and it
-    /// overwrites what is freed. Code that still follows a link to a freed block then finds other
+    /// Whether the allocator exposes uses of freed blocks. If so, it reuses a freed block before
+    /// any other; it checks on every retirement which retired blocks can be freed; and it
+    /// overwrites freed blocks. Code that still follows a link to a freed block then finds other
     /// content. For the test harness only: with [`Real`](super::Real), the allocator spreads reuse.
     #[inline(always)]
     fn reuses_at_once(&self) -> bool {

@@ -5,7 +5,7 @@
 //! this state is kept in a [`Shared`], whose methods take the seam and cannot leave it out. For
 //! [`Real`](super::Real) they compile to the bare atomics.
 //!
-//! A counter on which no decision depends can be a plain atomic, and a comment says so.
+//! A counter on which no decision depends may be a plain atomic, with a comment that says so.
 
 use super::Seam;
 use std::sync::OnceLock;

@@ -67,7 +67,7 @@ pub struct Event {
 /// Decides, before each access, whether it happens now.
 ///
 /// A scheduler blocks in `before` until it is this thread's turn. A fault stops the thread there,
-/// by unwinding or for ever.
+/// by unwinding or forever.
 pub trait Control: Send + Sync {
     /// Called before each access and at each turn of waiting.
     fn before(&self, thread: usize, waiting: bool);
@@ -217,7 +217,7 @@ impl Traced {
         }))
     }
 
-    /// Whether the recorder makes this bug.
+    /// Whether this recorder makes the given bug.
     fn makes(&self, bug: Seeded) -> bool {
         self.0.seeded == Some(bug)
     }
@@ -236,7 +236,7 @@ impl Traced {
         result
     }
 
-    /// Makes the allocator reuse freed blocks at once, see [`Seam::reuses_at_once`].
+    /// Makes the allocator reuse freed blocks immediately; see [`Seam::reuses_at_once`].
     pub fn reuse_at_once(&self) {
         self.0.reuses.store(true, Ordering::Relaxed);
     }

@@ -14,7 +14,7 @@ const PAGE_WORDS: usize = 4096 / 8;
 /// touched, so creating the array takes the same time whatever its size.
 ///
 /// A large array can have huge pages ([`use_huge_pages`](Self::use_huge_pages)). The TLB holds
-/// translations for some thousand pages only. In a large table of small pages that is read at
+/// translations for only some thousand pages, so in a large table of small pages that is read at
 /// random, the TLB misses cost more than the reads themselves.
 #[derive(Debug)]
 pub struct DramWords {

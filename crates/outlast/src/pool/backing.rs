@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Identity {
     /// Device number.
     pub device: u64,
-    /// Inode number. A copy can have the same one: on another file system, or on the same one after
-    /// the original was removed.
+    /// Inode number. A copy can have the same number, on another file system or, after the original
+    /// was removed, on the same one.
     pub inode: u64,
     /// When the file was created, in nanoseconds since 1970; 0 if the file system does not report
     /// it.
@@ -51,9 +51,9 @@ pub struct Journaled {
     pub base: std::fs::File,
     /// The directory of the journal, locked.
     pub directory: std::fs::File,
-    /// Whether the pool was closed. Locked while the pool grows: space is prepared outside of the
-    /// gate and of the locks of `Core`, so two threads can be growing the pool at the same time,
-    /// and a close waits for neither.
+    /// Whether the pool was closed. Locked while the pool grows, because space is prepared outside
+    /// of the gate and of the locks of `Core`: without this lock, two threads could grow the pool
+    /// at the same time, and a close would not wait for them.
     pub growing: Mutex<bool>,
     /// Whether the base or the journal is on a file system that is only in memory.
     pub is_in_memory: bool,
@@ -77,7 +77,7 @@ impl Journaled {
     }
 }
 
-/// Page-aligned heap memory with room to grow into: a mapping of a file that is only in memory.
+/// Page-aligned heap memory with room to grow into. It stands for a mapping of a file.
 pub struct Heap {
     file: Arc<HeapFile>,
     shadow: NonNull<u8>,
@@ -100,7 +100,7 @@ unsafe impl Send for HeapFile {}
 // SAFETY: as above.
 unsafe impl Sync for HeapFile {}
 
-/// Memory of this layout that begins with `image` and is filled with `fill` after it.
+/// Allocates memory of this layout that begins with `image` and is filled with `fill` after it.
 fn filled(layout: Layout, image: &[u8], fill: u8) -> NonNull<u8> {
     // SAFETY: no layout here is of size zero: the capacity is at least one page.
     let memory =
@@ -146,7 +146,7 @@ impl Heap {
     /// [`Memory`]: crate::pmem::Memory
     pub fn word(&self, offset: u64) -> u64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.file.capacity, "a word inside");
-        // SAFETY: inside and aligned, checked above; initialised when it was allocated, and
+        // SAFETY: inside and aligned, checked above; initialized when it was allocated, and
         // accessed as atomics by everyone.
         let word =
             unsafe { AtomicU64::from_ptr(self.file.base.as_ptr().add(offset as usize).cast()) };
@@ -216,7 +216,7 @@ impl Backing {
         }
     }
 
-    /// The largest size it can grow to, in bytes.
+    /// The largest size that the memory can grow to, in bytes.
     pub fn reserved(&self) -> u64 {
         match self {
             Backing::Mapped(m) => m.reserved(),
@@ -263,7 +263,7 @@ impl Backing {
         }
     }
 
-    /// As [`sync`](Backing::sync), for the header alone.
+    /// Like [`sync`](Backing::sync), for the header alone.
     pub fn sync_header(&self) -> Result<()> {
         match self {
             Backing::Mapped(m) => m
@@ -277,7 +277,8 @@ impl Backing {
     /// thread is just starting holds a copy of the descriptor until it executes its program.
     pub fn unlock(&self) {
         match self {
-            // If it fails, the lock goes with the last copy of the file.
+            // If this fails, the kernel releases the lock when the last copy of the descriptor is
+            // closed.
             Backing::Mapped(m) => {
                 if let Some(file) = m.as_file() {
                     let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
@@ -294,7 +295,8 @@ impl Backing {
         }
     }
 
-    /// Whether what the medium makes durable survives a power loss, as far as is known now.
+    /// Whether data that is durable on this medium survives a power loss, as far as is known at
+    /// present.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
             Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),

@@ -13,12 +13,11 @@ use super::unlinked::UnlinkedBlock;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Offset, Point, Seam, Word};
 
-/// Bytes of a log before the changes.
+/// Size of the head of a log, before the changes, in bytes.
 const HEAD: usize = 24;
 
-/// The log of a batch. If it is dropped after [`commit`](Log::commit) and without
-/// [`clear`](Log::clear), the pool is poisoned: only the next open, which makes the batch again,
-/// can use it.
+/// The log of a batch. If it is dropped after [`commit`](Log::commit) but without
+/// [`clear`](Log::clear), the pool is poisoned until the next open, which makes the batch again.
 pub struct Log<'c, S: Seam> {
     core: &'c Core<S>,
     /// Linked while the batch word points to it.
@@ -56,7 +55,7 @@ pub fn is_under_way<S: Seam>(core: &Core<S>) -> Result<bool> {
     Ok(word != 0 && has_feature(core))
 }
 
-/// The damage of a pool that was closed and has a batch word.
+/// Returns the damage of a pool that was closed although its batch word points to a log.
 pub fn unexpected() -> Damage {
     Damage::new(BATCH_OFFSET, "0, because the pool was closed", "a batch under way")
 }
@@ -98,12 +97,12 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(Log { core, block, under_way: false })
     }
 
-    /// Finds the log of a batch that is [under way](is_under_way), and its changes. The pool was just
-    /// opened.
+    /// Finds the log of a batch that is [under way](is_under_way), and its changes. Must be called
+    /// before anything else is done with the pool.
     ///
     /// # Errors
-    /// [`Damage`] if the word, or what it leads to, is no log of this pool, or if the pool cannot have a
-    /// batch under way.
+    /// [`Damage`] if the batch word is damaged, or if it does not lead to an intact log of this
+    /// pool.
     pub fn find(core: &'c Core<S>) -> Result<(Self, Vec<u8>), Damage> {
         let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
         let offset = unpack_batch(word).ok_or_else(|| {
@@ -143,8 +142,8 @@ impl<'c, S: Seam> Log<'c, S> {
     }
 
     /// Gives up a log that cannot be used. The batch word still points to it, so that the next open
-    /// reports it too. But no open uses the log, even if one could: the pool's records are changed
-    /// from now on.
+    /// reports it too. But no later open may use the log, even if it could, because operations
+    /// change the pool's records from now on.
     pub fn abandon(mut self) -> Result<()> {
         if !self.core.options().read_only {
             let magic = self.core.memory.at(Offset::<Word>::new(self.block.offset()))?;

@@ -18,7 +18,7 @@
 //!
 //! In the state WATCHED, threads may store as in OPEN. The next thread that enters for anything but
 //! background work makes the gate OPEN again. So if the gate is still WATCHED after a while, only
-//! background work has passed it. This way operations need not be counted.
+//! background work has passed it. This detects an idle pool without counting operations.
 
 use crate::error::{Error, Result};
 use crate::pmem::Seam;
@@ -37,10 +37,10 @@ const POISONED: u32 = 6;
 /// Slots for threads that have no slot of their own.
 const SHARED: usize = 16;
 
-/// The number of no thread. (Threads that are just ending have `usize::MAX`.)
+/// A number that no thread has. (Threads that are exiting have `usize::MAX`.)
 const NOBODY: usize = usize::MAX - 1;
 
-/// The number of operations of some thread that are inside the gate.
+/// The number of operations inside the gate, of one thread or of several that share the slot.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicUsize);
@@ -68,14 +68,15 @@ pub struct Gate {
 /// The right to store to the pool. It ends when this is dropped, on the same thread.
 ///
 /// If the thread unwinds, whatever it had locked stays locked. The gate is then poisoned, so that
-/// other threads get an error instead of waiting for ever.
+/// other threads get an error instead of waiting forever.
 pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
     /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
     /// the compiler moves the fields after a smaller one in pieces.
     own: u64,
-    /// Not 0 if the thread was unwinding already, in which case the panic is not ours.
+    /// Not 0 if the thread was unwinding already when it entered. Such a panic does not poison the
+    /// gate.
     unwinding: u64,
     /// Makes the type `!Send`.
     here: PhantomData<*const ()>,
@@ -144,7 +145,7 @@ impl Slot {
 
     #[inline]
     fn leave(&self, own: bool) {
-        // Release: pairs with the Acquire in `hold`, so that the holder sees our stores.
+        // Release: pairs with the Acquire in `inside`, so that a holder sees our stores.
         if own {
             self.0.store(self.0.load(Ordering::Relaxed) - 1, Ordering::Release);
         } else {
@@ -186,7 +187,8 @@ impl Gate {
     #[inline(always)]
     fn pass_by(&self, slot: &Slot, own: bool, also: u32) -> bool {
         slot.enter(own);
-        // Pairs with the fence in `hold`: either the holder sees our count, or we see its state.
+        // Pairs with the fence in `begin_to_hold`: either the holder sees our count, or we see its
+        // state.
         light_fence(self.asymmetric);
         // Acquire: we see everything that was done while the gate was held.
         let state = self.state.load(Ordering::Acquire);
@@ -197,8 +199,8 @@ impl Gate {
         passed
     }
 
-    /// As [`pass`](Gate::pass), but on failure says what to do about it. Background work does not
-    /// end a watch.
+    /// Like [`pass`](Gate::pass), but if the thread cannot pass, says what it must do first.
+    /// Background work does not end a watch.
     pub fn try_enter(&self, background: bool) -> Result<Entered<'_>> {
         if !background {
             self.end_watch();
@@ -220,7 +222,7 @@ impl Gate {
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
-            // Held, or opened or watched since it was last read.
+            // The gate is held, or its state has changed since `pass_by` read it.
             OPEN | WATCHED | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),
         }
@@ -310,8 +312,8 @@ impl Gate {
         Ok(held)
     }
 
-    /// As [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns `None`
-    /// and lets the writers go on.
+    /// Like [`hold`](Gate::hold), but if a thread inside does not leave within `time`, returns
+    /// `None` and lets the writers continue.
     pub fn hold_within(&self, seam: &impl Seam, time: Duration) -> Result<Option<Held<'_>>> {
         let held = self.begin_to_hold()?;
         let (start, mut turn) = (Instant::now(), 0);
@@ -365,8 +367,8 @@ impl Held<'_> {
         self.after = CLOSED;
     }
 
-    /// Lets the calling thread pass the gate until the result is dropped. Returns `None` if the thread
-    /// is just ending, and has no number of its own any more.
+    /// Lets the calling thread pass the gate until the result is dropped. Returns `None` if the
+    /// thread is exiting and no longer has a number of its own.
     pub fn lend(&self) -> Option<Lent<'_>> {
         let number = thread_number();
         (number < NOBODY).then(|| {
@@ -402,8 +404,8 @@ mod tests {
     use crate::pmem::{FlushMode, Real};
     use std::sync::atomic::AtomicBool;
 
-    /// A thread panics inside an operation while another one begins to hold the gate. The holder
-    /// must not get it, because it would make the pool clean.
+    /// A thread panics inside an operation while another one begins to hold the gate. That thread
+    /// must not get the gate, because it would make the pool clean.
     #[test]
     fn a_panic_reaches_a_thread_that_is_waiting_to_hold_the_gate() {
         let asymmetric = crate::reclaim::threads::asymmetric();

@@ -147,14 +147,14 @@ impl Geometry {
         if class < u64::from(self.classes) { class as u8 } else { LARGE }
     }
 
-    /// Bytes of a block of this class; `None` for [`LARGE`] and unknown classes.
+    /// Size of a block of this class in bytes; `None` for [`LARGE`] and unknown classes.
     pub fn class_bytes(self, class: u8) -> Option<u64> {
         let bytes = CLASSES.get(usize::from(class))?;
         (class < self.classes).then_some(u64::from(*bytes))
     }
 
-    /// Pages of a run of blocks of `bytes` each. If one page holds fewer than 16 blocks, the run
-    /// has enough pages for 15, so that little space is left over.
+    /// Number of pages in a run of blocks of `bytes` each. If one page holds fewer than 16 blocks,
+    /// the run has enough pages for 15, so that little space is left over.
     pub fn run_pages(self, bytes: u64) -> u32 {
         if bytes * 16 <= self.page_bytes() { 1 } else { self.pages_for(bytes * 15) as u32 }
     }

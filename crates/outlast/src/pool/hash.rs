@@ -13,7 +13,7 @@ pub enum HashFunction {
     /// rapidhash version 3 over the key's bytes (for a word key, its 8 little-endian bytes). The
     /// seed and secrets come from the pool's seed.
     RapidV3 = 1,
-    /// For tests of adversarial keys. As [`HashFunction::RapidV3`], except that all keys whose
+    /// For tests of adversarial keys. Like [`HashFunction::RapidV3`], except that all keys whose
     /// first 8 bytes, little-endian, are at least 2^32 have the same hash.
     Degenerate = 0x7e57,
 }
@@ -22,7 +22,7 @@ pub enum HashFunction {
 #[derive(Debug, Clone)]
 pub struct Hasher {
     secrets: RapidSecrets,
-    /// Keys whose first 8 bytes form a greater number collide.
+    /// Keys whose first 8 bytes form a number greater than this collide.
     distinct_to: u64,
 }
 

@@ -81,13 +81,13 @@ impl Header {
         self.get(field::DIRTY) != 0
     }
 
-    /// Whether the disk may lack something that was written before the dirty mark.
+    /// Whether the disk may lack something that was written; see [`SUSPECT`](layout::SUSPECT).
     pub fn is_suspect(&self) -> bool {
         self.get(field::DIRTY) & layout::SUSPECT != 0
     }
 
-    /// Records in the next write that the pool is clean only because it was idle. The file may be
-    /// copied while the pool is in use again, so a copy of it does not count as clean.
+    /// Records, with the next write, that the pool is clean only because it was idle. The pool may
+    /// be in use again while its file is copied, so a copy does not count as clean.
     pub fn set_synced_idle(&mut self) {
         self.set(field::SYNCED_IDLE, self.next_sequence());
     }
@@ -149,7 +149,7 @@ impl Header {
         self.is_copy(file, boot).then_some(TornReason::Copy)
     }
 
-    /// Whether `file` is another file than that of the last writer.
+    /// Whether `file` is not the file that the last writer wrote to.
     fn is_copy(&self, file: Identity, boot: u128) -> bool {
         let same_boot = self.boot() == boot;
         // Device numbers can change with a boot, inode numbers do not.
@@ -161,7 +161,8 @@ impl Header {
         !same || born_apart
     }
 
-    /// Whether these are the words of a whole header, in the place of copy number `copy`.
+    /// Whether these are the words of an intact header that belongs in the place of copy number
+    /// `copy`.
     fn is_whole(words: &[u64; HEADER_WORDS], copy: usize) -> bool {
         // The sequence number tells which copy this is: the next write goes to the other one.
         let sequence = words[field::SEQUENCE];
@@ -177,8 +178,8 @@ impl Header {
 
     /// Sets the medium of a header that was just read, or created under this boot.
     ///
-    /// If this boot has left the pool dirty, the other copy holds a dirty mark that is on the disk,
-    /// and the newer copy may be in the page cache alone.
+    /// If a process of this boot has left the pool dirty, the older copy holds a dirty mark that is
+    /// on the disk, and the newer copy may be only in the page cache.
     #[must_use]
     pub fn of_medium(mut self, medium: MediumKind, boot: u128) -> Self {
         self.is_cached = medium.needs_fsync();
@@ -201,10 +202,11 @@ impl Header {
     /// If the newer copy may not be on the disk yet, writes over that one instead.
     ///
     /// A crash during the write leaves the written copy with a wrong checksum, and the other copy
-    /// whole. That other copy is the newest one known to be on the disk. If it were an older one, a
-    /// power loss could hide a dirty mark: the pool would open with a copy from before the mark,
-    /// which says that the pool is clean. If a process that died has left the other copy whole only in the
-    /// processor's caches, a power loss could take both. So opening flushes the copies before any write.
+    /// intact. That other copy is the newest one known to be on the disk. If it were an older one,
+    /// a power loss could hide a dirty mark: the pool would open with a copy from before the mark,
+    /// which says that the pool is clean. If a process that died has left the other copy intact
+    /// only in the processor's caches, a power loss could destroy both. So opening flushes the
+    /// copies before any write.
     pub fn write<S: Seam>(&mut self, memory: &Memory<S>, at: &'static Point) -> Result<()> {
         let sequence = self.next_sequence();
         self.unsynced = self.is_cached;
@@ -216,7 +218,7 @@ impl Header {
             memory.store(word, *value, at);
         }
         memory.persist(copy, at);
-        // The copy is whole again, so it no longer matters what an interrupted write had left
+        // The copy is intact again, so it no longer matters what an interrupted write had left
         // there.
         self.copy_damaged.take_if(|damage| damage.offset() == offset);
         Ok(())

@@ -41,7 +41,7 @@ pub const SUSPECT: u64 = 2;
 /// In [`field::DIRTY`]: the pool lacked a root when it was last clean, see [`field::ROOTS`].
 pub const LACKS_ROOT: u64 = 4;
 
-/// Words of a header copy.
+/// Number of words in a header copy.
 pub const HEADER_WORDS: usize = 64;
 
 /// One copy of the header.
@@ -57,7 +57,7 @@ unsafe impl Media for HeaderCopy {}
 pub mod field {
     /// [`MAGIC`](super::MAGIC).
     pub const MAGIC: usize = 0;
-    /// Low half: format version. High half: bytes of a header copy.
+    /// Low half: format version. High half: size of a header copy in bytes.
     pub const VERSION: usize = 1;
     /// Compatible feature bits.
     pub const COMPATIBLE: usize = 2;
@@ -69,7 +69,7 @@ pub mod field {
     pub const ID_LOW: usize = 5;
     /// Pool id, high half.
     pub const ID_HIGH: usize = 6;
-    /// Sequence number. Of two whole copies, the one with the greater number counts.
+    /// Sequence number. Of two intact copies, the one with the greater number counts.
     pub const SEQUENCE: usize = 7;
     /// Size of the pool within its file, in bytes.
     pub const SIZE: usize = 8;
@@ -92,7 +92,7 @@ pub mod field {
     pub const INODE: usize = 16;
     /// Offset of the saved free state, or 0 if there is none.
     pub const SAVED: usize = 17;
-    /// Bytes of the saved free state.
+    /// Size of the saved free state in bytes.
     pub const SAVED_BYTES: usize = 18;
     /// The size to which the pool has grown while all of its space was accounted for.
     pub const RECLAIMED_SIZE: usize = 19;
@@ -102,32 +102,32 @@ pub mod field {
     /// does not report it.
     pub const BORN: usize = 21;
     /// Ties [`BORN`] to the writer that recorded it: the boot id, device and inode number, combined
-    /// by rotation and exclusive or. A build that knows neither field changes those three and not
-    /// this one.
+    /// by rotation and exclusive or. A build that knows neither field changes those three but not
+    /// this one, so a mismatch means that [`BORN`] is out of date.
     pub const BORN_OF: usize = 22;
     /// Set by a writer once its dirty mark is known to be on the disk; see `Header::confirm`. Valid
     /// only for the same file under the same boot.
     pub const CONFIRMED: usize = 23;
     /// The commit words of all roots of a clean pool; see [`pack_roots`](super::pack_roots). A
-    /// build that does not know this field leaves it with a sequence number other than the
-    /// header's.
+    /// build that does not know this field advances the header's sequence number but not the one in
+    /// this field, so a mismatch means that the field is out of date.
     pub const ROOTS: usize = 24;
     /// The header's sequence number when the background thread made the pool clean while it was
-    /// open. With another sequence number it means nothing.
+    /// open. If the header's number is now another one, this field has no meaning.
     pub const SYNCED_IDLE: usize = 25;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }
 
-/// Words of a root slot.
+/// Number of words in a root slot.
 pub const ROOT_WORDS: usize = 64;
-/// Words of a root slot for its scheme's use, from word 1.
+/// Number of words in a root slot that its scheme can use, from word 1 on.
 pub const ROOT_SCHEME_WORDS: usize = 7;
 /// First word of a root slot that is fixed when the map is created.
 pub const ROOT_FIXED: usize = 8;
 /// First word of a root slot's texts: name, key schema, value schema.
 pub const ROOT_TEXT: usize = 13;
-/// Bytes that name and schemas may take together.
+/// Largest total size of a map's name and schemas, in bytes.
 pub const ROOT_TEXT_BYTES: usize = (ROOT_WORDS - ROOT_TEXT) * 8;
 /// The fixed words of a root, from [`ROOT_FIXED`] on.
 pub type FixedWords = [u64; ROOT_WORDS - ROOT_FIXED];
@@ -183,7 +183,7 @@ pub enum PageKind {
 pub struct Descriptor {
     /// What the page is used for.
     pub kind: PageKind,
-    /// Size class of the blocks; 0 if there is none.
+    /// Size class of the blocks; 0 if the page has none.
     pub class: u8,
     /// Number of pages in the run, or the distance to its first page.
     pub count: u32,
@@ -198,7 +198,7 @@ impl Descriptor {
         u64::from((crc ^ (crc >> 16)) & 0xffff)
     }
 
-    /// Returns whether it describes a run that holds blocks.
+    /// Returns whether the page is the first of a run that holds blocks.
     pub fn is_run(self) -> bool {
         matches!(self.kind, PageKind::Blocks | PageKind::Large)
     }
@@ -210,7 +210,7 @@ impl Descriptor {
         low | Self::check(page, low) << 48
     }
 
-    /// Decodes the descriptor word of `page`. Returns `None` if it is not a whole descriptor.
+    /// Decodes the descriptor word of `page`. Returns `None` if `word` is not an intact descriptor.
     pub fn unpack(page: u32, word: u64) -> Option<Descriptor> {
         let low = word & 0xffff_ffff_ffff;
         if word >> 48 != Self::check(page, low) {

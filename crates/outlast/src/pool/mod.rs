@@ -3,8 +3,8 @@
 //!
 //! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
 //! classes), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
-//! (all of these together, for the indexes), [`unlinked`] (blocks that nothing leads to yet), [`roots`]
-//! (the table of roots), [`batch`] (the log of a batch).
+//! (all of these, combined for the indexes), [`unlinked`] (blocks that are not linked yet),
+//! [`roots`] (the table of roots), [`batch`] (the log of a batch).
 
 pub mod alloc;
 pub mod backing;

@@ -38,7 +38,7 @@ pub fn read<S: Seam>(core: &Core<S>, slot: usize) -> Result<Option<FixedWords>> 
     fixed_of(slot, commit, &words).map(Some)
 }
 
-/// Returns the fixed words among the words of a root. `commit` is its commit word, which is not 0.
+/// Extracts the fixed words from the words of a root. `commit` is its commit word, which is not 0.
 ///
 /// # Errors
 /// [`Error::DamagedRoot`] if the commit word does not match the fixed words.
@@ -52,8 +52,8 @@ pub fn fixed_of(slot: usize, commit: u64, words: &[u64; ROOT_WORDS]) -> Result<F
     Ok(words[ROOT_FIXED..].try_into().expect("the words behind the scheme's"))
 }
 
-/// Returns the checksum over the commit words of all slots. A lost root counts as if it were there,
-/// so that the next open misses it too.
+/// Returns the checksum over the commit words of all slots. The root in the slot `lost` counts as
+/// if it were there, so that the next open also finds it missing.
 pub fn commits<S: Seam>(core: &Core<S>, lost: Option<usize>) -> Result<u32> {
     let mut words = commit_words(core)?;
     match lost {
@@ -77,9 +77,10 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
     Ok(words)
 }
 
-/// Returns the slot of a root that was lost. If that slot's commit word is put back, the checksum
-/// of the commit words is `told`, the one in the header. The slot of a dropped map has fixed words
-/// too, but its commit word gives another checksum. If no slot gives `told`, returns a guess.
+/// Finds the slot of a root that was lost: with the commit word of that slot put back, the commit
+/// words of all slots have the checksum `told`, which is the one in the header. The slot of a
+/// dropped map has fixed words too, but its commit word gives another checksum. If no slot gives
+/// `told`, returns a guess.
 fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
     let mut guess = None;
@@ -105,7 +106,7 @@ pub fn check_commits<S: Seam>(core: &Core<S>, header: &Header) -> Result<Option<
     let expected = pack_roots(commits, header.get(field::SEQUENCE));
     // A different sequence number means that the field was left by a build that does not know it.
     // The check also runs if the other header copy is damaged: if that copy is a dirty mark that a
-    // crash cut short, no root has been stored since.
+    // crash cut short, no root has been stored since, so the check still holds.
     let differs = !header.is_dirty() && told >> 32 == expected >> 32 && told != expected;
     if !differs && !header.lacks_root() {
         return Ok(None);

@@ -24,7 +24,7 @@ impl<'c, S: Seam> UnlinkedBlock<'c, S> {
         Ok(Self::of(core, core.allocate_record(before, value)?.offset))
     }
 
-    /// Returns a part of a block that is linked already. Dropping it frees nothing.
+    /// Wraps a block, or a part of one, that is linked already. Dropping the result frees nothing.
     pub fn part(core: &'c Core<S>, offset: u64) -> Self {
         UnlinkedBlock { core, offset, linked: true }
     }

@@ -149,8 +149,8 @@ impl Epochs {
     /// Pins the current epoch. `hint` spreads threads over the slots.
     pub fn pin(&self, hint: usize) -> Pin {
         let use_slot = |slot| {
-            // Relaxed: the number only grows. Whoever does not find the slot in it has looked before
-            // `exchange`'s fence, and so before this guard reads anything.
+            // Relaxed: the number only grows. A thread that reads a number without this slot has
+            // read it before `exchange`'s fence, and so before this guard reads anything.
             if slot >= self.used.load(Ordering::Relaxed) {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
@@ -196,7 +196,8 @@ impl Epochs {
         self.slots[pin.slot].leave();
     }
 
-    /// Pins the current epoch for an operation of the calling thread, whose number is `number`.
+    /// Pins the current epoch for an operation of the calling thread, which has the number
+    /// `number`.
     #[inline(always)]
     pub fn begin_visit(&self, number: usize) -> Visit<'_> {
         let Some(slot) = self.own.get(number) else {
@@ -238,7 +239,7 @@ impl Epochs {
         }
     }
 
-    /// As [`retire`](Epochs::retire), for a block that operations reach in
+    /// Like [`retire`](Epochs::retire), for a block that operations reach in
     /// [visits](Epochs::begin_visit). It is freed in a later call at the earliest.
     pub fn retire_visited(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         // Relaxed: a thread that finds the block in the limbo sees this store.
@@ -248,8 +249,8 @@ impl Epochs {
         self.keep(offset, bytes, free);
     }
 
-    /// As [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This is
-    /// a seeded bug that the test harness must find.
+    /// Like [`retire_visited`](Epochs::retire_visited), but as if called `epochs` epochs ago. This
+    /// is a seeded bug, which the test harness must find.
     pub fn retire_early(&self, epochs: u64, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         self.visited.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

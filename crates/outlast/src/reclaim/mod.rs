@@ -2,11 +2,11 @@
 //!
 //! Most readers need no epoch: they read optimistically, with atomic loads from memory that stays
 //! mapped, and check a version afterwards. Epochs are for guards, which hand out a record by
-//! reference and must keep it whole while they live.
+//! reference and must keep it intact while they live.
 //!
 //! A guard *pins* the epoch in which it began. An unlinked block is *retired* with the epoch of its
 //! unlinking, and freed once no guard of that epoch or an earlier one is left. If no guard is alive
-//! at all, it is freed at once.
+//! at all, it is freed immediately.
 //!
 //! The blocks of a dropped map need no epoch. They are freed once no handle of the map is left, and no
 //! operation and no guard outlives the handle that it was made through.
@@ -14,16 +14,16 @@
 //! A guard never reads a freed block: `pin` stores its mark and issues a SeqCst fence before it
 //! reads a link. `retire` is called after the link was removed, and looks for marks after a SeqCst
 //! fence. Either `retire` sees the mark, or the guard's read comes after `retire`'s fence and sees
-//! that the link is gone. `retire` looks only at slots that have held a guard before; a guard that
-//! is the first in its slot says so before its fence.
+//! that the link is gone. `retire` looks only at slots that have held a guard before; the first
+//! guard in a slot adds the slot to them before its fence.
 //!
-//! Operations of indexes that follow links without locks pin an epoch too, every one of them. So a
-//! [`Visit`] has to be cheap: it costs two stores to a slot that belongs to the thread. It reads
-//! the epoch and stores it there as its mark, with no fence between that and its reads. A thread
-//! that looks for marks issues the fence for all threads ([`threads::heavy_fence`]). Blocks that
-//! such operations can reach are retired with [`Epochs::retire_visited`], which frees nothing at
-//! once, because the thread that retires is in a visit itself. A visit never reads a freed block
-//! either:
+//! In an index whose operations follow links without locks, every operation pins an epoch too. So
+//! such a pin, a [`Visit`], has to be cheap: it costs two stores to a slot that belongs to the
+//! thread. A visit reads the epoch and stores it in the slot as its mark, with no fence between
+//! that store and its reads. A thread that looks for marks issues the fence for all threads
+//! ([`threads::heavy_fence`]). Blocks that such operations can reach are retired with
+//! [`Epochs::retire_visited`], which does not free them immediately, because the thread that
+//! retires is in a visit itself. A visit never reads a freed block either:
 //!
 //! - The collector first takes over the retired blocks, so it sees that their links are gone. It
 //!   then issues the fence and looks for marks. If it does not see the mark of a visit, either the
@@ -36,9 +36,9 @@
 //!   total order of all these accesses. It cannot rest on a collector's fence between two epochs:
 //!   other threads begin epochs too, without such a fence ([`Epochs::begin`]).
 //! - A block is kept for one epoch more than that, until all visits are of `e + 2` or later. If the
-//!   collector that began `e + 1` has issued its fence before another thread began `e + 2`, the
-//!   block is safe by that fence alone, however links are read. This is only a margin: it usually
-//!   holds, but not always.
+//!   collector that began `e + 1` issued its fence before another thread began `e + 2`, the block
+//!   is safe by that fence alone, however links are read. That is usually the case, but not always,
+//!   so the extra epoch is only a margin.
 //!
 //! A thread that asks whether an epoch is [reached](Epochs::has_reached) issues the fence too, and
 //! has itself begun that epoch after the unlinking. A visit that has read that epoch, with Acquire,
@@ -53,7 +53,7 @@ pub mod threads;
 
 pub use epochs::{Epochs, Pin, Visit};
 
-/// Imports of [`epochs`], which `outlast-check` replaces by those of a model checker.
+/// Imports of [`epochs`], which `outlast-check` replaces with those of a model checker.
 mod sync {
     pub(super) use super::threads::{
         OWNERS, asymmetric, fence_after_exchange, heavy_fence, light_fence,

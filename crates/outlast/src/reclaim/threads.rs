@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 use std::sync::{Mutex, OnceLock};
 
-/// Number of living threads that have slots of their own: those whose number is below this.
+/// Number of threads that can have slots of their own: a thread has one if its number is below
+/// this.
 pub const OWNERS: usize = 64;
 
 /// Numbers that were returned, and the lowest that was never assigned.
@@ -36,7 +37,7 @@ fn lock() -> std::sync::MutexGuard<'static, (Vec<usize>, usize)> {
 }
 
 /// Returns a small number that no other living thread has. It is reused after the thread has ended.
-/// A thread that is just ending gets `usize::MAX`.
+/// A thread that is exiting gets `usize::MAX`.
 #[inline(always)]
 pub fn thread_number() -> usize {
     let number = NUMBER.get();

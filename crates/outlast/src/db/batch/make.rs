@@ -7,8 +7,8 @@
 //! 2. It reads the values that the keys have, and writes them to the log together with the changes. The
 //!    log is durable before the batch word is stored.
 //! 3. The batch word is stored. Once it is durable, the batch takes effect, whatever happens.
-//! 4. The changes are made as operations on their maps. Each is durable by itself, and readers may see it
-//!    at once, because a crash cannot undo it any more.
+//! 4. The changes are made as operations on their maps. Each is durable by itself, and readers may
+//!    see it immediately, because a crash can no longer undo it.
 //! 5. The batch word becomes 0. Once that is durable, the log's block is free.
 //!
 //! An open that finds a batch word makes all changes of the log again, before anything else is done
@@ -18,8 +18,9 @@
 //! A change can fail, because the pool is full for example. Then every key gets its old value back.
 //! To have space for that, the thread sets aside a block of the same size for each old record that
 //! is in a block, before it makes any change. It frees that block just before it writes the old
-//! record again. If even that fails, the pool is poisoned. The next open tries the changes again,
-//! and takes them back if one fails. So does an open after a crash in the meantime.
+//! record again. If even that fails, the pool is poisoned. The next open tries to make all changes
+//! again, and undoes them if one fails. The same happens if the process crashes while it undoes
+//! them.
 //!
 //! In three cases an open does neither. If the pool may be torn, it can mix pages of different
 //! moments, and the batch word may be an old one: the open clears it. If the log is damaged, or
@@ -42,7 +43,8 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::unlinked::UnlinkedBlock;
 use std::sync::Arc;
 
-/// Fails if a map cannot have such a record, or a key to be removed if there is no value.
+/// Fails if a map cannot have a record with this key and value, or, if there is no value, a record
+/// with this key.
 pub(super) fn check(info: &MapInfo, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     match info.form {
         RecordForm::Inline => {
@@ -73,8 +75,8 @@ impl Logged {
     /// slot: 4 bytes | key: its length in 4 bytes, then it | value | value before
     /// ```
     ///
-    /// A value is 4 bytes with its length plus 1, and then its bytes. A 0 there stands for no
-    /// value.
+    /// A value is its length plus 1, in 4 bytes, and then its bytes. A length field of 0 means that
+    /// there is no value.
     fn encode(&self, log: &mut Vec<u8>) {
         log.extend((self.slot as u32).to_le_bytes());
         log.extend((self.key.len() as u32).to_le_bytes());
@@ -86,7 +88,7 @@ impl Logged {
         }
     }
 
-    /// Takes a change from the front of a log. Returns `None` if there is no whole one.
+    /// Takes a change from the front of a log. Returns `None` if there is no complete one.
     fn decode(log: &mut &[u8]) -> Option<Logged> {
         let slot = number(log)? as usize;
         let len = number(log)? as usize;
@@ -105,7 +107,7 @@ fn number(log: &mut &[u8]) -> Option<u32> {
     log.split_off(..4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 
-/// Runs the same code for either record form. `$word` makes the form's keys and values from bytes.
+/// Runs the same code for either record form. `$from` makes the form's keys and values from bytes.
 macro_rules! each_form {
     ($map:expr, ($index:ident, $from:ident) => $body:expr) => {
         match $map.form()? {
@@ -140,7 +142,7 @@ fn get(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
     })
 }
 
-/// Returns the bytes of the block that a record takes, or 0 if none.
+/// Returns the size, in bytes, of the block that a record takes, or 0 if it takes none.
 fn block_bytes(map: &OpenMap, key: &[u8], value: &[u8]) -> Result<u64> {
     Ok(each_form!(map, (index, from) => index.record_bytes(from(key)?, from(value)?)))
 }
@@ -171,7 +173,7 @@ impl<'c, S: Seam> Part<'c, S> {
     fn take_back(&mut self) -> Result<()> {
         let Logged { key, before, .. } = &self.change;
         self.kept = None;
-        // A change that was never made mostly ends here, and needs no space to be taken back.
+        // A change that was never made usually ends here, so undoing it needs no space.
         if get(&self.map, key)? == *before {
             Ok(())
         } else {
@@ -184,7 +186,7 @@ impl<S: MapSeam> Store<S> {
     /// Makes all of the changes, or none; see [`Batch::commit`](crate::Batch::commit).
     ///
     /// # Errors
-    /// As `Batch::commit`.
+    /// Same as for `Batch::commit`.
     pub fn make_batch(&self, required: &[BatchRecord], changes: &[BatchRecord]) -> Result<bool> {
         self.check()?;
         self.core.change_alone(|| {
@@ -225,8 +227,8 @@ impl<S: MapSeam> Store<S> {
         carry_out(parts, log).and_then(|taken_back| taken_back.map_or(Ok(()), Err))
     }
 
-    /// Finishes the batch that a crash has cut short, if there is one. Nothing else has been done with
-    /// the pool yet.
+    /// Finishes the batch that a crash has cut short, if there is one. Must be called before
+    /// anything else is done with the pool.
     pub(in crate::db) fn finish_batch(&self) -> Result<()> {
         let (core, options) = (&self.core, self.core.options());
         if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
@@ -280,7 +282,7 @@ impl<S: MapSeam> Store<S> {
         Ok(())
     }
 
-    /// Opens the map that a change names, and keeps space aside.
+    /// Opens the map that a change names, and sets space aside for undoing the change.
     fn part_of(&self, log: &Log<'_, S>, change: Logged) -> Result<Part<'_, S>> {
         let map = match roots::read(&self.core, change.slot)? {
             Some(info) => self.open(change.slot, info, true)?,
@@ -294,7 +296,7 @@ impl<S: MapSeam> Store<S> {
         Part::new(&self.core, map, change)
     }
 
-    /// The damage of a batch that cannot be finished.
+    /// Returns the damage of the batch that cannot be finished, if there is one.
     pub(in crate::db) fn damaged_batch(&self) -> Option<Damage> {
         self.core.memory.seam().lock(&self.damaged_batch).clone()
     }
@@ -317,7 +319,7 @@ fn decode<S: Seam>(log: &Log<'_, S>, mut bytes: &[u8]) -> Result<Vec<Logged>> {
     Ok(changes)
 }
 
-/// Makes the changes of a log. If one fails, takes all of them back and returns the error.
+/// Makes the changes of a log. If one fails, undoes all of them and returns the error.
 fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option<Error>> {
     match parts.iter().try_for_each(Part::make) {
         Ok(()) => log.clear().map(|()| None),
@@ -329,7 +331,8 @@ fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option
 fn take_back<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<()> {
     for mut part in parts.into_iter().rev() {
         match part.take_back() {
-            // The change itself has met the same damage, or a part of the map is lost anyway.
+            // The change itself failed because of the same damage, or this part of the map is lost
+            // anyway.
             Err(Error::Damaged(damage)) => tracing::warn!(%damage, "a change cannot be taken back"),
             taken => taken?,
         }

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PIECE: u64 = 4 << 20;
 /// The first word of a working file's control page.
 const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
-/// The number of words, the first one included, that say what the file belongs to.
+/// The number of words, including the first one, that say what the file belongs to.
 const IDENTITY: usize = 11;
 /// The word that holds the last durable epoch.
 pub(super) const DURABLE: usize = 16;
@@ -74,7 +74,7 @@ pub(super) fn working_path(place: &Path, life: u128) -> PathBuf {
 }
 
 /// Opens a working file. Returns `None` only if there is none. Any other obstacle is an error,
-/// because the changes in the file must not be given up. `owner` is the user that owns the base.
+/// because the changes in the file must not be lost. `owner` is the user that owns the base.
 fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
     let io = |e| Error::io(format!("opening {}", path.display()), e);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -93,7 +93,7 @@ fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
 }
 
 /// Locks the working file of a process that has died. The kernel may still be tearing down that
-/// process's mapping of the file, which keeps the lock too.
+/// process's mapping of the file, which also keeps the lock.
 fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     let start = Instant::now();
     loop {

@@ -50,7 +50,7 @@ impl PoolOptions {
     }
 
     /// Sets the log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space, so
-    /// small pages make small pools. Default: 16.
+    /// small pools need small pages. Default: 16.
     ///
     /// A value has to fit into one region of the pool, which has `2^(2 * page_bits - 3)` bytes less
     /// its descriptors. Pools with pages below 2^16 bytes therefore accept shorter values than
@@ -98,8 +98,9 @@ impl PoolOptions {
     /// path is brought up to date in the background.
     ///
     /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
-    /// of two commits, and none that was [waited for](crate::Pool::wait_durable). It leaves the
-    /// pool as it was between two operations. Process death loses nothing, as without a journal.
+    /// of two commits, and none that [`wait_durable`](crate::Pool::wait_durable) has confirmed. It
+    /// leaves the pool as it was between two operations. Process death loses nothing, as without a
+    /// journal.
     ///
     /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
     /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
@@ -173,18 +174,19 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether the background thread [syncs](crate::Pool::sync) a pool that no call has changed for one
-    /// to two seconds, so that a reboot or a power loss then finds it clean. Only on a file system
-    /// with a page cache ([`MediumKind::PageCache`]): no other medium needs it. Default: yes.
+    /// Sets whether the background thread [syncs](crate::Pool::sync) a pool that no call has
+    /// changed for one to two seconds, so that a reboot or a power loss then finds it clean. This
+    /// applies only to a file system with a page cache ([`MediumKind::PageCache`]), because no
+    /// other medium needs it. Default: yes.
     ///
-    /// The price: a change that comes during such a sync waits for its end, and the first change after it
-    /// waits until the dirty mark is on the disk, as with any `sync`. Each time that a pool is
-    /// changed again soon after such a sync, the time without changes before the next one doubles,
-    /// up to about a minute. Where changes are seconds apart and must never wait for the disk, turn
-    /// this off.
+    /// The cost is that a change that comes during such a sync waits until it ends, and the first
+    /// change after it waits until the dirty mark is on the disk, as with any `sync`. Each time
+    /// that a pool is changed again soon after such a sync, the time without changes before the
+    /// next one doubles, up to about a minute. Where changes are seconds apart and must never wait
+    /// for the disk, turn this off.
     ///
-    /// While the pool is open, a copy of its file is refused as before
-    /// ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
+    /// Such a sync does not make it safe to copy the file of an open pool: the copy is still
+    /// refused ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
     /// `sync`, `snapshot` or `wait_durable`, and no change has been made since.
     ///
     /// ```
@@ -206,17 +208,17 @@ impl PoolOptions {
         self
     }
 
-    /// Sets whether the background thread gives free space back to the file system, so that a pool that
-    /// shrank takes less of the disk. It punches holes into the file, whose length stays. It does so only on a
-    /// file system with a page cache, and not in a pool with a journal; `outlast compact` works for all.
-    /// Default: yes.
+    /// Sets whether the background thread gives free space back to the file system, so that a pool
+    /// that has shrunk takes less disk space. The thread punches holes into the file, whose length
+    /// stays the same. It does so only on a file system with a page cache, and not in a pool with a
+    /// journal; `outlast compact` works for all pools. Default: yes.
     ///
     /// Space is given back once it has been free for a second or two, if it lies in pieces of 64
-    /// KiB or more and is worth the work: a sixteenth of the pool, but at least 1 MiB and never
-    /// more than 64 MiB. A pool that needs the space again takes it from the file system again. If
-    /// the disk has become full meanwhile, that fails with
-    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that has to keep the
-    /// disk space that it once had.
+    /// KiB or more and there is enough of it: a sixteenth of the pool, but at least 1 MiB, and 64
+    /// MiB are always enough. A pool that needs the space again takes it from the file system
+    /// again. If the disk has become full meanwhile, that fails with
+    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that must keep all
+    /// disk space that it has ever taken.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -261,8 +263,9 @@ impl PoolOptions {
         self
     }
 
-    /// Sets a function that receives the progress of such an opening, and of the rebuild of a journaled
-    /// pool (where [`parts`](RecoveryProgress::parts) are the epochs of the journal). Any of the opening
+    /// Sets a function that receives the progress of opening a map whose scheme reads the whole map
+    /// ([`recovery_threads`](Self::recovery_threads)), and of the rebuild of a journaled pool
+    /// (where [`parts`](RecoveryProgress::parts) are the epochs of the journal). Any of the opening
     /// threads may call it, at any time during the opening. It must not use the pool: the opening
     /// thread holds the lock under which other maps are opened.
     ///

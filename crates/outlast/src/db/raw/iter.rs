@@ -129,8 +129,8 @@ impl<R: Record> Walk<R> {
         Walk { range: KeyRange::new(low, high), front, back, lost: Lost::default() }
     }
 
-    /// Returns the next record from one end. `index` gives the index, and is called only when more
-    /// has to be read.
+    /// Returns the next record from one end. `index` returns the index, and is called only when
+    /// more has to be read.
     #[inline]
     fn step<'m>(
         &mut self,
@@ -222,7 +222,7 @@ impl RawRange {
         RawRange { map, walk, batch: 64 }
     }
 
-    /// Sets how many records are read at once and buffered. Default: 64.
+    /// Sets how many records are read in one step and buffered. Default: 64.
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.batch = records.max(1);

@@ -1,15 +1,16 @@
-//! Checkpoints: bring the base up to date in the background, and delete the segments that are not needed
-//! any more.
+//! Checkpoints: they bring the base up to date in the background, and delete the segments that are
+//! no longer needed.
 
 use super::*;
 
-/// The least limit of the journal's length, in bytes.
+/// The least default limit of the journal's length, in bytes.
 const LEAST_LIMIT: u64 = 256 << 20;
 /// Pages that a checkpoint copies in one round.
 const ROUND: usize = 2048;
-/// The base grows a quarter of the pool ahead of it, but no more bytes than this.
+/// The base grows ahead of the pool by a quarter of the pool's size, but by no more bytes than
+/// this.
 const MOST_AHEAD: u64 = 1 << 30;
-/// How often a checkpoint that ends a life is begun again because something has changed.
+/// How often a checkpoint that ends a life is attempted, if something changes during each attempt.
 const TRIES: usize = 8;
 
 impl Journal {
@@ -34,7 +35,7 @@ impl Journal {
             }
             let state = lock(&self.state);
             if !state.stop && !state.ended {
-                // Every commit wakes it as well.
+                // The end of every turn wakes this thread as well.
                 drop(self.told.wait_timeout(state, LOOK));
             }
         }
@@ -70,7 +71,7 @@ impl Journal {
         let bytes = source.bytes();
         let ahead = (bytes / 4).min(MOST_AHEAD).max(self.settings.ahead);
         let short = self.base_len.load(Ordering::Acquire) < bytes + ahead / 2;
-        // A full disk is reported when the room is needed.
+        // An error is ignored here: a full disk is reported once the room is needed.
         if short { self.extend_base(bytes + ahead).or(Ok(())) } else { Ok(()) }
     }
 
@@ -81,7 +82,8 @@ impl Journal {
             let _one = lock(&self.extending);
             if is_short() {
                 self.base.extend(len)?;
-                // Release: a thread that sees the new length takes no lock.
+                // Release: pairs with the Acquire loads of threads that see the new length and so
+                // take no lock.
                 self.base_len.store(len, Ordering::Release);
             }
         }
@@ -89,7 +91,8 @@ impl Journal {
     }
 
     /// Brings the base up to date with everything that is durable, and deletes the segments that it
-    /// then no longer needs. `closed` says that all writers are held back and that the life ends here.
+    /// then no longer needs. `closed` means that all writers are held back and that the life ends
+    /// here.
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
         if !closed {
@@ -97,8 +100,9 @@ impl Journal {
             let _ = self.prepare(source);
         }
         // Closes the open segment, so that all segments that exist now can be deleted at the end.
-        // Not without a spare one: on a full disk, the room left in the open segment is needed. Nor
-        // after a checkpoint that failed: each new attempt would add a segment.
+        // Keeps it open if there is no spare one, because on a full disk the room left in the open
+        // segment is needed, and after a failed checkpoint, because each new attempt would add a
+        // segment.
         if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
             lock(&self.writer).close_segment();
         }
@@ -111,8 +115,8 @@ impl Journal {
         if seeded(&bugs::MARKS_CLEARED) {
             *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
         }
-        // Counted first, so that a program that copies the files can tell whether segments were deleted
-        // meanwhile.
+        // The checkpoint is counted before it deletes segments, so that a program that copies the
+        // files can tell whether segments were deleted meanwhile.
         self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
         let deleted = {
             let mut writer = lock(&self.writer);
@@ -121,13 +125,14 @@ impl Journal {
             self.counts.journal_bytes.store(writer.bytes(), Ordering::Relaxed);
             writer.take_deleted()
         };
-        // Commits need the writer, and must not wait for this.
+        // Closing the files can take long. Commits need the writer and must not wait for that, so
+        // the writer's lock has been released.
         drop(deleted);
         Ok(())
     }
 
-    /// Returns `None` if a life cannot end with this checkpoint, because lookups have flushed what they
-    /// read meanwhile.
+    /// Makes one attempt at a checkpoint. Returns `None` if the life cannot end with it, because
+    /// lookups have flushed lines that they read meanwhile.
     fn try_checkpoint(&self, source: &dyn Source, closed: bool) -> Result<Option<u64>> {
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
         if seeded(&bugs::FORGOTTEN_EARLY) {
@@ -154,8 +159,8 @@ impl Journal {
                 let _ = self.prepare(source);
             }
             if !seeded(&bugs::PAGES_NOT_AWAITED) {
-                // A cut is needed even if nothing was noted yet: a copy can hold the store of an operation
-                // that is under way.
+                // A cut is needed even if no line is noted now: a copied page can hold a store of
+                // an operation that has not noted the line yet.
                 self.wait_for_cut(lock(&self.state), source)?;
             }
             let durable = lock(&self.writer).durable();
@@ -165,7 +170,8 @@ impl Journal {
         if closed && lock(&self.writer).durable() != checkpoint.epoch() {
             return Ok(None);
         }
-        // The base never becomes shorter, unless another program wrote to it, possibly to any page.
+        // The base can become shorter only if another program writes to it. That program may have
+        // changed any page, so the next checkpoint must write all of them.
         let (known, len) =
             (self.base_len.load(Ordering::Acquire), self.base.file().len().map_err(failed)?);
         if len < known {

@@ -1,4 +1,5 @@
-//! Copies of a journaled pool that somebody else writes, step by step, between any two reads.
+//! Copies of a journaled pool while another process writes to it, step by step, between any two
+//! reads.
 
 use super::super::backup::{Copied, copy_looking};
 use super::super::files::JournalFile;
@@ -7,7 +8,7 @@ use crate::pmem::MappingError;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Files that can be read as long as they are open, also after they were removed.
+/// Files that can be read as long as they are open, even after they are removed.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<BTreeMap<String, Open>>>);
 
@@ -90,7 +91,7 @@ struct Writing {
     ends: Vec<(u64, Vec<u8>)>,
     counter: u64,
     draw: Draw,
-    /// How often another process went on after this one had died.
+    /// How often the process died and another one continued.
     deaths: u64,
 }
 
@@ -137,7 +138,8 @@ impl Writing {
         }
     }
 
-    /// Writes an epoch. If the process dies before it knows, the next one begins before that epoch.
+    /// Writes an epoch. If the process `dies`, it does so before it records that the epoch is
+    /// durable, so the next one continues from the epoch before.
     fn epoch(&mut self, dies: bool) {
         let mut change = Change::default();
         for line in (0..LINES).filter(|&line| self.changed[line]) {
@@ -218,7 +220,7 @@ impl Directory for Watched<Shared> {
     fn names(&self) -> io::Result<Vec<String>> {
         self.1.lock().unwrap().steps();
         let names = self.0.names();
-        // Before any of them is opened.
+        // More can happen before any of the files is opened.
         self.1.lock().unwrap().steps();
         names
     }

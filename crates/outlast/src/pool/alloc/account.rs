@@ -9,10 +9,10 @@ use crate::pool::geometry::LARGE;
 use crate::pool::layout::{Descriptor, PageKind};
 use std::collections::{BTreeSet, HashMap};
 
-/// The blocks that maps own, as they are found: a bit for each block of a run, however many there are.
+/// The blocks found so far that maps own: a bitmap for each run that contains such blocks.
 #[derive(Debug, Default)]
 pub struct Owned {
-    /// Runs with such a block, by their first page.
+    /// Runs that contain an owned block, by their first page.
     runs: HashMap<u32, OwnedRun>,
     account: Account,
 }
@@ -25,8 +25,8 @@ struct OwnedRun {
 }
 
 impl Alloc {
-    /// Notes that a map owns a block of at least so many bytes, and checks that the block is in use, and
-    /// that nothing else owns it.
+    /// Notes that a map owns the block of at least `bytes` bytes at `offset`, and checks that the
+    /// block is in use and has no other owner.
     pub fn own<S: Seam>(&self, core: &Core<S>, owned: &mut Owned, (offset, bytes): (u64, u64)) {
         match self.try_own(core, &mut owned.runs, offset, bytes) {
             Ok(bytes) => owned.account.used_bytes += bytes,
@@ -124,8 +124,8 @@ impl Alloc {
         Ok(account)
     }
 
-    /// Returns the bytes of free blocks that no allocation can find, because their runs are not
-    /// listed.
+    /// Returns the total size, in bytes, of the free blocks that no allocation can find, because
+    /// their runs are not listed.
     fn unlisted_bytes(&self, seam: &impl Seam) -> u64 {
         let mut listed = BTreeSet::new();
         for (class, heads) in self.partial.iter().enumerate() {
@@ -142,7 +142,7 @@ impl Alloc {
         bytes
     }
 
-    /// Returns the first page, pages, class and bytes in use of every run.
+    /// Returns the first page, the number of pages, the class and the bytes in use of every run.
     pub(super) fn runs_in_use(&self, seam: &impl Seam) -> Vec<(u32, u32, u8, u64)> {
         let frontier = seam.lock(&self.space).frontier;
         let mut runs = Vec::new();
@@ -187,8 +187,9 @@ impl Alloc {
         Ok(())
     }
 
-    /// Checks the descriptors of free pages. None is that of a run below the frontier, because the trace
-    /// after a crash would take it for one: a release replaces it, and so does the sweep.
+    /// Checks the descriptors of free pages. None of them may describe a run below the frontier,
+    /// because the trace after a crash would take the pages for that run. A release replaces such a
+    /// descriptor, and so does the sweep.
     pub(super) fn check_free_descriptors<S: Seam>(
         &self,
         core: &Core<S>,

@@ -4,7 +4,7 @@
 //! the frontier. Both are written once per run, before its first block is linked. Which blocks are
 //! free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and a few
 //! blocks at hand per shard of threads. This state is saved at a clean close. After a crash it is
-//! rebuilt by a trace (see [`db::store`](crate::db::store)).
+//! rebuilt by a trace (see `db/reclaim.rs`).
 //!
 //! # Life of a run
 //!
@@ -13,8 +13,8 @@
 //!    that no block uses, and the sweep frees them.
 //! 2. *in use*: its blocks are allocated and freed without a store to PM.
 //! 3. *old*: the run was there when the pool was opened after a crash. Its bitmap `used` collects
-//!    the blocks found alive, its bitmap `retired` those unlinked since. No block of it is
-//!    allocated.
+//!    the blocks found alive, its bitmap `retired` those unlinked since. Until the sweep, none of
+//!    its blocks is allocated.
 //! 4. *swept*: a block is in use if it was found alive and not retired; the run is back in state 2.
 //! 5. *released*: all blocks are free. The descriptor says so durably before the pages are claimed
 //!    again.
@@ -68,15 +68,17 @@ pub struct Alloc {
     space: Mutex<Space>,
     partial: Vec<Mutex<Vec<u32>>>,
     shards: Vec<Mutex<Shard>>,
-    /// Class and offset of freed blocks, where they are [reused at once](Seam::reuses_at_once).
-    /// These are hints: the run decides whether a block is free.
+    /// Class and offset of freed blocks, if the seam [reuses them
+    /// immediately](Seam::reuses_at_once). These are hints: the run decides whether a block is
+    /// free.
     freed: Mutex<Vec<(u8, u64)>>,
-    /// Pages below this were there before a crash and wait for the sweep; 0 otherwise.
+    /// Pages below this existed before a crash and wait for the sweep; 0 if there are no such
+    /// pages.
     old_frontier: AtomicU32,
     /// Incremented when free pages are taken out, so that no claim can take them, and again when
     /// they are put back. So it is odd while pages are out. See [`trim`].
     outs: AtomicU64,
-    /// Whether a claim waits for such pages.
+    /// Whether a claim waits for pages that are out.
     wanted: AtomicBool,
 }
 
@@ -178,7 +180,7 @@ impl Alloc {
         }
         let shard = &self.shards[thread_number() % SHARDS];
         let index = usize::from(class);
-        // The empty list goes with the refill, for its memory.
+        // The refill gets the empty list, to reuse its memory.
         let mut taken = {
             let in_hand = &mut seam.lock(shard).in_hand[index];
             if let Some(offset) = in_hand.pop() {
@@ -237,7 +239,8 @@ impl Alloc {
         Run::new(self.geometry, class, pages).expect("a class of this geometry")
     }
 
-    /// Takes some blocks of a class from a run to `taken`, which is empty. The lowest is last there.
+    /// Moves some free blocks of a class from a run to `taken`, which is empty. The lowest block
+    /// comes last, so it is the first to be popped.
     fn refill<S: Seam>(
         &self,
         core: &Core<S>,

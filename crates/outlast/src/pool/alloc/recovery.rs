@@ -32,9 +32,9 @@ impl Alloc {
                 }
             }
             Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
-            // Only in a torn pool, or in one of an older build that had no fence between
-            // descriptors and frontier: a crash cut short the claim that wrote this descriptor.
-            // Later another claim's frontier became durable, and its descriptors did not.
+            // A crash cut short the claim that wrote this descriptor, and later another claim's
+            // frontier became durable but its descriptors did not. That happens only in a torn
+            // pool, or in one of an older build that had no fence between descriptors and frontier.
             Some(d) if !self.is_below_frontier(page, d) => Slot::Free,
             Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
         })
@@ -152,13 +152,14 @@ impl Alloc {
             drop(slot);
             let left = self.read_descriptor(core, page)?;
             if free && left.is_some_and(Descriptor::is_run) {
-                // Two claims that crashes cut short have left a run that would end beyond the
-                // frontier. Once the frontier has passed that end, its descriptor would look valid.
+                // Two claims that crashes cut short have left the descriptor of a run that would
+                // end beyond the frontier. Once the frontier passed that end, the descriptor would
+                // look valid, so it is replaced.
                 self.release(core, page, 1)?;
             } else if free {
                 if left.is_some() {
-                    // A process that died may not have flushed the release. If a part of the run were
-                    // claimed and a power loss then undid it, two runs would overlap.
+                    // A process that died may not have flushed the release. If a part of the run
+                    // were claimed and a power loss then undid the release, two runs would overlap.
                     let offset = Offset::<Word>::new(self.geometry.descriptor_offset(page));
                     core.memory.persist(core.memory.at(offset)?, &points::FOUND);
                 }

@@ -69,7 +69,7 @@ impl Alloc {
         }
     }
 
-    /// Restores the saved state. Returns whether it was whole; if not, the space has to be traced
+    /// Restores the saved state. Returns whether it was intact; if not, the space has to be traced
     /// as after a crash.
     pub fn restore<S: Seam>(&self, core: &Core<S>, offset: u64, bytes: u64) -> Result<bool> {
         let Some(values) = self.read_saved(core, offset, bytes)? else { return Ok(false) };
@@ -96,8 +96,8 @@ impl Alloc {
             if page < after || page >= frontier || self.geometry.is_system(page) {
                 return Ok(false);
             }
-            // A damaged descriptor does not keep the pool from opening. The trace meets it too and
-            // reports it.
+            // A damaged descriptor does not keep the pool from opening. The trace finds the damage
+            // too and reports it.
             let Ok(Some(d)) = self.read_descriptor(core, page) else { return Ok(false) };
             if !d.is_run() {
                 return Ok(false);

@@ -19,8 +19,8 @@ pub(super) struct Space {
     pub(super) given: Ranges,
     /// Pages below the frontier that became free since the last [`age`](Space::age).
     pub(super) fresh: Ranges,
-    /// Free pages that no claim can take just now, because they are being given back. They are in
-    /// neither [`runs`](Space::runs) nor the space beyond the frontier.
+    /// Free pages that no claim can take at the moment, because they are being given back. They are
+    /// in neither [`runs`](Space::runs) nor the space beyond the frontier.
     pub(super) out: Option<Range<u32>>,
     /// Bytes that were given back and then got blocks again.
     pub(super) refilled: u64,
@@ -44,12 +44,12 @@ impl Space {
         })
     }
 
-    /// As [`fit`](Space::fit), whether they have blocks or not.
+    /// Like [`fit`](Space::fit), but the pages may lack blocks.
     pub(super) fn fit_bare(&self, pages: u32) -> Option<u32> {
         self.runs.iter().find(|(_, len)| **len >= pages).map(|(head, _)| *head)
     }
 
-    /// Takes pages that were found.
+    /// Removes pages that are claimed from the free pages.
     pub(super) fn take(&mut self, head: u32, pages: u32) {
         self.remove(head..head + pages);
         self.free_pages -= pages;

@@ -1,17 +1,18 @@
 //! Free pages without blocks, and how the blocks of free pages are given back to the file system.
 //!
-//! The worker punches free pages out of the file, so that a pool that shrank takes less of the disk. Punched
-//! pages read as zeros, and have no blocks. A store to such a page takes a block, and raises SIGBUS if the
-//! disk is full. So a claim first gets blocks for what it takes ([`Alloc::claim`]); if that fails, the
-//! operation fails with [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
+//! The worker punches free pages out of the file, so that a pool that has shrunk takes less disk
+//! space. Punched pages read as zeros, and have no blocks. A store to such a page takes a block,
+//! and raises SIGBUS if the disk is full. So a claim first gets blocks for what it takes
+//! ([`Alloc::claim`]); if that fails, the operation fails with
+//! [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
 //!
 //! # What may be punched
 //!
-//! Free pages, below the frontier and beyond it, in a file on a file system with a page cache. On such
-//! media every store that was executed survives a crash of the process. On persistent memory nothing is
-//! punched, because there the kernel would have to make each punch durable before the next claim. Nor is
-//! anything punched in a pool with a journal, whose notes and base would have to follow, in a read-only pool,
-//! or in a suspect one.
+//! Free pages, below the frontier and beyond it, in a file on a file system with a page cache. On
+//! such media every store that was executed survives a crash of the process. On persistent memory
+//! nothing is punched, because there the kernel would have to make each punch durable before the
+//! next claim. Nor is anything punched in a read-only or suspect pool, or in a pool with a journal,
+//! whose notes and base would have to follow.
 //!
 //! 1. *The content of a free page means nothing* (docs/format.md, section 4). The page is in no claimed run,
 //!    so nothing links to it. Its descriptor lies in a system page, and system pages are never punched.
@@ -30,17 +31,20 @@
 //!    Reading a hole takes no block, except on tmpfs, where it takes a page of memory. There, a lookup
 //!    that has not run since before the block was unlinked, at least a second ago, raises SIGBUS if
 //!    the file system has become full meanwhile.
-//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The next open
-//!    asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack blocks, and get them
-//!    when they are claimed. Other pages have holes only if the file was copied so; they get blocks at once.
-//! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and the saved
-//!    free state itself lies in pages that are not free while the header names it. `Core::trim` holds
-//!    `write_back`, so a close, a sync, a snapshot or a verification either comes before it or sees
-//!    all pages back. In particular, no other process opens the file meanwhile.
-//! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A salvage of
-//!    it reads links that may be older than the pages that they lead to. So that punching loses
-//!    nothing that it could read, a page is punched only after a write-back of the whole file that
-//!    began after the page became free. Then no link on the disk leads there.
+//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The
+//!    next open asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack
+//!    blocks, and get them when they are claimed. Other pages have holes only if the file was
+//!    copied in a way that makes holes; they get blocks immediately.
+//! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and
+//!    the saved free state itself lies in pages that are not free while the header names it.
+//!    `Core::trim` holds `write_back`, so a close, a sync, a snapshot or a verification either
+//!    comes before the trim or sees all pages back. In particular, no other process opens the file
+//!    meanwhile.
+//! 7. *Power loss.* A pool that was modified since its last sync may be torn, and is refused. A
+//!    salvage of it reads links that may be older than the pages that they lead to. So that
+//!    punching destroys nothing that a salvage could read, a page is punched only after a
+//!    write-back of the whole file that began after the page became free. Then no link on the disk
+//!    leads to the page.
 
 use super::ranges::Ranges;
 use super::run::Slot;
@@ -53,14 +57,14 @@ use std::sync::atomic::Ordering;
 
 /// The least number of adjacent bytes that are worth a system call and a hole in the file's map of blocks.
 const PIECE: u64 = 64 << 10;
-/// Bytes that are punched at once. Meanwhile no claim can take them.
+/// The number of bytes that are taken out and punched together. Meanwhile no claim can take them.
 pub const TRIM_PART: u64 = 16 << 20;
 /// The least number of free bytes that keep their blocks.
 const KEPT: u64 = 1 << 20;
-/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the bytes required
-/// are never fewer or more than these.
+/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the number of bytes
+/// required is clamped to these bounds.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
-/// Bytes that get blocks with one call, if a claim needs less.
+/// The number of bytes that get blocks with one call if the claim itself needs less.
 const REFILL: u64 = 1 << 20;
 
 /// What is known about the free pages that could be given back.
@@ -157,7 +161,8 @@ impl Alloc {
                 needed.insert(page..page + 1);
             }
         }
-        // One call for all pages between two that stay without blocks.
+        // One range, and so one system call, covers all needed pages between two pages that stay
+        // without blocks.
         let within = |gap: Range<u32>| {
             let first = needed.first_from(gap.start).filter(|&page| page < gap.end)?;
             let end = needed.iter().take_while(|range| range.start < gap.end).last()?.end;
@@ -179,7 +184,7 @@ impl Alloc {
         }
     }
 
-    /// Whether a page may lack blocks. What it holds means nothing.
+    /// Whether a page may lack blocks. The content of such a page has no meaning.
     pub(in crate::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
         core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
     }
@@ -221,7 +226,7 @@ impl Alloc {
         below.chain(self.unsystematic(space.frontier..total)).collect()
     }
 
-    /// Returns the parts of `pages` without the pool's own pages.
+    /// Returns `pages` without the pool's own pages, in parts.
     fn unsystematic(&self, pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let geometry = self.geometry;
         let mut at = pages.start;
@@ -274,8 +279,9 @@ impl Alloc {
         let in_use = space.frontier.saturating_sub(space.free_pages);
         // The lowest free pages keep their blocks, for the next allocations.
         let mut kept = pages(KEPT).max(in_use / 12);
-        // Beyond the frontier lies what the worker has prepared for a pool that grows. A quarter of a pool is
-        // free only if it has shrunk, and then the free pages are used first.
+        // Space beyond the frontier has been prepared by the worker for a pool that grows, so it is
+        // normally kept. If a quarter of the pool is free, the pool has shrunk, and the free pages
+        // are used before that space.
         let has_shrunk = space.free_pages >= total / 4;
         let beyond = if has_shrunk { ahead.max(space.frontier).min(total)..total } else { 0..0 };
         let mut found = Vec::new();
@@ -291,9 +297,9 @@ impl Alloc {
         found
     }
 
-    /// Makes free pages impossible to claim, and notes that they may lack blocks. Returns whether
-    /// they have been free ever since the round began; if not, does nothing. The caller puts them
-    /// back.
+    /// Takes free pages out, so that they cannot be claimed, and notes that they may lack blocks.
+    /// The caller must put them back. Does nothing and returns `false` if they have not been free
+    /// ever since the round began.
     pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
         let mut space = core.memory.seam().lock(&self.space);
         if space.fresh.overlaps(pages) || space.out.is_some() {
@@ -307,8 +313,8 @@ impl Alloc {
         }
         space.bare.insert(pages.clone());
         space.out = Some(pages.clone());
-        // SeqCst, here and wherever this is used: a claim that did not find the pages sees that they
-        // were out.
+        // SeqCst, here and wherever `outs` is used: a claim that did not find the pages sees that
+        // they were out.
         self.outs.fetch_add(1, Ordering::SeqCst);
         true
     }
@@ -337,8 +343,9 @@ impl Alloc {
         self.outs.load(Ordering::SeqCst)
     }
 
-    /// Waits until the pages that are out are back, if any are. Others may be out by then. Returns whether
-    /// any were out since [`trims`](Alloc::trims) returned `before`, so that a claim may have missed them.
+    /// Waits until the pages that are out now are back, if any are. Others may be out by then.
+    /// Returns whether any were out since [`trims`](Alloc::trims) returned `before`, so that a
+    /// claim may have missed them.
     pub(in crate::pool) fn wait_for_trim<S: Seam>(
         &self,
         core: &Core<S>,

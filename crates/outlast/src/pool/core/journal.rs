@@ -1,4 +1,4 @@
-//! What the journal needs of the core: cuts, and copies of pages.
+//! What the journal needs from the core: cuts, and copies of pages.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -34,8 +34,8 @@ impl<S: Seam> Core<S> {
         self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait(self)))
     }
 
-    /// If the pool has a journal, ends the journal's life: brings the base up to date, so that the base
-    /// is the pool. The caller holds all writers back and closes the pool.
+    /// If the pool has a journal, ends the journal's life: brings the base up to date, so that the
+    /// base equals the pool. The caller holds all writers back and closes the pool.
     pub(super) fn end_journal(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| {
             journal.while_held(|| {

@@ -20,8 +20,8 @@ const BRIEFLY: Duration = Duration::from_millis(2);
 enum Until {
     /// Until it is changed. A copy of its file is clean as well.
     Changed,
-    /// Until it is changed, and a copy of its file is not clean. Nobody has asked for this sync, so
-    /// nobody knows that the pool must not be changed while its file is copied.
+    /// Until it is changed; a copy of its file does not count as clean. Nobody has asked for this
+    /// sync, so nobody knows that the pool must not be changed while its file is copied.
     ChangedOrCopied,
 }
 
@@ -30,7 +30,7 @@ enum Until {
 pub enum Quiet {
     /// There is nothing to sync.
     Clean,
-    /// The pool was changed since the last look.
+    /// The pool was changed since the last check.
     Changed,
     /// It was not changed, and is synced now.
     Synced,
@@ -79,8 +79,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for background work. Returns `None` if entering would make a pool
-    /// at rest dirty.
+    /// Like [`enter`](Core::enter), for background work. Returns `None` if entering would make a
+    /// pool at rest dirty, or if the gate is held.
     pub fn enter_in_background(&self) -> Result<Option<Writing<'_>>> {
         if self.gate.is_clean() {
             let seam = self.memory.seam();
@@ -95,7 +95,7 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// As [`enter`](Core::enter), for changes made by the user.
+    /// Like [`enter`](Core::enter), for changes made by the user.
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -118,7 +118,8 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync_header)
     }
 
-    /// A root that the pool had when it was closed and now lacks: its slot and the damage.
+    /// Returns the slot and the damage of a root that the pool had when it was closed and now
+    /// lacks.
     pub fn lost_root(&self) -> Option<&(usize, Damage)> {
         self.lost_root.as_ref()
     }
@@ -144,8 +145,8 @@ impl<S: Seam> Core<S> {
     /// Reads outside of the gate, and returns what it read if the pool is still open afterwards.
     ///
     /// # Errors
-    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then the file's memory may belong
-    /// to another opener.
+    /// That of `read`; [`Error::NotOpen`] if the pool was closed: then another opener may be using
+    /// the file's memory.
     #[inline(always)]
     pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
@@ -153,7 +154,7 @@ impl<S: Seam> Core<S> {
             return read();
         }
         let found = read();
-        // Another opener stores only after `close` has given up the file's lock, and `close` does
+        // Another opener stores only after `close` has released the file's lock, and `close` does
         // that after it has closed the gate. So a reader that has seen such a store sees the gate
         // closed.
         fence(Ordering::Acquire);
@@ -181,8 +182,9 @@ impl<S: Seam> Core<S> {
     /// word.
     ///
     /// # Errors
-    /// As [`wait`](Core::wait). [`Damage`] if no thread can be holding the lock, or none releases
-    /// it: in a damaged file two structures can share memory, and then threads wait for each other.
+    /// Those of [`wait`](Core::wait); [`Damage`] if no thread can be holding the lock, or if none
+    /// releases it. In a damaged file two structures can share memory, and then threads wait for
+    /// each other.
     #[inline]
     pub fn wait_for_lock(
         &self,
@@ -329,7 +331,7 @@ impl<S: Seam> Core<S> {
     /// written. The caller holds all writers back.
     pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
-            // A free page without blocks holds nothing, and a store could find the disk full.
+            // A free page without blocks holds nothing, and a store to it could find the disk full.
             if self.alloc.is_bare(self, self.geometry.page_of(offset)) {
                 continue;
             }
@@ -368,8 +370,8 @@ impl<S: Seam> Core<S> {
         then(self)
     }
 
-    /// Syncs the pool if a power loss could tear it although no call has changed it since the last
-    /// call of this function. `settled` as for [`sync_and`](Core::sync_and).
+    /// Syncs the pool if no call has changed it since the last call of this function, but a power
+    /// loss could still tear it. `settled` is the same as for [`sync_and`](Core::sync_and).
     pub fn sync_if_quiet(&self, settled: impl FnOnce() -> bool) -> Result<Quiet> {
         if self.options.read_only
             || self.options.medium != MediumKind::PageCache
@@ -422,7 +424,7 @@ impl<S: Seam> Core<S> {
         if found { self.mark_dirty_controlled() } else { Ok(()) }
     }
 
-    /// As [`sync_and`](Core::sync_and), and closes the pool for good. `last` frees what was kept
+    /// Like [`sync_and`](Core::sync_and), but closes the pool for good. `last` frees what was kept
     /// for handles. On failure the pool is closed all the same, and stays marked dirty.
     pub fn close(
         &self,
@@ -449,7 +451,8 @@ impl<S: Seam> Core<S> {
         held.now_closed();
         drop(held);
         if let Some(journal) = self.journal() {
-            // Before the lock is given up: the next opener may use a working file that it finds.
+            // This comes before the lock is released, because the next opener may use the working
+            // file.
             journal.shut(result.is_ok());
         }
         self.backing.unlock();
@@ -473,8 +476,8 @@ impl<S: Seam> Core<S> {
         during()
     }
 
-    /// Marks the pool dirty, and holds all writers back but the calling thread while `change` makes
-    /// changes.
+    /// Marks the pool dirty, and holds back all writers except the calling thread while `change`
+    /// makes changes.
     pub fn change_alone<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -489,8 +492,8 @@ impl<S: Seam> Core<S> {
         change()
     }
 
-    /// Refuses all operations until the pool is opened again, because it is in a state that only an open
-    /// can deal with.
+    /// Refuses all operations until the pool is opened again, because it is in a state that only an
+    /// open can repair.
     pub fn poison(&self) {
         self.gate.poison();
     }

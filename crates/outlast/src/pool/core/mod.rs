@@ -47,11 +47,11 @@ pub struct Core<S: Seam> {
     options: CoreOptions,
     backing: Backing,
     header: Mutex<Header>,
-    /// Serialises marking dirty, sync, snapshot and close.
+    /// Serializes marking dirty, sync, snapshot and close.
     control: Mutex<()>,
     /// Held while the pool is written back and changes go on. A thread that marks the pool clean or
-    /// closes it takes this after `control`: the kernel reports a failed write-back only once, and
-    /// the report may have gone to the other thread.
+    /// closes it takes this after `control`, because the kernel reports a failed write-back only
+    /// once, and the report may go to a thread that is just writing the pool back.
     write_back: Mutex<()>,
     growth: Mutex<()>,
     /// Size of the pool as the header on media has it, in bytes. Pages may be claimed up to here.
@@ -78,7 +78,7 @@ pub struct Core<S: Seam> {
     saved_damage: Option<Damage>,
     /// The epoch of a visit for which a wait timed out; 0 means none.
     stopped_visit: AtomicU64,
-    /// As `stopped_visit`, for waits where the pool could not grow.
+    /// Like `stopped_visit`, for waits when the pool could not grow.
     hopeless_visit: AtomicU64,
     /// The pool was opened although it may be torn.
     torn: bool,
@@ -87,15 +87,16 @@ pub struct Core<S: Seam> {
     suspect: AtomicBool,
 }
 
-/// Turns that an allocation waits for other threads' operations that keep space from reuse.
+/// How many turns an allocation waits for operations of other threads that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
-/// As [`GRACE_TURNS`], where the allocation would otherwise fail: some seconds.
+/// Like [`GRACE_TURNS`], if the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
 /// Turns to wait for a thread that holds the last free blocks.
 const HAND_TURNS: u32 = 1 << 7;
-/// Turns of waiting for a lock after which its holder is looked for: a tenth of a second.
+/// After this many turns of waiting for a lock, a tenth of a second, a thread checks whether any
+/// thread can be holding it.
 const WAIT_ALONE: u32 = 1 << 11;
-/// Turns of waiting for a lock after which it counts as damaged: over a minute.
+/// After this many turns of waiting for a lock, over a minute, the lock counts as damaged.
 const WAIT_TURNS: u32 = 1 << 20;
 
 /// Returns a random number, so that no two pools or maps share one.
@@ -236,7 +237,7 @@ impl<S: Seam> Core<S> {
         {
             // The damaged copy may have been the one that called the pool clean. Or a writer was
             // just writing it, in the middle of changes, when the file was copied or the power
-            // failed. The two cases look the same, so the whole copy's dirty mark decides.
+            // failed. The two cases look the same, so the intact copy's dirty mark decides.
             return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
         }
         // A close must not mark such a pool clean before it has been verified.
@@ -271,7 +272,7 @@ impl<S: Seam> Core<S> {
         let mut core = Self::assemble(memory, header, hasher, alloc, backing, options);
         core.suspect = AtomicBool::new(suspect);
         core.torn = is_torn;
-        // Before anything is stored.
+        // This comes before anything is stored: a store to a hole could find the disk full.
         core.fill_own_pages()?;
         if !core.options.read_only {
             core.make_found_durable(clean)?;
@@ -297,8 +298,9 @@ impl<S: Seam> Core<S> {
     /// and the commit words of the roots.
     ///
     /// A process that died may have left stores in the caches that it had not flushed. This process
-    /// finds them there and builds on them, so a power loss must not undo them. It will write one copy of
-    /// the header while the other is the only whole one. An index flushes what it finds at first touch.
+    /// finds them there and builds on them, so a power loss must not undo them. That includes the
+    /// header, because this process will write one copy while the other is the only intact one. An
+    /// index flushes what it finds at first touch.
     fn make_found_durable(&self, clean: bool) -> Result<()> {
         let memory = &self.memory;
         if !memory.seam().seeded(&bugs::FOUND_HEADER_CACHED) {
@@ -315,8 +317,8 @@ impl<S: Seam> Core<S> {
             memory.flush(memory.at(Offset::<Word>::new(word))?, &points::FOUND);
         }
         for slot in 0..ROOT_SLOTS {
-            // The fixed words have been durable since before the commit word. The scheme's words
-            // share its cache line.
+            // The fixed words became durable before the commit word was stored. The scheme's words
+            // share the commit word's cache line.
             memory.flush(&memory.at(root_offset(slot))?.commit, &points::FOUND);
         }
         memory.fence(&points::FOUND);

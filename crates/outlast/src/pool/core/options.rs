@@ -1,4 +1,4 @@
-//! How a core is made or opened.
+//! Options for creating and opening a core.
 
 use crate::pmem::MediumKind;
 use crate::pool::geometry::DEFAULT_PAGE_BITS;

@@ -29,8 +29,8 @@ impl<S: Seam> Core<S> {
         self.alloc.allocate(self, bytes)
     }
 
-    /// As [`allocate`](Core::allocate), for a record: a value of `value` bytes after `before` other
-    /// bytes.
+    /// Like [`allocate`](Core::allocate), for a record that consists of `before` bytes and a value
+    /// of `value` bytes.
     ///
     /// # Errors
     /// Also [`Error::ValueTooLarge`] if no block of this pool can hold the record.
@@ -58,7 +58,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Counts a block that cannot be freed because of damage. The free state is then not exact.
+    /// Counts a block that cannot be freed because of damage. The free state is then not exact, so
+    /// a close does not save it.
     pub fn note_unfreeable(&self) {
         self.leaked.fetch_add(1, Ordering::Relaxed);
     }
@@ -88,12 +89,12 @@ impl<S: Seam> Core<S> {
         });
     }
 
-    /// As [`retire`](Core::retire), for blocks that operations reach through links in
+    /// Like [`retire`](Core::retire), for blocks that operations reach through links in
     /// [visits](Core::visit).
     pub fn retire_visited(&self, offset: u64, bytes: u64) {
         self.retire_by(offset, |free| {
             if self.memory.seam().seeded(&bugs::FREED_EPOCH_EARLY) {
-                // One of the two epochs is the margin.
+                // Two epochs early, because one of them is only a margin.
                 return self.epochs().retire_early(2, offset, bytes, free);
             }
             self.epochs().retire_visited(offset, bytes, free);
@@ -187,7 +188,7 @@ impl<S: Seam> Core<S> {
             }
             if unreclaimed && self.alloc.old_frontier() == 0 {
                 // Another thread has finished the reclaim since. So there is space, and a growth
-                // now would count as needed for ever.
+                // now would count as needed forever.
                 return Ok(None);
             }
             let of_class = (kind == PageKind::Blocks).then_some(class);
@@ -200,8 +201,8 @@ impl<S: Seam> Core<S> {
             if unreclaimed && !self.may_grow_unreclaimed(bytes) && self.help()? {
                 return Ok(None);
             }
-            // If at least half as many pages are free, though scattered, then a run that finds no
-            // place does not show that space is scarce.
+            // If at least half as many pages as needed are free, though scattered, then the failed
+            // claim does not show that space is scarce.
             let scattered = self.alloc.stats(self).free_pages >= pages.div_ceil(2);
             let grown = match refused {
                 Some(error) => Err(error),
@@ -223,11 +224,11 @@ impl<S: Seam> Core<S> {
     /// Frees retired blocks before the pool takes more space. Returns whether that yielded pages,
     /// or blocks of `of_class` if one is given.
     ///
-    /// A thread in the middle of an operation keeps everything that is retired meanwhile, and it
-    /// may have lost its processor; the others can retire an eighth of a pool in that time. This
-    /// call waits for such a thread as long as something is kept that was retired before the call
-    /// began. It does not wait for what others retire from now on. Nor does it wait for ever: the
-    /// thread may have been stopped, and then no one waits for it again.
+    /// A thread in the middle of an operation keeps everything that is retired meanwhile from being
+    /// freed. If it has lost its processor, the others can retire an eighth of a pool in that time.
+    /// This call waits for such a thread as long as something is kept that was retired before the
+    /// call began. It does not wait for what others retire from now on. Nor does it wait forever:
+    /// the thread may have been stopped, and then no one waits for it again.
     pub(super) fn collect_or_wait(&self, of_class: Option<u8>) -> Result<bool> {
         if self.epochs().limbo_bytes() == 0 {
             return Ok(false);
@@ -261,11 +262,11 @@ impl<S: Seam> Core<S> {
     /// The last resort of an allocation when the pool cannot grow: waits for other threads to give
     /// space back. Returns whether that yielded pages, or blocks of `of_class` if one is given.
     ///
-    /// Space can be on its way for two reasons. Retired blocks are freed once the operations under
-    /// way end, and with many threads on few processors one of them may not have run for a long
-    /// time. And a thread can briefly hold the last run of the list, to take blocks from it. A
-    /// user's guard may never end, nor may a visit for which a wait has timed out before. For
-    /// those, this call waits no longer than for such a brief hold.
+    /// Space may soon become free for two reasons. First, retired blocks are freed once the
+    /// operations under way end, and with many threads on few processors one of them may not have
+    /// run for a long time. Second, a thread can briefly hold the last run of the list, to take
+    /// blocks from it. A user's guard may never end, nor may a visit for which a wait has timed out
+    /// before. For those, this call waits no longer than for such a brief hold.
     pub(super) fn wait_for_space(&self, of_class: Option<u8>) -> Result<bool> {
         let free_pages = || self.alloc.stats(self).free_pages;
         let had = free_pages();
@@ -297,9 +298,10 @@ impl<S: Seam> Core<S> {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the pool may grow beyond the size that it has ever needed with all its space
-    /// accounted for. Growth during a reclaim does not count as needed. Otherwise, each process
-    /// that dies before its reclaim ends would add another eighth.
+    /// Whether the pool may grow by `bytes` while space is unaccounted for: up to an eighth beyond
+    /// the size that it has needed with all its space accounted for. Growth during a reclaim does
+    /// not count as needed. Otherwise, each process that dies before its reclaim ends would add
+    /// another eighth.
     pub(super) fn may_grow_unreclaimed(&self, bytes: u64) -> bool {
         let reclaimed = self.header().get(field::RECLAIMED_SIZE);
         self.size() + bytes <= reclaimed.saturating_add(reclaimed / 8)
@@ -416,8 +418,8 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Allocates the room for the growth of a journaled pool ahead of it. The growth itself happens
-    /// inside the gate, where a cut, and with it all writers, would have to wait for it.
+    /// Allocates the space for the growth of a journaled pool before the growth. The growth itself
+    /// happens inside the gate, where a cut, and with it all writers, would have to wait for it.
     fn prepare_growth(&self, total: u32, bytes: u64, sparing: bool) {
         if self.journal().is_some()
             && !self.gate.is_clean()
@@ -438,8 +440,9 @@ impl<S: Seam> Core<S> {
         })
     }
 
-    /// Announces that an index will soon allocate `bytes` at once. The background thread grows the
-    /// pool for that and pre-faults its pages, so that no operation has to wait for either.
+    /// Announces that an index will soon allocate `bytes` within a short time. The background
+    /// thread grows the pool for that and pre-faults its pages, so that no operation has to wait
+    /// for either.
     #[cold]
     pub fn expect(&self, bytes: u64) {
         self.announced.fetch_add(bytes, Ordering::Relaxed);

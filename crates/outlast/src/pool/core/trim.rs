@@ -7,10 +7,10 @@ use crate::pool::alloc::Trimming;
 use crate::pool::backing::{Backing, mapping_error};
 use std::ops::Range;
 
-/// What a step of a trim has done.
+/// The result of one step of giving free pages back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trimmed {
-    /// It has given this many bytes back, and there may be more.
+    /// The step has given this many bytes back, and there may be more.
     More(u64),
     /// All pages of the round that are still free were given back, this many bytes of them in this
     /// step.
@@ -18,7 +18,7 @@ pub enum Trimmed {
 }
 
 impl<S: Seam> Core<S> {
-    /// The file, if it was opened with its holes.
+    /// Returns the mapping, if its file was opened without filling its holes.
     fn sparse(&self) -> Option<&Mapping> {
         self.backing.mapping().filter(|mapping| mapping.is_sparse())
     }
@@ -61,8 +61,8 @@ impl<S: Seam> Core<S> {
         self.backing.mapping().filter(|mapping| may && mapping.can_be_punched())
     }
 
-    /// The page from which on the space beyond the frontier is not expected to be used soon, and the number of
-    /// pages.
+    /// Returns the page beyond which the space is not expected to be used soon, and the number of
+    /// the pool's pages.
     fn ahead(&self) -> (u32, u32) {
         // Free pages are used first.
         let expected = self.geometry.pages_for(self.expected().saturating_sub(self.free_bytes()));
@@ -88,7 +88,7 @@ impl<S: Seam> Core<S> {
     /// caller has begun a round, and has written the pool back since.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file system refuses it. That does the pool no harm.
+    /// [`Error::Io`] if the file system refuses to punch a hole. That does the pool no harm.
     pub fn trim(&self, most: u64) -> Result<Trimmed> {
         // A close, a sync, a snapshot and a verification wait for this lock, so none of them runs
         // while pages are taken out.
@@ -112,8 +112,8 @@ impl<S: Seam> Core<S> {
         Ok(Trimmed::All(done))
     }
 
-    /// Returns the free parts of the pool, in bytes, as far as they are known. What they hold means nothing.
-    /// The caller holds all writers back.
+    /// Returns the free parts of the pool, in bytes, as far as they are known. Their content has no
+    /// meaning. The caller holds all writers back.
     pub fn free_parts(&self) -> Vec<Range<u64>> {
         let total = self.geometry.pages_in(self.size());
         let free = self.alloc.free_ranges(self, total);
@@ -138,7 +138,7 @@ impl<S: Seam> Core<S> {
         parts.iter().map(inside).collect()
     }
 
-    /// Returns the offset beyond the frontier from which on blocks were given back.
+    /// Returns the offset of the first page beyond the frontier whose blocks were given back.
     pub fn given_back_ahead(&self) -> u64 {
         let page = self.alloc.first_given_ahead(self);
         page.map_or(u64::MAX, |page| self.geometry.offset_of(page))
