@@ -142,7 +142,7 @@ pub struct Cursor {
     pub(crate) care: Care,
     /// The damage that the iteration has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
-    /// The first hash of the range that ends just before `low`, if nothing could be read of that
+    /// If nothing could be read of the range that ends just before `low`: the first hash of that
     /// range.
     pub(crate) gap: Option<u64>,
 }
@@ -150,14 +150,14 @@ pub struct Cursor {
 /// What a walk over records does about damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Care {
-    /// It fails at damage that keeps it from reading on, and checks no checksums.
+    /// The walk fails at damage that keeps it from reading on, and checks no checksums.
     #[default]
     Trust,
-    /// As `Trust`, but it reads no values. It reports the default value with each key.
+    /// Like `Trust`, but the walk reads no values, and reports the default value with each key.
     Keys,
-    /// It also fails at a record whose checksum does not match.
+    /// Like `Trust`, but the walk also fails at a record whose checksum does not match.
     Check,
-    /// It checks checksums too, steps over all damage, and lists it.
+    /// The walk checks checksums too, but it steps over all damage and lists it.
     Salvage,
 }
 
@@ -203,7 +203,8 @@ pub enum BlockKind {
     Record,
 }
 
-/// A callback that receives each block that an index owns: its kind, its offset, its bytes.
+/// A callback that receives each block that an index owns: its kind, its offset and its size in
+/// bytes.
 pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 
 /// The result of [`Index::verify`].
@@ -233,8 +234,8 @@ pub struct IndexStats {
     pub slots: u64,
     /// Bytes of DRAM that the index occupies once all of it has been touched since opening: its
     /// directory and its bucket metadata.
-    /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is what the bucket metadata
-    /// occupy now, page by page.
+    /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is the DRAM that the metadata
+    /// occupy now, in the pages touched so far.
     pub dram_bytes: u64,
     /// Directory doublings since opening.
     pub doublings: u64,
@@ -275,7 +276,7 @@ pub trait Index<R: Record>: Send + Sync {
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef<'_>>>;
 
     /// Looks up many keys, each as `get` does. The lookups of [`BATCH`] keys at a time overlap.
-    /// `found` has one element for each key, and holds `None`s when this is called.
+    /// `found` has one element for each key, and the caller passes it filled with `None`.
     ///
     /// # Errors
     /// As `get`. Then the contents of `found` are unspecified.

@@ -197,7 +197,7 @@ const OTHERS_MAX: u32 = 15;
 impl Overflow {
     const MASK: u64 = (1 << OTHER_BITS) - 1;
 
-    /// Reads it from a lock word.
+    /// Returns the low bits of a lock word.
     #[inline(always)]
     pub(super) fn of(lock: u64) -> Overflow {
         Overflow(lock & Self::MASK)

@@ -123,8 +123,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Completes a split that has committed: sets the directory entries of the upper half.
     ///
-    /// It sets only those that still point to the old segment. An earlier process may have split
-    /// the new segment further without ever touching the old one.
+    /// Only entries that still point to the old segment are set, because an earlier process may
+    /// have split the new segment further without ever touching the old one.
     fn complete_split(
         &self,
         structure: &Structure,
