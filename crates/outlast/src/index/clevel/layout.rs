@@ -32,8 +32,8 @@ pub fn level_groups(bits: u32, group_bits: u32) -> u32 {
     bits.saturating_sub(group_bits)
 }
 
-/// Returns the bytes of a level: header, buckets, and one word for each group. At least 256, so
-/// that it begins with a line.
+/// Returns the size, in bytes, of a level: header, buckets, and one word for each group. It is at
+/// least 256, because blocks of that size and more are aligned to cache lines.
 pub fn level_bytes(bits: u32, group_bits: u32) -> u64 {
     let heads = (8u64 << level_groups(bits, group_bits)).next_multiple_of(LINE);
     (LEVEL_HEADER + (BUCKET_BYTES << bits) + heads).max(256)

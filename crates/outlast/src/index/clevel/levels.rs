@@ -133,7 +133,7 @@ impl Level {
     /// every level.
     #[inline(always)]
     pub(super) fn group(&self, hash: u64) -> u64 {
-        // Two shifts, because a single one could be by 64 bits, which is not possible.
+        // Two shifts, because a single one could be by all 64 bits, which overflows.
         hash >> 1 >> self.group_shift
     }
 
@@ -251,7 +251,7 @@ impl Discards {
     fn put(&self, seam: &impl Seam, node: *mut Discarded) {
         let mut head = self.0.load(seam, Ordering::Relaxed);
         loop {
-            // SAFETY: made from a box, and this thread's alone before the exchange.
+            // SAFETY: made from a box, and no other thread can reach it before the exchange.
             unsafe { (*node).next = head };
             // Release: pairs with the Acquire in `collect`.
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -381,9 +381,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Reads and checks the context that a root's word names, which is to follow `known`. Levels
-    /// that are in `known` are shared with it. Other levels were made since opening, unless there
-    /// is no `known`.
+    /// Reads and checks the context that a root's word names, which is to replace `known`. The two
+    /// share the levels that are in both. Other levels were made since opening, unless there is no
+    /// `known`.
     pub(super) fn read_context(
         &self,
         word: u64,

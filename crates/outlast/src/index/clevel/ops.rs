@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering;
 /// before it changed the slot.
 const HOPS_MAX: usize = 1 << 16;
 
-/// The levels that a lookup checks together. There are two, and three while one is being emptied.
+/// The most levels that a lookup checks together. Usually there are two, or three while one is
+/// being emptied.
 const AT_ONCE: usize = 4;
 
 /// A bucket, and its Bloom filter.
@@ -400,7 +401,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         pending: impl Fn(&Word) + 'g,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
-        // A chain has at most as many nodes as there is space for.
+        // A chain cannot have more nodes than fit into the memory.
         let mut left = self.core.memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let place = match &next {
@@ -511,11 +512,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// The hot path of [`find`](Self::find): checks the filters of all levels once. Returns `None`
     /// if they do not decide.
     ///
-    /// Which bucket holds a record is as good as random, and a branch on it would be mispredicted.
-    /// So nothing is decided before all filters have been read. They are read from the oldest level
-    /// to the newest, so if none shows the key, it is absent. If the filters do show it, a bucket
-    /// that does not have it proves nothing: the record may have moved, after the filters were
-    /// read, to a level whose filter did not show it.
+    /// Which bucket holds a record is effectively random, so a branch on it would often be
+    /// mispredicted. So nothing is decided before all filters have been read. They are read from
+    /// the oldest level to the newest, so if none shows the key, it is absent. If the filters do
+    /// show it, a bucket that does not have it proves nothing: the record may have moved, after the
+    /// filters were read, to a level whose filter did not show it.
     #[inline(always)]
     fn find_at_once<'g>(
         &'g self,

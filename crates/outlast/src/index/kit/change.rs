@@ -151,7 +151,8 @@ pub(crate) fn change<S: Seam, R: Record>(
     }
 }
 
-/// Makes a change inside the gate. The hot path; see [`enter_later`].
+/// Makes a change inside the gate. If the gate cannot be passed immediately, leaves the change to
+/// [`enter_later`].
 #[inline(always)]
 fn enter<S: Seam, R: Record>(
     table: &impl Update<S, R>,
