@@ -115,11 +115,12 @@ impl Cache {
     fn current(&self, seam: &impl Seam) -> Option<&Buffer> {
         // Acquire: pairs with the Release in `replace`.
         let current = self.current.load(seam, Ordering::Acquire);
-        // SAFETY: if it is not null, it is one of the buffers, whole, which stay.
+        // SAFETY: if it is not null, it points to one of the buffers, each of which is complete and
+        // is not dropped before the cache.
         (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
 
-    /// Returns where a key leads. A hint; `None` if there is nothing yet.
+    /// Returns the number that a key leads to, as a hint. `None` if the cache has no content yet.
     #[inline(always)]
     pub(super) fn find<S: Seam, R: OrderedRecord>(
         &self,
@@ -138,7 +139,8 @@ impl Cache {
             match R::compare_start(core, key, buffer.link(seam, 1), skip) {
                 Ok(Order::Less) => return Some(buffer.number(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
-                // Only a hint: the search of the nodes reports the damage.
+                // The result is only a hint. If there is damage, the search of the nodes reports
+                // it.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }
@@ -157,13 +159,13 @@ impl Cache {
         Some(buffer.number(seam, place))
     }
 
-    /// Returns where the greatest keys lead. A hint, as above.
+    /// Returns the number that the greatest keys lead to, as a hint.
     pub(super) fn last(&self, seam: &impl Seam) -> Option<u32> {
         let buffer = self.current(seam)?;
         Some(buffer.number(seam, buffer.len(seam).saturating_sub(1)))
     }
 
-    /// Returns the bytes of DRAM.
+    /// Returns the bytes of DRAM that the cache takes.
     pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
         let made = self.buffers.iter().flatten().filter_map(|buffer| buffer.get(seam));
         made.map(|buffer| buffer.head.extent.bytes()).sum()

@@ -51,7 +51,7 @@ pub(super) fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
 }
 
 impl<R: OrderedRecord> KeyRange<R> {
-    /// Returns whether the range is smaller without this leaf.
+    /// Returns whether the range becomes smaller when a leaf with these edges is removed from it.
     fn goes_on(&self, edges: &Edges<R::OwnedKey>, reverse: bool) -> bool {
         match (reverse, &self.low, &self.high) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => {
@@ -479,8 +479,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Returns the damage of a walk that would come to a leaf that it has already passed. Then a
-    /// separator is damaged: separators are read again each time.
+    /// Returns the damage if a walk would come back to a leaf that it has already passed. That
+    /// happens only if a separator, which each step reads again, is damaged.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
@@ -495,8 +495,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;
         Ok(Edges { low, high })
     }
-
-    // ---- Iteration --------------------------------------------------------------
 
     // ---- Trace ------------------------------------------------------------------
 
