@@ -329,8 +329,8 @@ impl OrderedRecord for Bytes {
     }
 }
 
-/// Returns whether a separator is intact: its block or, if it is the empty string and has none, the
-/// pair of zeros that stands for it.
+/// Returns whether a separator is intact. An inline one always is. The empty byte string must be
+/// two words of 0; any other has a block, which is checked.
 pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     words: SlotWords,

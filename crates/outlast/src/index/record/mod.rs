@@ -208,8 +208,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// takes in it.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
-    /// Like [`block`](Record::block), but without reading the block. The bytes are the minimum for
-    /// its size class.
+    /// Like [`block`](Record::block), but without reading the block. The size is that of all blocks
+    /// of its size class or, for a large block, the least that a large block can have.
     fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
 
     /// Checks that the first word can be a link: of a known class, and inside the memory.
