@@ -1,8 +1,9 @@
 //! The indexes, and the one interface that they share.
 //!
-//! Each scheme has a folder of the same shape: `mod.rs` (what it is, its invariants, its crash
-//! argument), `layout.rs` (on-media structs), `ops.rs`, `resize.rs`, `recover.rs`, `scan.rs`,
-//! `verify.rs`. Most of Dash-EH is in [`dash`], which has everything that concerns one segment.
+//! Each scheme has a folder of about the same shape: `mod.rs` (what it is, its invariants, its
+//! crash argument), `layout.rs` (on-media structs), `ops.rs`, `resize.rs`, `recover.rs`, `scan.rs`,
+//! `verify.rs`. Most of Dash-EH and Dash-LH is in [`dash`], which has everything that concerns one
+//! segment.
 //!
 //! An index stores records of one of two forms ([`RecordForm`]). The form is a type parameter
 //! ([`Inline`], [`Bytes`]). [`Index`] is object-safe, so that tools work on maps whose types they

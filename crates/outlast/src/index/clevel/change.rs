@@ -216,7 +216,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Makes every slot that leads to or through a record lead to its successor, or empties the
     /// slot, so that the record can be retired. What this thread changes is durable when this
-    /// returns. What another thread changes is durable before that thread's guard ends.
+    /// returns. A slot that another thread has changed is durable before that thread's guard ends.
     ///
     /// Also withdraws every unconfirmed copy of this tag among these slots, whatever record it
     /// leads to. It could lead to a predecessor of this record, and no thread may follow it to find
@@ -403,8 +403,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Option<(&'g Word, usize)> {
         for (index, place) in bucket.slots.iter().enumerate() {
             if self.look(place) == slot::EMPTY {
-                // The bits come before the slot gets the word, so a thread that does not see the
-                // bits need not see the slot.
+                // The filter's bits are set before the slot gets the word. So a thread that reads
+                // the filter without the bits has read it before the record was there.
                 self.set_note(note, bits);
                 if self.exchange(place, slot::EMPTY, word, at).is_ok() {
                     return Some((place, index));
@@ -472,7 +472,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let HashedKey { key, hash } = key;
         let rival = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
-                // The record that a copy leads to is also in another place.
+                // A slot marked as a copy does not count, because another slot leads to its record
+                // too.
                 if slot::mark(word) == slot::COPY || slot::offset(word) == target {
                     break;
                 }

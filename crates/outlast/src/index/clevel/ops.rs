@@ -337,7 +337,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// Returns a bucket of a level and its filter, touched.
+    /// Returns a bucket of a level and its filter, and touches the bucket first if necessary.
     #[inline(always)]
     pub(super) fn line<'g>(
         &'g self,
@@ -353,7 +353,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Line { bucket: self.bucket(level, bucket), note })
     }
 
-    /// Returns the filter of a group's chain, touched.
+    /// Returns the filter of a group's chain, and touches the chain first if necessary.
     #[inline(always)]
     pub(super) fn chain_note<'g>(
         &'g self,
@@ -380,10 +380,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.nodes_and(level, group, |_| {})
     }
 
-    /// Yields the same as [`nodes`](Self::nodes), for a thread that puts something into one of the
-    /// nodes: makes the links up to each node durable first. So a thread that only reads need not
-    /// persist links: whatever it finds behind a link, recovery finds there too. It would be too
-    /// late to fence the links together with the new content: another thread could see that
+    /// Like [`nodes`](Self::nodes), for a thread that will put something into one of the nodes:
+    /// makes the links up to a node durable before it yields the node. So a thread that only reads
+    /// need not persist links: whatever it finds behind a link, recovery finds there too. It would
+    /// be too late to fence the links together with the new content: another thread could see that
     /// content, make it durable and return before the fence.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
@@ -473,8 +473,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.seam().prefetch(level.note(bucket));
             }
         }
-        // Most records are in a level that takes records. Its lines arrive together with the
-        // filters.
+        // Most records are in a level that takes new records, so its buckets are prefetched
+        // together with the filters.
         let closed = context.levels.len().saturating_sub(context.keep);
         for (pair, level) in pairs.iter().zip(&context.levels).skip(closed) {
             for &bucket in pair {

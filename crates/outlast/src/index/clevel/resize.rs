@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
-/// The load from which a record that finds no slot in its buckets makes the table grow. Below this
-/// load, the record goes to an overflow chain: many records share its hash, or it is unlucky. Two
-/// buckets of eight slots are hardly ever full below this load.
+/// The least load at which the table grows when a record finds no free slot in its buckets. Below
+/// this load, the record goes to an overflow chain, because two buckets of eight slots are then
+/// hardly ever full: either many records share its hash, or it is unlucky.
 const LOAD_SMALL: f64 = 0.5;
 /// The same for tables of at least [`LARGE_SLOTS`] slots. Without this limit, the first unlucky
 /// record would make the table grow, and the larger a table is, the emptier it still is when that
@@ -30,7 +30,7 @@ const LOAD_LARGE: f64 = 0.84;
 const LARGE_SLOTS: u64 = 1 << 13;
 /// The number of parts that one step empties.
 const STEP_PARTS: u64 = 16;
-/// Removals between two checks whether the table is too large.
+/// The number of removals between two checks of whether the table is too large.
 const REMOVALS: u64 = 256;
 
 /// Writes an empty level and flushes it, without a fence.
@@ -186,8 +186,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if context.word != seen {
                 return Ok(());
             }
-            // All records, compared with the slots of the levels that stay, because those will
-            // take what the others hold.
+            // Counts all records, but only the slots of the levels that stay, because those levels
+            // will take the records of the others.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
                 records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
@@ -233,7 +233,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(());
             }
             let bits = (context.newest().bits + 1).min(self.bits_max());
-            // When levels cannot grow any further, there will be more of them.
+            // Once levels cannot become any larger, their number grows instead.
             let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
             (bits, keep)
         };
@@ -307,8 +307,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         self.core.memory.persist(place, &points::READY);
         let mut level = UnlinkedBlock::of(&self.core, offset);
-        // Check the level only now that it is ours. Before, another thread could have taken it, and
-        // its space could be in use for something else.
+        // The level is checked only now that this thread owns it. Before, another thread could have
+        // taken it, and its space could have been reused.
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
@@ -373,7 +373,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if Arc::ptr_eq(context.newest(), newest) {
-            // One thread does this for each newest level, so it waits for no other.
+            // Only one thread does this for each newest level, so `set` does not wait for another.
             let _ = context.next.set(self.seam(), level);
         }
         Ok(())

@@ -23,9 +23,9 @@ const MOVES: u32 = 3;
 
 /// Returns whether a new record goes to its home bucket.
 ///
-/// It goes there if the line that its hash names has room, so that most records are in the line
-/// that a lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced insert).
-/// An insert into the home bucket takes no other bucket's lock.
+/// The record goes there if the line that its hash names has room, so that most records are in the
+/// line that a lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced
+/// insert). An insert into the home bucket takes no other bucket's lock.
 #[inline(always)]
 fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)

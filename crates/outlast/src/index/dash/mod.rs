@@ -44,7 +44,7 @@
 //! 4. Every change of a key, and every move of its record, happens under the lock of its home
 //!    bucket. Readers validate that bucket's version only.
 //! 5. What readers can see is durable. An insert into a bucket becomes visible after its fence.
-//!    Everything else happens while the home bucket is marked as changing.
+//!    Every other change is made, and made durable, while the home bucket is marked as changing.
 //!
 //! # Commit points
 //!
@@ -94,8 +94,8 @@
 //! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates while it
 //! holds a lock.
 //!
-//! *Displacement.* It only try-locks, also when several records move in a row, so no lock cycle can
-//! form. Two rules keep it safe:
+//! *Displacement.* A displacement only try-locks, even when several records move in a row, so no
+//! lock cycle can form. Two rules keep it safe:
 //!
 //! - The home of each record that moves is locked and marked as changing before the copy is made.
 //!   So a lookup of that record waits and retries.

@@ -151,7 +151,7 @@
 //!   allocates chunks, and annexes where a chunk is used up.
 //! - In EA-PHT-HPR, threads initialize the new lock array if they find a flag set (Algorithms 8 to
 //!   10). With one thread, no thread does, and a late helper zeroes locks that are held. Here the
-//!   thread that moves a bucket initialises the locks of its copies.
+//!   thread that moves a bucket initializes the locks of its copies.
 //! - It divides a table into one section for each helper. With fewer buckets than helpers, sections
 //!   have 0 buckets, and nothing is moved (Algorithm 11). Here threads claim buckets by number.
 //! - It counts overflow buckets to know when to grow. So keys of one hash make its tables grow
@@ -201,7 +201,7 @@ pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     const SCHEME: Scheme;
     /// Whether changes of a moved bucket go to the new table while the others are being moved.
     const GOES_ON: bool;
-    /// How many threads move buckets at a time, unless the map's options say so.
+    /// How many threads move buckets at a time, unless the map's options say otherwise.
     const HELPERS: u32;
     /// The type of its lock words.
     type Lock: LockPlace;
@@ -351,7 +351,7 @@ pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     root: Offset<Word>,
     /// The empty word, by the first bit of the hash.
     empty: [u64; 2],
-    /// The first table since opening. Each owns the next one.
+    /// The table that was current when the map was opened. Each table owns the next one.
     first: Box<Table>,
     /// The table that operations begin with.
     current: Shared<AtomicPtr<Table>>,
@@ -380,7 +380,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
         };
         let first = Box::new(open(place, 0)?.expect("not optional"));
-        // A resize that had ended stores the same table in both words.
+        // A crash at the end of a resize can leave the same table in both words.
         let next = open(place + 8, 1)?.filter(|next| next.offset != first.offset);
         if next.as_ref().is_some_and(|next| !V::GOES_ON || next.depth != first.depth + 1) {
             let damage = Damage::new(place + 8, "a table of twice the size", "another size");

@@ -396,8 +396,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         // DRAM says whether there are overflow nodes. The header's line is read only if there are.
         let any = self.state(segment).has_nodes.load(self.seam(), Ordering::Relaxed) != 0;
         let mut link = any.then_some(&self.header(segment).chain);
-        // At most as many as there is space for: in a damaged file, something else may have
-        // overwritten the chain.
+        // Yields no more nodes than fit into the memory, because in a damaged file something else
+        // may have overwritten the chain.
         let mut left = memory.len() / layout::node_bytes(self.group);
         let mut next = move || {
             let Some(word) = link.take() else { return Ok(None) };

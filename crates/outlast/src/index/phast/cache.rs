@@ -19,16 +19,16 @@ const SMALLEST: usize = 16;
 
 /// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
 ///
-/// It is replaced as a whole: the new content is written into a second buffer, and then the two are
-/// swapped. A reader that is still in the old buffer when the next replacement begins may read a
-/// mixture of two contents. It may then reach a wrong node, but that node says where the key
-/// belongs.
+/// The content is replaced as a whole: the new content is written into a second buffer, and then
+/// the two are swapped. A reader that is still in the old buffer when the next replacement begins
+/// may read a mixture of two contents. It may then reach a wrong node, but that node says where the
+/// key belongs.
 pub(super) struct Cache {
     /// The buffer in use; null if there is none yet.
     current: Shared<AtomicPtr<BufferHead>>,
     /// How often the content was replaced. Only the replacing thread uses it.
     turn: SharedWord,
-    /// Two of each size, made when they are needed. Smaller ones stay.
+    /// Two of each size, made when they are needed and kept when larger ones take their place.
     buffers: [[Shared<OnceLock<Box<Buffer>>>; SIZES]; 2],
 }
 

@@ -246,8 +246,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if self.is_current(at) { Err(damage.into()) } else { Ok(None) }
     }
 
-    /// Returns the state of a leaf after a read. If no thread is active in the leaf now, the
-    /// threads that did what was read have made it durable.
+    /// Returns the state of a leaf after a read. If no thread is active in the leaf now, everything
+    /// that was read is durable, because a thread makes its stores durable before it leaves the
+    /// leaf.
     #[inline(always)]
     pub(super) fn state_after(&self, at: &Located<'_>) -> State {
         // Acquire: everything that was read was read before the state.

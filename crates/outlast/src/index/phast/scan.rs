@@ -106,8 +106,8 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
             // A thread that moves a block meanwhile, in a split, a merge or otherwise, marks the
-            // block, so the trace may miss it. But the bytes that were read must have been the
-            // leaf.
+            // block, so the trace may miss it. But what was read must have been the leaf, and not a
+            // block that was reused.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
             }
@@ -359,7 +359,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let ahead = || self.expect_next(at, reverse);
         if guarded {
             // Under a guard, the blocks that are linked now keep their content, so reading the
-            // links is enough. Which of the pairs the result will depend on is not known yet.
+            // links is enough. It is not known yet which of the pairs the result will depend on, so
+            // all of them are made durable if necessary.
             let pairs: Vec<_> = pairs.collect();
             let state = self.state_after(at);
             if !self.is_still(at) {
