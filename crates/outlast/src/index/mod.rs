@@ -95,7 +95,7 @@ impl<R: Record> Previous<R> {
         Previous { wanted: true, check: Some(check) }
     }
 
-    /// The caller wants the previous value, whatever it is, if `wanted`.
+    /// Returns [`WANTED`](Self::WANTED) if `wanted` is set, otherwise [`UNWANTED`](Self::UNWANTED).
     pub fn when(wanted: bool) -> Self {
         if wanted { Self::WANTED } else { Self::UNWANTED }
     }
@@ -280,7 +280,7 @@ pub trait Index<R: Record>: Send + Sync {
     /// `found` has one element for each key, and the caller passes it filled with `None`.
     ///
     /// # Errors
-    /// As `get`. Then the contents of `found` are unspecified.
+    /// Those of `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
     /// Prefetches what changes of these keys will need. There are at most [`BATCH`] keys. This is a
@@ -322,8 +322,8 @@ pub trait Index<R: Record>: Send + Sync {
         Ok(false)
     }
 
-    /// Allows huge pages for the index's DRAM. Called once the first operations after opening are
-    /// done.
+    /// Allows huge pages for the index's DRAM. The caller waits until the first operations after
+    /// opening are done.
     fn use_huge_pages(&self) {}
 
     /// Returns an estimate of the number of records. It is exact for small tables at rest.
@@ -332,8 +332,8 @@ pub trait Index<R: Record>: Send + Sync {
     /// Returns statistics.
     fn stats(&self) -> Result<IndexStats>;
 
-    /// Returns how often the index has grown. Takes two loads, so it can be called around every
-    /// operation.
+    /// Returns how often the index has grown. This takes only two loads, so a caller can compare it
+    /// before and after every operation.
     fn growth(&self) -> Growth;
 
     /// Checks every structure and record. No other operation may run.

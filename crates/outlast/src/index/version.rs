@@ -6,7 +6,8 @@
 use super::sync::fence;
 use std::sync::atomic::Ordering;
 
-/// The low bits of the word do not belong to the protocol. They change only with the version.
+/// The number of low bits that do not belong to the protocol. They change only together with the
+/// version.
 pub(super) const OTHER_BITS: u32 = 16;
 /// Excludes other writers.
 pub(super) const LOCKED: u64 = 1 << OTHER_BITS;

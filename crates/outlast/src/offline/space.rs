@@ -6,7 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 
-/// Bytes of descriptors that are read at once.
+/// Bytes of descriptors that are read ahead together.
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
 
 /// A run of pages that holds blocks.

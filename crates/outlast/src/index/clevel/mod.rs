@@ -98,6 +98,9 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
+//! for all lines of such a block.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a record block that the trace frees, even if a void slot names it; or the record |
@@ -117,13 +120,13 @@
 //! - A record and the slot or state that leads to it are different lines. If the latter became
 //!   durable first, it would lead to whatever the block held before.
 //! - An update or removal commits in the record, so it need not find the copies of the slot first.
-//!   The record can be reused only once no slot leads to it, durably. That is what the second line
-//!   and the last fence are for. They could be postponed, but then DRAM would have to keep
-//!   something for each such record.
+//!   The record can be reused only once no slot leads to it, durably. That is what the slot's line
+//!   and the last fence are for. They could be postponed, but then DRAM would have to remember each
+//!   such record.
 //!
 //! What is *not* flushed, and why:
 //!
-//! - R,A and live: after a crash, R,P implies both, and without R,P both are void.
+//! - R,A, and the state live: after a crash, R,P implies both, and without R,P both are void.
 //! - R,C: void after a crash.
 //! - The removal of a mark.
 //! - The progress of rehashing.

@@ -127,7 +127,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.memory.at(Offset::<RecordHead>::new(offset))
     }
 
-    /// Returns key and value of a record in this state.
+    /// Returns the key and the value of a record whose state is `word`.
     #[inline(always)]
     pub(super) fn body(&self, offset: u64, word: u64) -> Result<Body<'_>, Damage> {
         let (key_len, value_len) = state::lengths(word);
@@ -140,7 +140,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Body { words, key_len, value_len })
     }
 
-    /// Returns key and value of a record in this state, its key, and the key's hash.
+    /// Returns the body of a record whose state is `word`, its key, and the key's hash.
     pub(super) fn keyed(
         &self,
         offset: u64,
@@ -160,7 +160,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Follows the records that replaced one another from `first` on. Returns the last one, and its
-    /// state. Everything on the way to it is durable.
+    /// state. The forwards that lead to it are durable when this returns.
     #[inline(always)]
     pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
         let mut offset = first;

@@ -100,7 +100,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// Checks the checksum of a record in this state.
+    /// Checks the checksum of a record whose state is `word`.
     pub(super) fn check_seal(
         &self,
         offset: u64,

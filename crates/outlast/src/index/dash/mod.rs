@@ -48,12 +48,16 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
 //! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a record block that no slot links to, which the trace frees |
-//! | displacement | the old record's copy in its other bucket; fence; its slot: empty, the new record's second word, first word (commit) | 2, 2 (bytes: + record, 1) | the old record twice, of which first touch removes one; or the old record once, and an empty slot |
-//! | displacement of *k* records in a row | from the far end: the first copy; fence; for each of the other records, its copy in the slot that the one before has left: empty, second word, first word; fence; the same for the new record | *k* + 1, *k* + 1 (bytes: + record, 1) | as above for one of the *k* records; others may have moved |
+//! | displacement | a copy of the displaced record in its other bucket; fence; its old slot: empty, then the new record's second word, then its first word (commit) | 2, 2 (bytes: + record, 1) | the displaced record twice, of which first touch removes one; or once, and an empty slot |
+//! | displacement of *k* records in a row | from the far end: the first copy; fence; for each further record, its copy in the slot that the previous one has left: empty, second word, first word; fence; the same for the new record | *k* + 1, *k* + 1 (bytes: + record, 1) | as above for one of the *k* records; others may have moved |
 //! | insert into the stash or a node | as insert, while the record's home is marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
@@ -67,14 +71,14 @@
 //! - An operation must fence once before it returns.
 //! - A record block and the slot that links to it are different lines. If the link became durable
 //!   first, the slot would show whatever the block held before. Hence the second fence.
-//! - A move changes two lines, and the copy must be durable first.
+//! - A move changes two lines, and the copy must be durable before the original is removed.
 //! - A lookup stores nothing.
 //!
-//! *Displacement in a row.* The slot that one record leaves takes the copy of the next. Each copy
-//! is durable before its original is overwritten, and only one line at a time is not durable. So
-//! after a crash, the record whose move was cut short is in its old slot, in its copy, or in both.
-//! Each other record is in exactly one of its two buckets. First touch has at most one record to
-//! remove, as after a single move.
+//! *Displacement of several records.* The slot that one record leaves takes the copy of the next.
+//! Each copy is durable before its original is overwritten, and only one line at a time is not
+//! durable. So after a crash, the record whose move was cut short is in its old slot, in its copy,
+//! or in both. Each other record is in exactly one of its two buckets. First touch has at most one
+//! record to remove, as after a single move.
 //!
 //! # Concurrency
 //!

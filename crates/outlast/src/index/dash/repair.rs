@@ -194,8 +194,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Returns whether a bucket holds a record with this first word among `mask`. If a crash left a
-    /// record twice, both copies have the same words.
+    /// Returns whether one of the slots in `mask` holds a record with this first word. If a crash
+    /// left a record twice, both copies have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, fingerprint: u8) -> bool {
         if self.seeded(&bugs::SECOND_COPY_KEPT) {
             return false;

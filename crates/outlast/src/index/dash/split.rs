@@ -294,8 +294,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(found)
     }
 
-    /// Finds places in a new segment for records from the overflow, and writes the nodes that it
-    /// needs. Returns the number of those.
+    /// Finds places in a new segment for records from the overflow, and writes the overflow nodes
+    /// that this takes. Returns the number of nodes.
     fn place_overflow(
         &self,
         draft: &mut NewSegment,
@@ -587,7 +587,7 @@ fn write_node<S: Seam>(
 }
 
 impl NewBucket {
-    /// Does the same as `note_overflow`, in a draft.
+    /// Like `Locked::note_overflow`, but in a draft.
     fn note(&mut self, fingerprint: u8, stash: Option<u32>) {
         (self.overflow, self.bits) = self.overflow.noting(self.bits, fingerprint, stash);
     }

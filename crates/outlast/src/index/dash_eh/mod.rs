@@ -27,6 +27,10 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | map | the directory and the segments, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |

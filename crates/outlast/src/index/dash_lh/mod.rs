@@ -48,6 +48,9 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
+//! for all lines of such a block.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | map | the directory and the first array, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |

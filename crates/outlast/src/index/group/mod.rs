@@ -46,8 +46,9 @@
 //!
 //! # Commit points
 //!
-//! One store of 8 bytes commits each change. *Lines* are the cache lines that are flushed;
-//! *record*, *segment* and *node* stand for all lines of such a block.
+//! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
+//! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
+//! the last store that it flushes; that fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|

@@ -161,7 +161,8 @@ unsafe impl Media for Slot {}
 const _: () = assert!(size_of::<Slot>() == 16);
 
 impl Slot {
-    /// Reads the words. Whether they belong together depends on what guards the slot.
+    /// Reads the words. They may not belong together, unless the caller holds a lock or checks a
+    /// version afterwards.
     #[inline(always)]
     pub(crate) fn read<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
         // Acquire: pairs with the Release store of the first word, so that the record that it links
@@ -170,7 +171,7 @@ impl Slot {
         SlotWords { first, second: memory.load(&self.second) }
     }
 
-    /// Reads the words of a slot that no lock guards, so that they belong together.
+    /// Reads the words of a slot that no lock guards, and makes sure that they belong together.
     pub(crate) fn read_whole<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
         // A writer empties the first word before it stores another second one. So if the first word
         // is the same before and after, the second belongs to it.
@@ -200,7 +201,7 @@ impl Slot {
         if !memory.seam().seeded(&bugs::SLOT_NOT_EMPTIED) {
             memory.store(&self.first, empty, at);
         }
-        // Release: the order of the stores is the order in which they become durable.
+        // Release: keeps the stores in this order, in which they then become durable.
         if memory.seam().seeded(&bugs::COMMIT_BEFORE_VALUE) {
             memory.store_release(&self.first, words.first, at);
         }

@@ -264,8 +264,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Does what [`probe`](Self::probe) does, for an insert. Concurrent updates and removals do not
     /// wait for the insert, and free the blocks that the leaf's links lead to. So a block can hold
-    /// another record by the time its key is compared, and the key would seem to be absent. Also
-    /// returns the bitmap word that was used.
+    /// another record by the time its key is compared, and the key would seem to be absent. If that
+    /// may have happened, this probes again. Also returns the bitmap word that was used.
     #[inline(always)]
     fn probe_beside(
         &self,

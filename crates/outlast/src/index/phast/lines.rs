@@ -172,7 +172,7 @@ impl<H: Head> Piece<H> {
             left -= half;
         }
         let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
-        // After the last line, there are heads of lines that do not exist.
+        // The last line of heads can also have heads of lines that do not exist.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
         // A caller that gets a place reads its number next.
         seam.prefetch(&self.lines[numbers + group / 2]);
@@ -220,7 +220,8 @@ impl<H: Head> Piece<H> {
 }
 
 impl<H: Head> Piece<H> {
-    /// Inserts an element before the one at `place`, of `len` elements. `place` is not 0.
+    /// Inserts an element before the one at `place`, which is not 0. There are `len` elements so
+    /// far.
     pub(super) fn insert(
         &self,
         seam: &impl Seam,
@@ -268,7 +269,7 @@ impl Line {
     /// Returns how many words are not above a limit.
     #[inline(always)]
     pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
-        // Without branches, because they could not be predicted.
+        // This has no branches, because the processor could not predict them.
         let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
         LINE_WORDS - above
     }

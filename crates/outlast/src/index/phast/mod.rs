@@ -64,6 +64,10 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |

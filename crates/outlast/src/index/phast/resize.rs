@@ -319,8 +319,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         split.map(|_| ())
     }
 
-    /// Splits a leaf at `low`, into a new one at `block`. Returns whether it did; the leaf may have
-    /// changed since it was read.
+    /// Splits a leaf at `low`, into a new one at `block`. Returns `false` if that is no longer
+    /// possible, because the leaf has changed since it was read.
     fn split_at(&self, old: u32, block: u64, low: SlotWords, new: Entry) -> Result<bool> {
         let Some(mut closed) = self.close(old)? else { return Ok(false) };
         let (core, memory, offset) = (&self.core, &self.core.memory, closed.offset);
@@ -833,7 +833,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Joins a node of a partition with the previous one in the partition. Returns whether it did.
+    /// Joins a node of a partition with the previous one in the partition. Returns whether they
+    /// were joined.
     fn try_join(&self, structure: &mut Structure, index: usize, right: usize) -> Result<bool> {
         let nodes = &structure.partitions[index].nodes;
         let left = right.checked_sub(1).and_then(|left| nodes.get(left));
