@@ -100,8 +100,8 @@ impl DramDirectory {
     #[inline(always)]
     fn current(&self, seam: &impl Seam) -> &Entries {
         // Acquire: pairs with the Release in `set_current`.
-        // SAFETY: `new` and `double` set this pointer, always to one of `all`. These neither move nor
-        // are dropped before the directory.
+        // SAFETY: `new` and `double` set this pointer, always to one of `all`. These neither move
+        // nor are dropped before the directory.
         unsafe { &*self.current.load(seam, Ordering::Acquire) }
     }
 
