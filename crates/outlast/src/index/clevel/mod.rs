@@ -206,9 +206,9 @@
 //!   finishes it. (There are 16 numbers for makers of copies. If sixteen threads stop forever
 //!   inside rehashing, rehashing stops, but operations do not.)
 //!
-//! If a thread stops forever inside an operation, blocks that are retired after that are not reused
-//! (reclamation stalls). Everything else goes on, unless the thread holds one of the locks listed
-//! next.
+//! If a thread stops forever inside an operation, blocks that are retired after the operation began
+//! are not reused (reclamation stalls). Everything else goes on, unless the thread holds one of the
+//! locks listed next.
 //!
 //! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
 //! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
