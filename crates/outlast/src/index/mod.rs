@@ -1,8 +1,9 @@
 //! The indexes, and the one interface that they share.
 //!
-//! Each scheme has a folder of the same shape: `mod.rs` (what it is, its invariants, its crash
-//! argument), `layout.rs` (on-media structs), `ops.rs`, `resize.rs`, `recover.rs`, `scan.rs`,
-//! `verify.rs`. Most of Dash-EH is in [`dash`], which has everything that concerns one segment.
+//! Each scheme has a folder of about the same shape: `mod.rs` (what it is, its invariants, its
+//! crash argument), `layout.rs` (on-media structs), `ops.rs`, `resize.rs`, `recover.rs`, `scan.rs`,
+//! `verify.rs`. Most of Dash-EH and Dash-LH is in [`dash`], which has everything that concerns one
+//! segment.
 //!
 //! An index stores records of one of two forms ([`RecordForm`]). The form is a type parameter
 //! ([`Inline`], [`Bytes`]). [`Index`] is object-safe, so that tools work on maps whose types they
@@ -94,7 +95,7 @@ impl<R: Record> Previous<R> {
         Previous { wanted: true, check: Some(check) }
     }
 
-    /// The caller wants the previous value, whatever it is, if `wanted`.
+    /// Returns [`WANTED`](Self::WANTED) if `wanted` is set, otherwise [`UNWANTED`](Self::UNWANTED).
     pub fn when(wanted: bool) -> Self {
         if wanted { Self::WANTED } else { Self::UNWANTED }
     }
@@ -142,7 +143,7 @@ pub struct Cursor {
     pub(crate) care: Care,
     /// The damage that the iteration has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
-    /// The first hash of the range that ends just before `low`, if nothing could be read of that
+    /// If nothing could be read of the range that ends just before `low`: the first hash of that
     /// range.
     pub(crate) gap: Option<u64>,
 }
@@ -150,14 +151,14 @@ pub struct Cursor {
 /// What a walk over records does about damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Care {
-    /// It fails at damage that keeps it from reading on, and checks no checksums.
+    /// The walk fails at damage that keeps it from reading on, and checks no checksums.
     #[default]
     Trust,
-    /// As `Trust`, but it reads no values. It reports the default value with each key.
+    /// Like `Trust`, but the walk reads no values, and reports the default value with each key.
     Keys,
-    /// It also fails at a record whose checksum does not match.
+    /// Like `Trust`, but the walk also fails at a record whose checksum does not match.
     Check,
-    /// It checks checksums too, steps over all damage, and lists it.
+    /// The walk checks checksums too, but it steps over all damage and lists it.
     Salvage,
 }
 
@@ -203,7 +204,8 @@ pub enum BlockKind {
     Record,
 }
 
-/// A callback that receives each block that an index owns: its kind, its offset, its bytes.
+/// A callback that receives each block that an index owns: its kind, its offset and its size in
+/// bytes.
 pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 
 /// The result of [`Index::verify`].
@@ -233,8 +235,8 @@ pub struct IndexStats {
     pub slots: u64,
     /// Bytes of DRAM that the index occupies once all of it has been touched since opening: its
     /// directory and its bucket metadata.
-    /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is what the bucket metadata
-    /// occupy now, page by page.
+    /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is the DRAM that the metadata
+    /// occupy now, in the pages touched so far.
     pub dram_bytes: u64,
     /// Directory doublings since opening.
     pub doublings: u64,
@@ -275,10 +277,10 @@ pub trait Index<R: Record>: Send + Sync {
     fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef<'_>>>;
 
     /// Looks up many keys, each as `get` does. The lookups of [`BATCH`] keys at a time overlap.
-    /// `found` has one element for each key, and holds `None`s when this is called.
+    /// `found` has one element for each key, and the caller passes it filled with `None`.
     ///
     /// # Errors
-    /// As `get`. Then the contents of `found` are unspecified.
+    /// Those of `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
 
     /// Prefetches what changes of these keys will need. There are at most [`BATCH`] keys. This is a
@@ -320,8 +322,8 @@ pub trait Index<R: Record>: Send + Sync {
         Ok(false)
     }
 
-    /// Allows huge pages for the index's DRAM. Called once the first operations after opening are
-    /// done.
+    /// Allows huge pages for the index's DRAM. The caller waits until the first operations after
+    /// opening are done.
     fn use_huge_pages(&self) {}
 
     /// Returns an estimate of the number of records. It is exact for small tables at rest.
@@ -330,8 +332,8 @@ pub trait Index<R: Record>: Send + Sync {
     /// Returns statistics.
     fn stats(&self) -> Result<IndexStats>;
 
-    /// Returns how often the index has grown. Takes two loads, so it can be called around every
-    /// operation.
+    /// Returns how often the index has grown. This takes only two loads, so a caller can compare it
+    /// before and after every operation.
     fn growth(&self) -> Growth;
 
     /// Checks every structure and record. No other operation may run.

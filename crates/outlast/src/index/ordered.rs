@@ -103,7 +103,7 @@ pub trait OrderedRecord: Record {
         first: u64,
     ) -> Result<Ordering, Damage>;
     /// Compares the first `skip` bytes of a key with the first `skip` bytes of the separator that
-    /// `first` stands for. A shorter key or separator is compared whole.
+    /// `first` stands for. A shorter key or separator is compared in full.
     fn compare_start<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
@@ -329,7 +329,8 @@ impl OrderedRecord for Bytes {
     }
 }
 
-/// Returns whether a separator's block is whole: a key, and no value.
+/// Returns whether a separator is intact. An inline one always is. The empty byte string must be
+/// two words of 0; any other has a block, which is checked.
 pub(super) fn separator_is_whole<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     words: SlotWords,
@@ -380,7 +381,8 @@ impl<R: Record> KeyRange<R> {
 pub trait OrderedIndex<R: Record> {
     /// Appends the next records of a range to `out`, at most `limit`, and removes them from the
     /// range. They come in order from its low end, or, in `reverse`, from its high end. A call may
-    /// append nothing although there is more to report; the range is done only when it says so.
+    /// append nothing although there is more to report; the range is done only when
+    /// [`is_done`](KeyRange::is_done) says so.
     ///
     /// The keys that one call appends were all present at one moment, each with a value that it had
     /// during the call. Over several calls, a record that is present the whole time is reported

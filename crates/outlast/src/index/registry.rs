@@ -140,7 +140,7 @@ macro_rules! schemes {
             /// Opens the index of a map whose root is in this slot.
             ///
             /// # Errors
-            /// As opening the map.
+            /// Those of opening the map.
             pub(crate) fn open<S: Seam, R: OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,
@@ -159,7 +159,7 @@ macro_rules! schemes {
             /// durable before the root names them. Returns the scheme's words of the root.
             ///
             /// # Errors
-            /// As creating the map.
+            /// Those of creating the map.
             pub(crate) fn create<S: Seam, R: OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,

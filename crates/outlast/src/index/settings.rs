@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Settings by name. A scheme takes the ones that it has; any that are left belong to another
-/// scheme.
+/// Settings by name. A scheme takes the settings that it knows. Any that are left over belong to
+/// another scheme.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<&'static str, u32>,

@@ -6,7 +6,8 @@
 use super::sync::fence;
 use std::sync::atomic::Ordering;
 
-/// The low bits of the word do not belong to the protocol. They change only with the version.
+/// The number of low bits that do not belong to the protocol. They change only together with the
+/// version.
 pub(super) const OTHER_BITS: u32 = 16;
 /// Excludes other writers.
 pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
@@ -14,7 +15,7 @@ pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
 pub(super) const CHANGING: u64 = LOCKED << 1;
 const VERSION: u64 = CHANGING << 1;
 
-/// Returns whether a lock word is free, and has no other bits than those of its version.
+/// Returns whether a lock word is free and holds nothing but its version.
 pub(super) fn is_at_rest(word: u64) -> bool {
     word & (VERSION - 1) == 0
 }
@@ -29,7 +30,7 @@ pub(super) trait LockWord {
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool;
 }
 
-/// Locks the word if it is free. Returns what it holds then.
+/// Locks the word if it is free. Returns the value of the locked word.
 #[inline(always)]
 pub(super) fn try_lock(word: &impl LockWord) -> Option<u64> {
     let found = word.load(Ordering::Relaxed);
@@ -39,8 +40,8 @@ pub(super) fn try_lock(word: &impl LockWord) -> Option<u64> {
     locked.then_some(found | LOCKED)
 }
 
-/// Makes readers wait and then retry. `held` is what the locked word holds. Returns what it holds
-/// now.
+/// Makes readers wait and then retry. `held` is the value of the locked word. Returns its new
+/// value.
 #[inline(always)]
 pub(super) fn set_changing(word: &impl LockWord, held: u64) -> u64 {
     let held = held | CHANGING;

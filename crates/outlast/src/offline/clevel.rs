@@ -22,8 +22,8 @@ const RECORD_AHEAD: u64 = 256;
 const CONTEXT_BYTES: u64 = 256;
 const MAX_LEVELS: usize = 30;
 
-/// Bytes of a level of 2^`bits` buckets in groups of 2^`group_bits`: its header, its buckets, and
-/// one word per group for its overflow chain.
+/// Returns the size, in bytes, of a level of 2^`bits` buckets in groups of 2^`group_bits`: its
+/// header, its buckets, and one word per group for its overflow chain.
 fn level_bytes(bits: u32, group_bits: u32) -> u64 {
     let chains = (8u64 << (bits - bits.min(group_bits))).next_multiple_of(64);
     (LEVEL_HEADER + (64 << bits) + chains).max(256)
@@ -211,7 +211,7 @@ impl Walk<'_, '_> {
             loop {
                 let link = self.image.word(place)?;
                 let node = link & LOW48;
-                // The mark is of a link to a node.
+                // Only a link to a node can have the mark.
                 if link << 1 >> 49 != 0 || (link >> 63 != 0 && node <= 1) {
                     let found = format!("{link:#x}");
                     return Err(Damage::new(place, "a link of a chain", found).into());
@@ -324,7 +324,7 @@ impl Walk<'_, '_> {
                 }
                 // A removed record keeps only its lengths, and a mark that is ignored here.
                 5 if head[0] >> 46 & 0x3fff == 0 => return Ok(None),
-                // Live or undecided: the slot decides.
+                // Live, or undecided, which means live because a slot leads here.
                 1 | 2 if head[0] == kind << 60 | lengths => {}
                 _ => return Err(damage("a record's state".into(), format!("{:#x}", head[0]))),
             }

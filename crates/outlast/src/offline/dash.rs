@@ -132,8 +132,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Walks a slot. In a bucket, `home` is the bucket's number, and the slot's record must be at
-    /// home there or in the bucket before.
+    /// Walks a slot. In a bucket that can be a home, `home` is its number, and the slot's record
+    /// must be at home there or in the bucket before.
     #[expect(clippy::too_many_arguments, reason = "a slot is told by all of these")]
     fn walk_slot(
         &mut self,
@@ -170,7 +170,8 @@ impl Walk<'_, '_> {
         let copy = Copy { place, part, first };
         let slot = Slot { place, words: [first, second] };
         if let Some(((copy, _), (_, more))) = keys.add(self, map.form, slot, (copy, Vec::new())) {
-            // The block of the key's first copy is claimed. All copies are judged together.
+            // Only the block of a key's first copy is claimed. `walk_segment` judges all copies
+            // together.
             more.push(copy);
             return Ok(());
         }
@@ -238,7 +239,7 @@ impl Shape {
         })
     }
 
-    /// Returns the first word of the segment at an offset that begins with this hash.
+    /// Returns the identity word of a segment at this offset whose first hash is `low`.
     pub(super) fn identity(&self, offset: u64, low: u64) -> u64 {
         identity(SEGMENT, self.packed, offset, low)
     }

@@ -21,9 +21,10 @@ struct Table {
     shape: Shape,
     /// log2 of the segments of the first array.
     initial: u32,
-    /// The segments that fit the largest possible block.
+    /// The number of segments that fit into the largest possible block.
     most: u64,
-    /// The segments of this depth are being split, those with smaller prefixes than `next` first.
+    /// The depth of the segments that this round splits. The turn of those with prefixes below
+    /// `next` has passed.
     round: u32,
     next: u64,
     /// Whether a segment whose turn has passed may not be split.
@@ -42,8 +43,8 @@ impl Table {
         if array < 8 || bits < 48 && 1 << bits <= self.most / 2 { 1 << bits } else { self.most }
     }
 
-    /// Returns the array and the index there of the segment that was made at this depth for hashes that
-    /// begin with this one.
+    /// Returns the array of the segment that was made at depth `made` and whose first hash is
+    /// `low`, and the segment's index there.
     fn place(&self, low: u64, made: u32) -> (usize, u64) {
         let prefix = low >> (64 - made);
         let mut left =

@@ -155,8 +155,9 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` are the chains
-    /// whose records were moved from this table; a table that is being filled has none.
+    /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` has the
+    /// chains whose records were moved to the next table. It is `None` for a table that is being
+    /// filled.
     ///
     /// In a table that was being filled when the pool crashed, such a bucket can be a copy that no
     /// chain links to yet, so it is no damage there.

@@ -32,8 +32,8 @@ impl<'f> Image<'f> {
         Image { source, len, ahead: RefCell::default() }
     }
 
-    /// Reads up to `bytes` bytes at an offset in one go, because later calls ask for them in
-    /// pieces. Errors are left to those calls.
+    /// Reads up to `bytes` bytes at an offset in one go, because later calls will ask for them in
+    /// pieces. If the read fails, those calls report the error.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
@@ -101,7 +101,7 @@ impl<'f> Image<'f> {
         Ok(words.map(u64::from_le_bytes))
     }
 
-    /// Whether the file is the base of a journaled pool that was not closed.
+    /// Returns whether the file is the base of a journaled pool that was not closed.
     pub(super) fn needs_journal(&self) -> bool {
         let copy = |offset| {
             let words = self.words(offset, 12).ok()?;

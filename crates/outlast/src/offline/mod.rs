@@ -3,7 +3,7 @@
 //! [`walk`] reads a file that no pool has open, whether it was closed cleanly or left by a crash,
 //! and accounts for every byte of it. It is written from docs/format.md and shares no code with the
 //! allocator, the gate, the mapping or the indexes, so it finds errors on which those agree. It
-//! stores nothing, and no content makes it panic, loop for ever or read outside the file. Each
+//! stores nothing, and no content makes it panic, loop forever or read outside the file. Each
 //! scheme's structures are walked in a file of their own.
 //!
 //! In a pool that was closed cleanly,
@@ -74,8 +74,8 @@ pub struct Report {
     pub free_state: bool,
     /// log2 of the page size.
     pub page_bits: u32,
-    /// A copy of the header that is not whole. A crash can leave one, and the next change rewrites
-    /// it.
+    /// The damage of a header copy, if one is damaged. A crash can leave such a copy, and the next
+    /// change rewrites it.
     pub header_copy: Option<Damage>,
     /// All damage found.
     pub problems: Vec<Damage>,
@@ -122,7 +122,7 @@ pub struct MapReport {
     pub duplicates: u64,
     /// Number of records whose checksum or hash does not match.
     pub torn: u64,
-    /// Whether the whole map could be read.
+    /// Whether all of the map could be read.
     pub whole: bool,
 }
 
@@ -185,14 +185,15 @@ pub enum What {
 /// Walks the pool in the file at `path`.
 ///
 /// # Errors
-/// As [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe the rest;
-/// [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if the file has to be
-/// completed from a journal first. Damage that leaves the rest readable is in the report.
+/// The errors of [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe
+/// the rest; [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if the file
+/// has to be completed from a journal first. Damage that leaves the rest readable is in the report.
 pub fn walk(path: &Path) -> Result<Report> {
     walk_watched(path, &mut |_| {})
 }
 
-/// As [`walk`]. Calls `watch` with the bytes of each block in use, as it is reached: to show progress.
+/// Like [`walk`], but also calls `watch` with the size, in bytes, of each block in use when the
+/// walk reaches it, so that the caller can show progress.
 ///
 /// # Errors
 /// As [`walk`].
@@ -233,7 +234,7 @@ pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
     walk_image(Image::new(Source::Bytes(bytes), bytes.len() as u64), None, &mut |_| {})
 }
 
-/// As [`walk_bytes`], and also returns the location of each part of the format.
+/// Like [`walk_bytes`], but also returns the location of each part of the format.
 #[doc(hidden)]
 pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     let mut regions = Vec::new();
@@ -298,11 +299,11 @@ struct Walk<'f, 'r> {
     report: Report,
     /// Slots of the map whose records have not been read yet.
     unread: Vec<record::Slot>,
-    /// Called with the bytes of each block in use, when the walk reaches it.
+    /// Called with the size, in bytes, of each block in use when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
 }
 
-/// Returns whether these bytes consist of whole changes of a batch.
+/// Returns whether these bytes are a sequence of complete changes, as in the log of a batch.
 fn are_changes(mut bytes: &[u8]) -> bool {
     fn field(bytes: &mut &[u8], less: u32) -> Option<()> {
         let len = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);

@@ -20,12 +20,12 @@ const LEAF_HEADER: u64 = 128;
 const MASTER_HEADER: u64 = 64;
 const MAX_PARTITIONS: u32 = 1024;
 
-/// Bytes of a leaf with `slots` slots.
+/// Returns the size, in bytes, of a leaf with `slots` slots.
 fn leaf_bytes(slots: u32) -> u64 {
     LEAF_HEADER + u64::from(slots) * 16
 }
 
-/// Bytes of a master array with `partitions` partitions.
+/// Returns the size, in bytes, of a master array with `partitions` partitions.
 fn master_bytes(partitions: u32) -> u64 {
     (MASTER_HEADER + u64::from(partitions) * 8).max(256)
 }

@@ -24,8 +24,8 @@ pub(super) struct Slot {
     pub(super) words: [u64; 2],
 }
 
-/// Something about each key of a part of a map. The keys of byte strings are read only if they have the
-/// same hash.
+/// A value for each key of a part of a map. Keys that are byte strings are read only if several of
+/// them have the same hash.
 pub(super) struct ByKey<T>(HashMap<u64, OfHash<T>>);
 
 enum OfHash<T> {
@@ -45,8 +45,8 @@ impl<T> ByKey<T> {
         ByKey(HashMap::new())
     }
 
-    /// Adds something for the key of a slot. Returns it if there is something for this key already, with
-    /// that.
+    /// Adds the value `of` for the key of a slot. If the key has a value already, returns `of` and
+    /// that value instead.
     pub(super) fn add(
         &mut self,
         walk: &Walk<'_, '_>,
@@ -141,7 +141,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reads the first of these records ahead, and those that lie close behind it. Returns the end.
+    /// Reads ahead the first of these records and those that lie close behind it. Returns the end
+    /// of what was read.
     fn read_together(&self, unread: &[Slot]) -> u64 {
         let links = unread.iter().map(|slot| slot.words[0]);
         let start = links.clone().next().map_or(0, |link| link & LOW48);
@@ -222,7 +223,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Returns how many bytes to read at once for the record that a word links to.
+/// Returns how many bytes to read ahead for the record that a word links to.
 fn bytes_ahead(link: u64) -> u64 {
     CLASSES.get((link >> 48) as usize).map_or(LARGE_AHEAD, |&size| u64::from(size))
 }

@@ -6,7 +6,7 @@ use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, LARGE};
 use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 
-/// Bytes of descriptors that are read at once.
+/// Bytes of descriptors that are read ahead together.
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
 
 /// A run of pages that holds blocks.
@@ -63,11 +63,11 @@ impl Walk<'_, '_> {
     pub(super) fn region_pages(&self) -> u64 {
         self.page_bytes() / 8
     }
-    /// The page of the first region's descriptors, which follows the system area.
+    /// Returns the page of the first region's descriptors, which follows the system area.
     pub(super) fn first_descriptors(&self) -> u64 {
         SYSTEM_BYTES.div_ceil(self.page_bytes())
     }
-    /// The bytes of the largest possible block.
+    /// Returns the size, in bytes, of the largest possible block.
     pub(super) fn largest_block(&self) -> u64 {
         (self.region_pages() - self.first_descriptors() - 1) << self.page_bits
     }
@@ -97,7 +97,7 @@ impl Walk<'_, '_> {
     /// Reads the kind, class and count of a page's descriptor. Returns `None` if none was written.
     fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
         let offset = self.descriptor_offset(page);
-        // The descriptors of neighbouring pages are asked for next.
+        // The descriptors of neighboring pages are read next.
         self.image.read_ahead(offset - offset % DESCRIPTORS_AHEAD, DESCRIPTORS_AHEAD);
         let word = self.image.word(offset)?;
         if word == 0 {
@@ -159,7 +159,8 @@ impl Walk<'_, '_> {
                 continue;
             }
             let found = match self.descriptor(page) {
-                // Two claims of pages that a crash cut short can leave this. It is not a run.
+                // Two claims of pages that a crash cut short can leave such a descriptor. It does
+                // not describe a run.
                 Ok(Some((1 | 2, _, pages))) if page + pages > self.frontier => Ok(None),
                 Ok(Some((kind @ (1 | 2), class, pages))) => {
                     self.run_of(page, class, kind, pages).map(Some)
@@ -184,7 +185,7 @@ impl Walk<'_, '_> {
     }
 
     /// Reads the saved free state, which says which blocks are in use. Returns whether it exists
-    /// and is whole.
+    /// and is intact.
     pub(super) fn read_saved(&mut self, offset: u64, bytes: u64) -> Result<bool> {
         if offset == 0 {
             return Ok(false);

@@ -115,8 +115,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Draft { block, bytes, written: false })
     }
 
-    /// Writes a draft as a record of this kind. All of it is durable except the kind; after a
-    /// crash, both kinds mean the same.
+    /// Writes a draft as a record of this kind. When this returns, all of it is durable except the
+    /// kind, which is `LIVE` or `UNDECIDED`; after a crash, both mean the same.
     #[inline(always)]
     fn write(
         &self,
@@ -151,7 +151,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Replace and remove -----------------------------------------------------
 
-    /// Returns the bytes of a record, for its retirement.
+    /// Returns the size, in bytes, of a record's block, for its retirement.
     fn bytes_of(place: &Place<'_>) -> u64 {
         RECORD_HEADER + (place.body.key_len + place.body.value_len) as u64
     }
@@ -214,9 +214,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(true)
     }
 
-    /// Sets every slot that leads to or through a record to its successor, or empties it, so that
-    /// the record can be retired. What this thread changes is durable when this returns. What
-    /// another thread changes is durable before that thread's guard ends.
+    /// Makes every slot that leads to or through a record lead to its successor, or empties the
+    /// slot, so that the record can be retired. What this thread changes is durable when this
+    /// returns. A slot that another thread has changed is durable before that thread's guard ends.
     ///
     /// Also withdraws every unconfirmed copy of this tag among these slots, whatever record it
     /// leads to. It could lead to a predecessor of this record, and no thread may follow it to find
@@ -305,12 +305,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         won.map(|_| None)
     }
 
-    /// Empties a slot of an announcement that has lost, or of an unconfirmed copy, unless another
+    /// Empties the slot of an announcement that has lost, or of an unconfirmed copy, unless another
     /// thread already has. The change is durable, because neither may be on media after a clean
-    /// close: blocks are handed out at once then. Otherwise:
+    /// close: blocks are then handed out before every bucket has been touched. Otherwise the
+    /// following could happen:
     ///
     /// 1. One thread finds the announcement or copy there at its first touch, and stops.
-    /// 2. Another thread touches the bucket, gets the same block, and announces it in the same
+    /// 2. Another thread touches the bucket, is given the same block, and announces it in the same
     ///    slot.
     /// 3. The first thread continues, and takes that announcement for what it has found.
     #[cold]
@@ -332,7 +333,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Takes a free slot for a record, in one of the levels that take records and are newer than
-    /// the first `skip` levels. Returns `None` if there is none.
+    /// the first `skip` levels. Returns `None` if no slot is free.
     #[inline(always)]
     pub(super) fn claim<'g>(
         &'g self,
@@ -402,8 +403,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ) -> Option<(&'g Word, usize)> {
         for (index, place) in bucket.slots.iter().enumerate() {
             if self.look(place) == slot::EMPTY {
-                // The bits come before the slot gets the word, so a thread that does not see the
-                // bits need not see the slot.
+                // The filter's bits are set before the slot gets the word. So a thread that reads
+                // the filter without the bits has read it before the record was there.
                 self.set_note(note, bits);
                 if self.exchange(place, slot::EMPTY, word, at).is_ok() {
                     return Some((place, index));
@@ -471,7 +472,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let HashedKey { key, hash } = key;
         let rival = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
-                // The record that a copy leads to is also in another place.
+                // A slot marked as a copy does not count, because another slot leads to its record
+                // too.
                 if slot::mark(word) == slot::COPY || slot::offset(word) == target {
                     break;
                 }

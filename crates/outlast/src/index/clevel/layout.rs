@@ -32,8 +32,8 @@ pub fn level_groups(bits: u32, group_bits: u32) -> u32 {
     bits.saturating_sub(group_bits)
 }
 
-/// Returns the bytes of a level: header, buckets, and one word for each group. At least 256, so
-/// that it begins with a line.
+/// Returns the size, in bytes, of a level: header, buckets, and one word for each group. It is at
+/// least 256, because blocks of that size and more are aligned to cache lines.
 pub fn level_bytes(bits: u32, group_bits: u32) -> u64 {
     let heads = (8u64 << level_groups(bits, group_bits)).next_multiple_of(LINE);
     (LEVEL_HEADER + (BUCKET_BYTES << bits) + heads).max(256)
@@ -134,7 +134,7 @@ pub mod slot {
 
     /// Holds nothing.
     pub const EMPTY: u64 = 0;
-    /// Holds nothing and takes nothing any more, because its level is being emptied.
+    /// Holds nothing and takes no record any more, because its level is being emptied.
     pub const FROZEN: u64 = 1;
     /// Bits of a tag.
     pub const TAG_BITS: u32 = 14;
@@ -159,7 +159,8 @@ pub mod slot {
     /// Makers of copies are numbered below this.
     pub const MAKERS: u32 = 16;
 
-    /// Returns the copy that a maker makes of a word that is in effect.
+    /// Returns the word of the unconfirmed copy that `maker` makes of `plain`, the word of a slot
+    /// in effect.
     #[inline(always)]
     pub fn copy(plain: u64, maker: u32) -> u64 {
         debug_assert!(mark(plain) == PLAIN && plain & 15 == 0 && maker < MAKERS);
@@ -217,7 +218,8 @@ pub mod slot {
 /// ```
 ///
 /// P: possibly not durable; on FORWARD and DEAD only. UNDECIDED and KILLED have a meaning only if a
-/// slot announces the record. Elsewhere UNDECIDED means LIVE, because a crash can leave it so.
+/// slot announces the record. In any other record, UNDECIDED means LIVE, because a crash can have
+/// undone the store of LIVE.
 pub mod state {
     use super::OFFSET;
 
@@ -286,7 +288,8 @@ pub mod state {
     }
 }
 
-/// Links of overflow chains: a node's offset, 0 for none, and P; the other bits are 0.
+/// Links of overflow chains: the offset of a node, or 0 if there is none, and the mark P. All other
+/// bits are 0.
 pub mod link {
     use super::OFFSET;
 
@@ -345,7 +348,8 @@ pub mod root {
     pub const CONTEXT: usize = 0;
     /// The level kept ready for the next expansion, or 0; see [`pack_level`](super::pack_level).
     pub const READY: usize = 1;
-    /// How far the emptying of the oldest level has come. It only saves rework.
+    /// How far the emptying of the oldest level has come. The word only saves rework after a
+    /// restart, so it is not flushed.
     pub const PROGRESS: usize = 2;
 
     /// P on the context's word: possibly not durable.

@@ -3,7 +3,8 @@
 //! The filter of a bucket, here a *note*, is one word: 62 bits of a Bloom filter of the tags in its
 //! slots, and two marks. The bits of a tag are set before a slot gets it, and never cleared. So a
 //! filter can show a tag that is not there, but never hide one that is, and most lookups that find
-//! nothing read no PM. Each overflow chain has a filter as well; most say that there is no chain.
+//! nothing read no PM. Each group's overflow chain has a filter as well, which usually says that
+//! there is no chain.
 //!
 //! The filters of a level that is kept ready are made with it, in the background, and their memory
 //! is touched then. Otherwise an insert that is first to touch a huge page would wait until the
@@ -133,7 +134,7 @@ impl Level {
     /// every level.
     #[inline(always)]
     pub(super) fn group(&self, hash: u64) -> u64 {
-        // Two shifts, because a single one could be by 64 bits, which is not possible.
+        // Two shifts, because a single one could be by all 64 bits, which overflows.
         hash >> 1 >> self.group_shift
     }
 
@@ -242,7 +243,7 @@ impl Discards {
         self.0.load(seam, Ordering::Relaxed).is_null()
     }
 
-    /// Takes a context that was made from a box, and that new operations cannot find.
+    /// Adds a context that was made from a box, and that new operations can no longer find.
     fn push(&self, seam: &impl Seam, context: *mut Context, epoch: u64) {
         let node = Box::into_raw(Box::new(Discarded { epoch, context, next: null_mut() }));
         self.put(seam, node);
@@ -251,7 +252,7 @@ impl Discards {
     fn put(&self, seam: &impl Seam, node: *mut Discarded) {
         let mut head = self.0.load(seam, Ordering::Relaxed);
         loop {
-            // SAFETY: made from a box, and this thread's alone before the exchange.
+            // SAFETY: made from a box, and no other thread can reach it before the exchange.
             unsafe { (*node).next = head };
             // Release: pairs with the Acquire in `collect`.
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -296,7 +297,8 @@ impl Drop for Discards {
     }
 }
 
-/// An operation in progress. Blocks and contexts that it may have seen are not reused.
+/// An operation in progress. While the guard exists, blocks and contexts that the operation may
+/// have seen are not reused.
 pub(crate) struct Guard<'c, S: Seam> {
     core: &'c Core<S>,
     _visit: Visit<'c>,
@@ -339,10 +341,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         let seam = self.core.memory.seam();
         loop {
-            // The context is read before the root's word. So the context that replaces it is never
-            // older, and a level that was added is in all later contexts. In the other order, an
-            // older context could replace one that was installed meanwhile. Then a level would be
-            // read a second time, with empty filters, which would hide everything in it.
+            // The current context is read before the root's word. So the context that replaces it
+            // is never older, and a level that was added is in all later contexts. In the other
+            // order, an older context could replace one that was installed meanwhile. A level could
+            // then get new, empty filters, which would hide everything in it.
             // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
@@ -381,9 +383,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Reads and checks the context that a root's word names, which is to follow `known`. Levels
-    /// that are in `known` are shared with it. Other levels were made since opening, unless there
-    /// is no `known`.
+    /// Reads and checks the context that a root's word names, which is to replace `known`. The two
+    /// share the levels that are in both. Other levels were made since opening, unless there is no
+    /// `known`.
     pub(super) fn read_context(
         &self,
         word: u64,
@@ -493,8 +495,8 @@ mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// Opens a table beside the map's own, which the test does not use. So the test has the only
-    /// handle to it.
+    /// Opens a second table on the map's blocks. The test does not use the map's own, so it has the
+    /// only handle in use.
     fn table() -> (Pool, Arc<Core<Real>>, Table) {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel);
@@ -505,7 +507,7 @@ mod tests {
         (pool, core, table)
     }
 
-    /// The filters made ready that a test has seen, from one context to the next.
+    /// Follows the level that is kept ready from one context to the next, and checks its filters.
     struct Seen {
         /// The newest levels of all contexts so far.
         known: Vec<Arc<Level>>,
@@ -568,7 +570,8 @@ mod tests {
             }
         }
         let Seen { known, taken, handed_on, .. } = seen;
-        // How often depends on the hash seed, which is random: both must happen at all.
+        // How often each happens depends on the hash seed, which is random. Each must happen at
+        // least once.
         assert!(taken >= 1 && handed_on >= 1, "{taken} taken, {handed_on} handed on");
         assert!(known.len() as u64 > taken + 3, "{} levels", known.len());
         for n in 0..RECORDS {

@@ -34,7 +34,7 @@
 //! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
 //! the code calls filters *notes*). A filter holds the tags of its bucket's slots. In nine cases of
 //! ten, a lookup that finds nothing reads only the filters and the root's word. (It prefetches the
-//! likely buckets before it has the filters, and then does not read the buckets.)
+//! likely buckets before the filters arrive, but then does not read them.)
 //!
 //! The truth about a record is in the record's own first word. Slots only lead to it. So the copy
 //! of a slot that rehashing makes is not a second record, and a change of the record needs no lock
@@ -84,7 +84,7 @@
 //!    Its removal need not be durable. Copies are not marked, because what they were made from
 //!    stays until they are durable.
 //! 6. A block is retired once: by the thread whose exchange took it out of effect, or by the
-//!    inserter if its insert lost. It is retired after no slot leads to it. If another thread
+//!    inserter if its insert lost. It is retired only once no slot leads to it. If another thread
 //!    changed a slot so that it no longer leads to the block, that change is durable before that
 //!    thread's guard ends, and the block is not reused before then.
 //! 7. No thread follows a C, and only its *maker*, the thread that made it, confirms it. Makers
@@ -98,18 +98,21 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
+//! for all lines of such a block.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a block that the trace frees, even if a void slot names it; or the record |
-//! | update | record block; fence; state of the old one: forward (commit); fence; slot: to the new one; fence | record + 2, 3 | the old record or the new one; a slot that leads through the old one, which the trace repairs |
-//! | remove | state: dead (commit); fence; slot: empty; fence | 2, 2 | the record or none; a slot that leads to a dead one, which the trace empties |
-//! | lookup | none; if it reads a P, it flushes that line; fence | 0, 0 | |
-//! | map | level and context whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | level kept ready | level whole; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
-//! | expansion | level whole; fence (or, if a level was kept ready, root: none ready; fence); context block; fence; root (commit); fence | context + 2 (or level + context + 1), 3 | blocks that the trace frees, or one more level |
+//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a record block that the trace frees, even if a void slot names it; or the record |
+//! | update | record block; fence; the old record's state: forward (commit); fence; slot: to the new record; fence | record + 2, 3 | the old record or the new; or a slot that leads through the old record to the new, which the trace repairs |
+//! | remove | state: dead (commit); fence; slot: empty; fence | 2, 2 | the record or none; or a slot that leads to a dead record, which the trace empties |
+//! | lookup | none (if it reads a word marked P, it flushes that line and fences) | 0, 0 | nothing |
+//! | map | the level and the context, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | level kept ready | the level, completely; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
+//! | expansion | the level, completely (or, if one was kept ready, root: none ready); fence; context block; fence; root (commit); fence | level + context + 1 (or context + 2), 3 | blocks that the trace frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
 //! | dropping a level | context block; fence; root (commit); fence | context + 1, 2 | a level that is empty |
-//! | overflow node | node whole; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
+//! | overflow node | the node, completely; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
 //!
 //! Why no fewer:
 //!
@@ -117,21 +120,22 @@
 //! - A record and the slot or state that leads to it are different lines. If the latter became
 //!   durable first, it would lead to whatever the block held before.
 //! - An update or removal commits in the record, so it need not find the copies of the slot first.
-//!   The record can be reused only once no slot leads to it, durably. That is what the second line
-//!   and the last fence are for. They could be postponed, but then DRAM would have to keep
-//!   something for each such record.
+//!   The record can be reused only once no slot leads to it, durably. That is what the slot's line
+//!   and the last fence are for. They could be postponed, but then DRAM would have to remember each
+//!   such record.
 //!
 //! What is *not* flushed, and why:
 //!
-//! - R,A and live: after a crash, R,P implies both, and without R,P both are void.
+//! - R,A, and the state live: after a crash, R,P implies both, and without R,P both are void.
 //! - R,C: void after a crash.
 //! - The removal of a mark.
 //! - The progress of rehashing.
 //! - The mark that a chain is closed because its level is being emptied: it is for threads that
 //!   know an older context, and no such thread survives a crash.
 //!
-//! The *withdrawal* of an A or a C *is* flushed. After a clean close blocks are handed out at once,
-//! and then no such word may be found (see below).
+//! The *withdrawal* of an A or a C *is* flushed. In a pool that was closed cleanly, blocks are
+//! handed out before every bucket has been touched, so no such word may be left on media (see
+//! below).
 //!
 //! # Linearization
 //!
@@ -199,11 +203,12 @@
 //!   succeeds. A thread has one announcement at a time, and the numbers of threads differ;
 //! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
 //! - rehashing: a slot changed under it. If a thread stops in the middle of a bucket, the next one
-//!   finishes it. (There are 16 numbers for makers of copies. Sixteen threads that stop for ever
-//!   inside rehashing stop rehashing, but not the operations.)
+//!   finishes it. (There are 16 numbers for makers of copies. If sixteen threads stop forever
+//!   inside rehashing, rehashing stops, but operations do not.)
 //!
-//! If a thread stops for ever, blocks that were retired since are not reused (reclamation stalls).
-//! Everything else goes on, unless the thread stopped while it held one of the locks that follow.
+//! If a thread stops forever inside an operation, blocks that are retired after the operation began
+//! are not reused (reclamation stalls). Everything else goes on, unless the thread holds one of the
+//! locks listed next.
 //!
 //! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
 //! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
@@ -213,7 +218,7 @@
 //! # After a crash
 //!
 //! Opening reads the root and the context. A bucket or chain is recovered by its first touch, which
-//! any number of threads can do at once. Each takes these steps before it uses the bucket:
+//! several threads can do concurrently. Each takes these steps before it uses the bucket:
 //!
 //! 1. It voids A and C: exchanges them for empty slots.
 //! 2. It flushes the line. After process death, stores that were not flushed are still in the
@@ -241,10 +246,10 @@
 //! Rehashing continues where the progress mark says, and checks the whole level at the end. A
 //! record in two levels is one record.
 //!
-//! *Why nothing comes back later.* An insert that was cut short before R,P was durable is void for
-//! ever, because a bucket is touched before any other use. One that was cut short after that is in
-//! effect from the start. A forward or dead state that is durable stays. If it is not durable, no
-//! thread has returned or durably stored anything that depends on it (invariant 5).
+//! *Why nothing comes back later.* An insert that was cut short before R,P was durable is void
+//! forever, because a bucket is touched before any other use. One that was cut short after that is
+//! in effect from the start. A forward or dead state that is durable stays. If it is not durable,
+//! no thread has returned or durably stored anything that depends on it (invariant 5).
 //!
 //! # Deviations from the paper
 //!

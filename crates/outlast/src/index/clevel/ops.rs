@@ -20,7 +20,8 @@ use std::sync::atomic::Ordering;
 /// before it changed the slot.
 const HOPS_MAX: usize = 1 << 16;
 
-/// The levels that a lookup checks together. There are two, and three while one is being emptied.
+/// The most levels that a lookup checks together. Usually there are two, or three while one is
+/// being emptied.
 const AT_ONCE: usize = 4;
 
 /// A bucket, and its Bloom filter.
@@ -126,7 +127,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.memory.at(Offset::<RecordHead>::new(offset))
     }
 
-    /// Returns key and value of a record in this state.
+    /// Returns the key and the value of a record whose state is `word`.
     #[inline(always)]
     pub(super) fn body(&self, offset: u64, word: u64) -> Result<Body<'_>, Damage> {
         let (key_len, value_len) = state::lengths(word);
@@ -139,7 +140,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Body { words, key_len, value_len })
     }
 
-    /// Returns key and value of a record in this state, its key, and the key's hash.
+    /// Returns the body of a record whose state is `word`, its key, and the key's hash.
     pub(super) fn keyed(
         &self,
         offset: u64,
@@ -159,7 +160,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Follows the records that replaced one another from `first` on. Returns the last one, and its
-    /// state. Everything on the way to it is durable.
+    /// state. The forwards that lead to it are durable when this returns.
     #[inline(always)]
     pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
         let mut offset = first;
@@ -336,7 +337,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// Returns a bucket of a level and its filter, touched.
+    /// Returns a bucket of a level and its filter, and touches the bucket first if necessary.
     #[inline(always)]
     pub(super) fn line<'g>(
         &'g self,
@@ -352,7 +353,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Line { bucket: self.bucket(level, bucket), note })
     }
 
-    /// Returns the filter of a group's chain, touched.
+    /// Returns the filter of a group's chain, and touches the chain first if necessary.
     #[inline(always)]
     pub(super) fn chain_note<'g>(
         &'g self,
@@ -379,10 +380,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.nodes_and(level, group, |_| {})
     }
 
-    /// Yields the same as [`nodes`](Self::nodes), for a thread that puts something into one of the
-    /// nodes: makes the links up to each node durable first. So a thread that only reads need not
-    /// persist links: whatever it finds behind a link, recovery finds there too. It would be too
-    /// late to fence the links together with the new content: another thread could see that
+    /// Like [`nodes`](Self::nodes), for a thread that will put something into one of the nodes:
+    /// makes the links up to a node durable before it yields the node. So a thread that only reads
+    /// need not persist links: whatever it finds behind a link, recovery finds there too. It would
+    /// be too late to fence the links together with the new content: another thread could see that
     /// content, make it durable and return before the fence.
     pub(super) fn nodes_to_use<'g>(
         &'g self,
@@ -400,7 +401,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         pending: impl Fn(&Word) + 'g,
     ) -> impl Iterator<Item = Result<u64, Damage>> + 'g {
         let mut next = Ok(self.chain_head(level, group));
-        // A chain has at most as many nodes as there is space for.
+        // A chain cannot have more nodes than fit into the memory.
         let mut left = self.core.memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let place = match &next {
@@ -472,8 +473,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 self.core.memory.seam().prefetch(level.note(bucket));
             }
         }
-        // Most records are in a level that takes records. Its lines arrive together with the
-        // filters.
+        // Most records are in a level that takes new records, so its buckets are prefetched
+        // together with the filters.
         let closed = context.levels.len().saturating_sub(context.keep);
         for (pair, level) in pairs.iter().zip(&context.levels).skip(closed) {
             for &bucket in pair {
@@ -511,11 +512,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// The hot path of [`find`](Self::find): checks the filters of all levels once. Returns `None`
     /// if they do not decide.
     ///
-    /// Which bucket holds a record is as good as random, and a branch on it would be mispredicted.
-    /// So nothing is decided before all filters have been read. They are read from the oldest level
-    /// to the newest, so if none shows the key, it is absent. If the filters do show it, a bucket
-    /// that does not have it proves nothing: the record may have moved, after the filters were
-    /// read, to a level whose filter did not show it.
+    /// Which bucket holds a record is effectively random, so a branch on it would often be
+    /// mispredicted. So nothing is decided before all filters have been read. They are read from
+    /// the oldest level to the newest, so if none shows the key, it is absent. If the filters do
+    /// show it, a bucket that does not have it proves nothing: the record may have moved, after the
+    /// filters were read, to a level whose filter did not show it.
     #[inline(always)]
     fn find_at_once<'g>(
         &'g self,

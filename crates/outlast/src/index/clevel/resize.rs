@@ -19,17 +19,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
-/// The load from which a record that finds no slot in its buckets makes the table grow. Below this
-/// load, the record goes to an overflow chain: many records share its hash, or it is unlucky. Two
-/// buckets of eight slots are hardly ever full below this load.
+/// The least load at which the table grows when a record finds no free slot in its buckets. Below
+/// this load, the record goes to an overflow chain, because two buckets of eight slots are then
+/// hardly ever full: either many records share its hash, or it is unlucky.
 const LOAD_SMALL: f64 = 0.5;
-/// The same for tables of at least [`LARGE_SLOTS`] slots. It keeps the share of slots lost to bad
-/// luck the same however large the table is.
+/// The same for tables of at least [`LARGE_SLOTS`] slots. Without this limit, the first unlucky
+/// record would make the table grow, and the larger a table is, the emptier it still is when that
+/// happens.
 const LOAD_LARGE: f64 = 0.84;
 const LARGE_SLOTS: u64 = 1 << 13;
 /// The number of parts that one step empties.
 const STEP_PARTS: u64 = 16;
-/// Removals between two checks whether the table is too large.
+/// The number of removals between two checks of whether the table is too large.
 const REMOVALS: u64 = 256;
 
 /// Writes an empty level and flushes it, without a fence.
@@ -185,8 +186,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if context.word != seen {
                 return Ok(());
             }
-            // All records, compared with the slots of the levels that stay, because those will
-            // take what the others hold.
+            // Counts all records, but only the slots of the levels that stay, because those levels
+            // will take the records of the others.
             let (mut records, mut slots) = (0.0, 0);
             for level in &context.levels {
                 records += self.load(&guard, level, SAMPLE)? * level.slots() as f64;
@@ -232,7 +233,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(());
             }
             let bits = (context.newest().bits + 1).min(self.bits_max());
-            // When levels cannot grow any further, there will be more of them.
+            // Once levels cannot become any larger, their number grows instead.
             let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
             (bits, keep)
         };
@@ -248,7 +249,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// Adds a level as the newest one. `keep` levels stay, including it. Returns whether it did.
+    /// Adds a level as the newest one. `keep` levels stay, including it. Returns whether the level
+    /// was added.
     fn add_level(
         &self,
         seen: u64,
@@ -290,8 +292,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Takes the level that is kept ready, if it has this size. Its removal from the root is
-    /// durable when this returns: if another expansion comes first, the level is freed, and its
-    /// space is used for something else.
+    /// durable when this returns, because if another expansion comes first, the level is freed and
+    /// its space reused.
     fn take_ready(&self, bits: u32) -> Result<Option<UnlinkedBlock<'_, S>>> {
         let place = self.root(root::READY);
         let word = self.look(place);
@@ -305,14 +307,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         self.core.memory.persist(place, &points::READY);
         let mut level = UnlinkedBlock::of(&self.core, offset);
-        // Check the level only now that it is ours. Before, another thread could have taken it, and
-        // its space could be in use for something else.
+        // The level is checked only now that this thread owns it. Before, another thread could have
+        // taken it, and its space could have been reused.
         match self.check_level(offset, bits) {
             Ok(()) => Ok(Some(level)),
             Err(damage) => {
-                // The block is not freed, because the space may belong to something else. So the
-                // next close does not save the free state, and the trace of the open after it frees
-                // the space if nothing owns it.
+                // The block is not freed, because the space may belong to something else. Instead,
+                // the next close does not save the free state, so the trace after the next opening
+                // frees the space if nothing owns it.
                 level.set_linked();
                 self.core.note_unfreeable();
                 Err(damage.into())
@@ -371,7 +373,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if Arc::ptr_eq(context.newest(), newest) {
-            // One thread does this for each newest level, so it waits for no other.
+            // Only one thread does this for each newest level, so `set` does not wait for another.
             let _ = context.next.set(self.seam(), level);
         }
         Ok(())
@@ -425,7 +427,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Rehashing --------------------------------------------------------------
 
     /// Empties one bucket of the oldest level. Returns `None` when all of it is frozen, durably, or
-    /// the hash of a record for which there is no room. Any number of threads can do this at once.
+    /// the hash of a record for which there is no room. Several threads can do this concurrently.
     fn drain_bucket(
         &self,
         guard: &Guard<'_, S>,
@@ -582,8 +584,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let Some(place) = self.claim(guard, context, 1, hash, copy, &points::COPY)? else {
             return Ok(Copied::NoRoom);
         };
-        // This comes after the copy is visible. A thread that replaces or removes the record from
-        // here on finds the copy. If one has done so before, no thread has followed the copy.
+        // The state is read after the copy is visible. A thread that replaces or removes the record
+        // from here on finds the copy. If one has done so before, no thread has followed the copy.
         let found = self.state(offset, self.head(offset)?)?;
         let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
         if !is_record && !self.seeded(&bugs::COPY_UNCHECKED) {
@@ -687,8 +689,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Empties some parts of the oldest level, and drops it once it is empty. Returns whether there
     /// is more to do.
     ///
-    /// Up to [`slot::MAKERS`] threads do this at once. If that many threads stop for ever while
-    /// they do it, no other thread can continue it.
+    /// Up to [`slot::MAKERS`] threads do this concurrently. If that many threads stop forever in
+    /// the middle, no other thread can continue.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
             let Some(maker) = Maker::take(self.seam(), &self.makers) else { return Ok(false) };
@@ -808,7 +810,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if records * 16 > slots {
                 return Ok(());
             }
-            // At most a quarter full, so that it does not have to grow at once.
+            // The new level is at most a quarter full, so that it does not have to grow
+            // immediately.
             let buckets = (records * 4).div_ceil(SLOTS as u64).next_power_of_two();
             (context.word, buckets.ilog2().max(self.shape.first_bits))
         };

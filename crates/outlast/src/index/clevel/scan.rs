@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// log2 of the most groups of the largest level that a range holds.
+/// log2 of the most groups that a range has in the largest level.
 const RANGE_GROUPS_LOG2: u32 = 3;
 /// Tables of up to this many buckets are counted in full.
 const COUNTED: u64 = 1 << 13;
@@ -101,8 +101,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
     }
 
     /// Does one step of the trace: first contexts and levels, then the blocks of one range at a
-    /// time. After it, no slot of the range leads to a removed record or through a replaced one.
-    /// The caller has passed the gate, or holds it.
+    /// time. After the step, no slot of the range leads to a removed record or through a replaced
+    /// one. The caller has passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -254,8 +254,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    // ---- Iteration --------------------------------------------------------------
-
     // ---- Trace ------------------------------------------------------------------
 
     fn trace_levels(&self, context: &Context, visit: &mut Visitor<'_>) -> Result<()> {
@@ -323,6 +321,4 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         Ok(())
     }
-
-    // ---- Samples ----------------------------------------------------------------
 }

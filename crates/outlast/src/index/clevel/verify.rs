@@ -100,7 +100,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// Checks the checksum of a record in this state.
+    /// Checks the checksum of a record whose state is `word`.
     pub(super) fn check_seal(
         &self,
         offset: u64,
@@ -133,8 +133,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let (offset, head, found) = self.tail(slot::offset(word))?;
         let dead = state::kind(found) == state::DEAD;
         if (dead || offset != slot::offset(word)) && self.core.alloc().old_frontier() == 0 {
-            // Only a crash leaves such a slot, and the reclaim after it repairs the slot. If the
-            // free space is known, the record's block is free, and another record will use it.
+            // Only a crash leaves such a slot, and the reclaim after the crash repairs it. If the
+            // free space is known, that reclaim has ended, so the record's block is free, and
+            // another record will use it.
             let found = format!("one to a removed or replaced record at {:#x}", slot::offset(word));
             return Err(Damage::new(at, "a slot that leads to a record in effect", found).into());
         }

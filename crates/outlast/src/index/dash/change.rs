@@ -16,16 +16,16 @@ use crate::index::{Changed, RecordForm, fingerprints};
 use crate::pmem::{Point, Seam};
 
 /// The most records that move to make room for one. More moves fill a segment further before it is
-/// split, but each costs a flush, a fence and a lock. Three moves take the peak of the load factor
-/// from 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A fourth would add
+/// split, but each costs a flush, a fence and a lock. Three moves raise the peak load factor from
+/// 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A fourth would add
 /// 0.005.
 const MOVES: u32 = 3;
 
 /// Returns whether a new record goes to its home bucket.
 ///
-/// It goes there if the line that its hash names has room, so that most records are in the line
-/// that a lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced insert).
-/// An insert into the home bucket takes no other bucket's lock.
+/// The record goes there if the line that its hash names has room, so that most records are in the
+/// line that a lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced
+/// insert). An insert into the home bucket takes no other bucket's lock.
 #[inline(always)]
 fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
@@ -128,8 +128,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
 
     /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes
-    /// one. With `FIRST`, this does the common cases only. In any other case it returns before
-    /// anything has happened.
+    /// one. With `FIRST`, this handles only the common cases. In any other case it returns before
+    /// it has stored anything.
     #[inline(always)]
     fn change_locked<'m, const FIRST: bool>(
         &'m self,
@@ -453,8 +453,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if free.is_none() && moves == 1 {
             return Ok(None);
         }
-        // Everything that can fail comes before the first move. The block itself is not read:
-        // damage in it need not fail this operation.
+        // Everything that can fail comes before the first move. The block itself is not read, so
+        // that damage in it does not fail this operation.
         if R::FORM == RecordForm::Bytes {
             self.core.before_unlink(R::extent(&self.core, words)?.0)?;
         }

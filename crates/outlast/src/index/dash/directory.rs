@@ -44,8 +44,8 @@ impl Directory {
         memory.words(self.offset + DIRECTORY_HEADER, 8 << self.depth)
     }
 
-    /// Reports the directory's block to a trace. If the directory is doubled meanwhile, the doubling
-    /// thread marks this block, and the next one is new.
+    /// Reports the directory's block to a trace. If the directory is doubled meanwhile, the
+    /// doubling thread marks this block for the trace, and the larger directory's block is new.
     pub(crate) fn trace(&self, visit: &mut Visitor<'_>) -> Result<()> {
         visit(BlockKind::Directory, self.offset, layout::directory_bytes(self.depth))
     }

@@ -77,8 +77,8 @@ pub enum Kind {
     Node = 0xd1e2,
 }
 
-/// Returns the identity word of a structure; see `kit::media::identity`. It covers one fixed property:
-/// a segment's first hash, zero for a node.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its checksum covers the
+/// offset and `fixed`, which is a segment's first hash, or 0 for a node.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, shape: u16) -> u64 {
     media::identity(kind as u16, shape, &[offset, fixed])
 }
@@ -120,8 +120,8 @@ impl State {
 
 /// Bytes of a directory before its entries.
 pub const DIRECTORY_HEADER: u64 = 64;
-/// Returns the bytes of the block of a directory of this depth: at least 256, because blocks from
-/// that size on begin with a line.
+/// Returns the size, in bytes, of the block of a directory of this depth. It is at least 256,
+/// because blocks of that size and more are aligned to cache lines.
 pub const fn directory_bytes(depth: u32) -> u64 {
     let bytes = DIRECTORY_HEADER + (8 << depth);
     if bytes < 256 { 256 } else { bytes }

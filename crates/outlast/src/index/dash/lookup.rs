@@ -172,8 +172,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     /// Looks for a key in its home bucket and the next one.
     ///
-    /// It compares the fingerprints of both before it reads any slot. Which of the two holds a
-    /// record is as good as random, so a branch on it would be mispredicted.
+    /// It compares the fingerprints of both before it reads any slot, without a branch on which of
+    /// the two holds the record: that is effectively random, so the branch would often be
+    /// mispredicted.
     #[inline(always)]
     pub(super) fn probe_pair<'m>(
         &self,

@@ -116,7 +116,7 @@ impl Bits {
     /// Returns whether this bucket has at most as many records as the other one.
     #[inline(always)]
     pub(super) fn is_no_fuller_than(self, other: Bits) -> bool {
-        // Counts both at once, one in each half, because not every processor has an instruction
+        // Counts both together, one in each half, because not every processor has an instruction
         // that counts bits.
         let mut bits = self.allocated() | other.allocated() << SLOTS;
         bits -= bits >> 1 & 0x5555_5555;
@@ -197,7 +197,7 @@ const OTHERS_MAX: u32 = 15;
 impl Overflow {
     const MASK: u64 = (1 << OTHER_BITS) - 1;
 
-    /// Reads it from a lock word.
+    /// Returns the low bits of a lock word.
     #[inline(always)]
     pub(super) fn of(lock: u64) -> Overflow {
         Overflow(lock & Self::MASK)

@@ -25,11 +25,11 @@
 //!    four overflow fingerprints and a count.
 //!
 //! A full segment is split in two by the next bit of the hash. The split also compacts both halves:
-//! it moves records that were displaced to the line that their hash names, where there is room now.
+//! displaced records move back to the lines that their hashes name, if these have room now.
 //!
 //! So in a table that is 0.6 full, nine records in ten are in the line that their hash names. Every
-//! operation prefetches that line at once, so the two lines that it needs, one of metadata and one
-//! of slots, arrive together.
+//! operation begins by prefetching that line, so the two lines that it needs, one of metadata and
+//! one of slots, arrive together.
 //!
 //! # Invariants
 //!
@@ -40,41 +40,45 @@
 //! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are *bucket metadata*
 //!    (`metadata`): DRAM state that is rebuilt from the slots before the segment is used.
 //! 3. A segment's first hash never changes, and its depth only grows. So a record that a split
-//!    leaves behind in the old segment's slots never becomes a record of it again.
+//!    leaves behind in the old segment's slots never counts as one of its records again.
 //! 4. Every change of a key, and every move of its record, happens under the lock of its home
 //!    bucket. Readers validate that bucket's version only.
 //! 5. What readers can see is durable. An insert into a bucket becomes visible after its fence.
-//!    Everything else happens while the home bucket is marked as changing.
+//!    Every other change is made, and made durable, while the home bucket is marked as changing.
 //!
 //! # Commit points
+//!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
-//! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
-//! | displacement | copy into the other bucket; fence; slot: empty, second word, first word | 2, 2 (+ record, 1) | a record twice, of which first touch removes one; or the record once, and an empty slot |
-//! | displacement of *k* records in a row | from the far end: copy; fence; for each other record, slot: empty, its second word, its first word; fence; the same for the new record | *k* + 1, *k* + 1 (+ record, 1) | as above for one of the *k* records; others may have moved |
-//! | insert into the stash or a node | as insert, its home marked as changing | as insert | as insert |
+//! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a record block that no slot links to, which the trace frees |
+//! | displacement | a copy of the displaced record in its other bucket; fence; its old slot: empty, then the new record's second word, then its first word (commit) | 2, 2 (bytes: + record, 1) | the displaced record twice, of which first touch removes one; or once, and an empty slot |
+//! | displacement of *k* records in a row | from the far end: the first copy; fence; for each further record, its copy in the slot that the previous one has left: empty, second word, first word; fence; the same for the new record | *k* + 1, *k* + 1 (bytes: + record, 1) | as above for one of the *k* records; others may have moved |
+//! | insert into the stash or a node | as insert, while the record's home is marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | split | new segment whole; fence; old segment's state: depth + 1 and the partner (commit); fence; what the scheme adds; state: no partner, unflushed | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a split that the scheme completes |
-//! | compaction, after a split | copies; fence; the original slots: empty, and the link to overflow nodes, if they are empty now: 0; fence | 2 a record at most + 1, 2 | a record twice, of which first touch removes one; or nodes that the trace frees |
-//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
+//! | split | the new segment, completely; fence; the old segment's state: depth + 1, and the new segment as partner (commit); fence; the scheme's own stores; the state again, without a partner (not flushed) | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a split that the scheme completes |
+//! | compaction, after a split | the copies; fence; the original slots: empty; the link to the overflow nodes: 0, if these are empty now; fence | at most 2 per record, + 1; 2 | records twice, of which first touch removes one copy each; or nodes that the trace frees |
+//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the trace frees |
 //!
 //! Why no fewer:
 //!
 //! - An operation must fence once before it returns.
 //! - A record block and the slot that links to it are different lines. If the link became durable
 //!   first, the slot would show whatever the block held before. Hence the second fence.
-//! - A move changes two lines, and the copy must be durable first.
+//! - A move changes two lines, and the copy must be durable before the original is removed.
 //! - A lookup stores nothing.
 //!
-//! *Displacement in a row.* The slot that one record leaves takes the copy of the next. Each copy
-//! is durable before its original is overwritten, and only one line at a time is not durable. So
-//! after a crash, the record whose move was cut short is in its old slot, in its copy, or in both.
-//! Each other record is in exactly one of its two buckets. First touch has at most one record to
-//! remove, as after a single move.
+//! *Displacement of several records.* The slot that one record leaves takes the copy of the next.
+//! Each copy is durable before its original is overwritten, and only one line at a time is not
+//! durable. So after a crash, the record whose move was cut short is in its old slot, in its copy,
+//! or in both. Each other record is in exactly one of its two buckets. First touch has at most one
+//! record to remove, as after a single move.
 //!
 //! # Concurrency
 //!
@@ -94,8 +98,8 @@
 //! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates while it
 //! holds a lock.
 //!
-//! *Displacement.* It only try-locks, also when several records move in a row, so no lock cycle can
-//! form. Two rules keep it safe:
+//! *Displacement.* A displacement only try-locks, even when several records move in a row, so no
+//! lock cycle can form. Two rules keep it safe:
 //!
 //! - The home of each record that moves is locked and marked as changing before the copy is made.
 //!   So a lookup of that record waits and retries.
@@ -112,7 +116,8 @@
 //! inserts into it before its link is durable. If a split has emptied all nodes of the old segment,
 //! it retires them. All homes are marked as changing then, so a lookup or an iteration that is
 //! still in a node retries. Statistics and the trace hold an epoch guard (a *visit*, see `reclaim`)
-//! while they read nodes. Nodes that are retired meanwhile are freed only after it.
+//! while they read nodes. Nodes that are retired meanwhile are freed only after the guard has
+//! ended.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
 //! while readers continue, and publishes it. A thread that came by the old route and finds nothing
@@ -131,7 +136,7 @@
 //! 3. The locks are reset and the metadata are rebuilt from the slots.
 //! 4. Second copies are removed, durably: one line each, one fence for all.
 //!
-//! A crash in these steps leaves work for the next process, which starts over. Every step can be
+//! If these steps are cut short by another crash, the next process starts over. Every step can be
 //! repeated.
 //!
 //! *Why step 2 is needed.* After process death, the stores of the process are still in the
@@ -149,8 +154,8 @@
 //!   the caches, and a lookup that finds nothing reads no persistent memory at all.
 //! - The paper's inserts always take the emptier of the two buckets. Then half of all records are
 //!   guests, and only the metadata tell which of the two lines holds a record, so a lookup waits
-//!   for memory twice. Here the hash names a line that is tried first. This costs a hundredth of
-//!   the load factor at its peak.
+//!   for memory twice. Here the hash names a line that is tried first. This lowers the peak load
+//!   factor by 0.01.
 //! - A change locks the key's home bucket, and the next one only if it changes that bucket's
 //!   metadata. The paper locks both.
 //! - The paper persists the allocation bitmap after the record: two flushes, two fences. Here the
@@ -252,7 +257,8 @@ impl<A: Addressing> Clone for Route<'_, A> {
 
 impl<A: Addressing> Copy for Route<'_, A> {}
 
-/// How a hash leads to a segment: what a scheme adds to its segments.
+/// How a hash leads to a segment: what Dash-EH and Dash-LH each add to the segments that they
+/// share.
 pub trait Addressing: Sized + Send + Sync + 'static {
     /// The scheme that finds its segments this way.
     const SCHEME: Scheme;
@@ -264,7 +270,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Bytes of DRAM for each entry; see [`entries`](Self::entries).
     const ENTRY_BYTES: u64;
 
-    /// What a route keeps so that it can be checked later: does it still lead to the same segment?
+    /// What a route keeps so that [`is_current`](Self::is_current) can check it later.
     type Way<'t>: Copy;
 
     /// Returns the route to a hash's segment. `None` if the segment is not ready yet.
@@ -281,8 +287,8 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     ) -> Result<Route<'_, Self>>;
 
     /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
-    /// may be damaged. Also returns the last of the hashes from this one on that lead to that
-    /// segment.
+    /// may be damaged. Also returns the end of the range of hashes, from this one on, that lead to
+    /// that segment.
     fn find_unready<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
         hash: u64,
@@ -302,8 +308,8 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         hash: u64,
     ) -> Result<()>;
 
-    /// Makes both halves of a split reachable, the new one durably. Calls `mark` once before other
-    /// threads can reach it.
+    /// Makes both halves of a split reachable, the new one durably. Calls `mark` exactly once,
+    /// before other threads can reach the new half.
     fn publish_split<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
         old: Segment,

@@ -24,8 +24,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.check_header(offset)
     }
 
-    /// Does what [`check_segment`](Self::check_segment) does, but does not check the block that the
-    /// segment lies in.
+    /// Like [`check_segment`](Self::check_segment), but does not check the block that the segment
+    /// lies in.
     pub(crate) fn check_header(&self, offset: u64) -> Result<(u64, State), Damage> {
         let memory = &self.core.memory;
         memory.words(offset, self.size.bytes())?;
@@ -39,8 +39,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok((low, state))
     }
 
-    /// Returns the first word of the segment at this offset, if there is the header of a segment
-    /// that begins with this hash.
+    /// Returns the identity word at this offset, if it is that of a segment whose first hash is
+    /// `low`.
     pub(crate) fn find_segment(&self, offset: u64, low: u64) -> Result<Option<&Word>, Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
@@ -194,8 +194,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Returns whether a bucket holds a record with this first word among `mask`. If a crash left a
-    /// record twice, both copies have the same words.
+    /// Returns whether one of the slots in `mask` holds a record with this first word. If a crash
+    /// left a record twice, both copies have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, fingerprint: u8) -> bool {
         if self.seeded(&bugs::SECOND_COPY_KEPT) {
             return false;
@@ -207,7 +207,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Repairs displacements: removes a guest from a bucket if its home bucket has the record too.
-    /// Returns how many it removed, without a fence.
+    /// Returns the number of records removed. The removals are flushed, but not fenced.
     fn remove_second_copies(&self, segment: Segment, index: u32) -> Result<usize, Damage> {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));

@@ -246,7 +246,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let bits = self.bits(bucket);
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
-        // Which of them move is as good as random, so a branch on it would be mispredicted.
+        // Which of them move is effectively random, so a branch on it would often be mispredicted.
         for slot in ones::<usize>(bits.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
@@ -294,8 +294,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(found)
     }
 
-    /// Finds places in a new segment for records from the overflow, and writes the nodes that it
-    /// needs. Returns the number of those.
+    /// Finds places in a new segment for records from the overflow, and writes the overflow nodes
+    /// that this takes. Returns the number of nodes.
     fn place_overflow(
         &self,
         draft: &mut NewSegment,
@@ -363,7 +363,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         });
         if R::FORM == RecordForm::Bytes {
             for words in in_buckets.chain(overflowed.map(|o| o.words)) {
-                // Uses the link only. A damaged block need not fail the split.
+                // This uses only the link, so that a damaged block does not fail the split.
                 self.core.before_unlink(R::extent(&self.core, words)?.0)?;
             }
         }
@@ -394,7 +394,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.compact(segment, locks, staying, empty)
     }
 
-    /// Returns a segment's overflow nodes if none of them holds a record, marked for a trace.
+    /// Returns a segment's overflow nodes if none of them holds a record, and marks them for a
+    /// trace.
     fn empty_nodes(&self, segment: Segment) -> Result<Vec<u64>, Damage> {
         for place in self.overflow_buckets(segment) {
             let (bucket, stash) = place?;
@@ -520,7 +521,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));
         let mut next = header.map_or(0, |header| memory.load_seq_cst(&header.chain));
-        // A chain has at most as many nodes as fit the memory.
+        // A chain cannot have more nodes than fit into the memory.
         let mut left = memory.len() / NODE_BYTES;
         std::iter::from_fn(move || {
             let node = std::mem::take(&mut next);
@@ -586,7 +587,7 @@ fn write_node<S: Seam>(
 }
 
 impl NewBucket {
-    /// Does the same as `note_overflow`, in a draft.
+    /// Like `Locked::note_overflow`, but in a draft.
     fn note(&mut self, fingerprint: u8, stash: Option<u32>) {
         (self.overflow, self.bits) = self.overflow.noting(self.bits, fingerprint, stash);
     }

@@ -54,7 +54,7 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
         let entries = self.addressing.entries(self.seam());
         let (segments, [records]) = sample(entries, |hash| {
             let segment = self.route(hash)?.segment;
-            // Overflow nodes that a split retires are not reused meanwhile.
+            // Keeps overflow nodes that a split retires from being reused meanwhile.
             let _visit = self.core.visit();
             let mut records = 0;
             for place in self.all_buckets(segment) {
@@ -185,13 +185,13 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(Salvaged::Read(high))
     }
 
-    /// Steps over slots of a segment that look as if a split had left them behind, but that have never
-    /// held a record. Only a salvage looks for them.
+    /// Reports as damage the slots of a segment that look as if a split had left them behind, but
+    /// whose links cannot be those of records. Only a salvage looks for them.
     fn note_strays(&self, segment: Segment, found: &mut Collector<'_, R>) -> Result<(), Damage> {
         if !found.salvages() || R::EMPTY.is_none() {
             return Ok(());
         }
-        // Overflow nodes that a split retires are not reused meanwhile.
+        // Keeps overflow nodes that a split retires from being reused meanwhile.
         let _visit = self.core.visit();
         for (bucket, _) in self.all_buckets(segment).map_while(Result::ok) {
             for slot in bucket.slots {
@@ -225,7 +225,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if A::SEGMENTS_ARE_BLOCKS {
             visit(BlockKind::Segment, segment.offset, self.size.bytes())?;
         }
-        // Overflow nodes that a split retires are not reused meanwhile.
+        // Keeps overflow nodes that a split retires from being reused meanwhile.
         let _visit = self.core.visit();
         for node in self.nodes(segment) {
             visit(BlockKind::Overflow, node?, NODE_BYTES)?;

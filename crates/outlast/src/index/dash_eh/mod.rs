@@ -27,11 +27,15 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | map | directory and segments whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | split, after its commit | directory entries; fence | entries, 1 | stale directory entries, which the first touch of either half sets |
-//! | doubling | new directory whole; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
+//! | map | the directory and the segments, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | split, after its commit | directory entries; fence | entries, 1 | stale directory entries, which the first touch of either half corrects |
+//! | doubling | the new directory, completely; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
 //!
 //! # Concurrency
 //!
@@ -51,9 +55,9 @@
 //! # Deviations from the paper
 //!
 //! - The paper logs directory updates in a transaction. Here one word in the old segment commits
-//!   the split, and the entries are redone from it.
+//!   the split, and recovery rewrites the entries from that word.
 //! - Overflow nodes take the keys that no split separates. From depth 6 on, the directory is not
-//!   doubled while fewer than one entry in 32 is a segment of its own.
+//!   doubled while it has more than 32 entries for each segment.
 
 pub mod bugs;
 pub mod points;
@@ -159,7 +163,8 @@ impl Structure {
 
 impl Addressing for Prefixes {
     const SCHEME: Scheme = Scheme::DashEh;
-    // Two words: the entries of shallower directories stay, and together they are as many.
+    // Two words: the entries of shallower directories are kept, and together there are as many of
+    // them as current ones.
     const ENTRY_BYTES: u64 = 16;
 
     type Way<'t> = Way<'t>;

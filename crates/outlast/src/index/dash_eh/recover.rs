@@ -53,8 +53,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         let structure = self.seam().lock(&self.addressing.structure);
         let (core, depth) = (&self.core, structure.directory.depth);
         let offset = core.memory.load(&structure.entries_of(&core.memory, hash, depth)?[0]);
-        // Does not check the descriptor of the pages: the header alone tells whether this is a
-        // segment.
+        // This does not check the descriptor of the pages, because the header alone tells whether
+        // this is a segment.
         let check = |offset: u64| {
             core.memory.at(Offset::<Bucket>::new(offset))?;
             self.check_header(offset).map(|header| (offset, header))
@@ -123,8 +123,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
 
     /// Completes a split that has committed: sets the directory entries of the upper half.
     ///
-    /// It sets only those that still point to the old segment. An earlier process may have split
-    /// the new segment further without ever touching the old one.
+    /// Only entries that still point to the old segment are set, because an earlier process may
+    /// have split the new segment further without ever touching the old one.
     fn complete_split(
         &self,
         structure: &Structure,

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 /// Directories below this depth are doubled whatever they contain.
 const FREE_DEPTH: u32 = 6;
-/// From this depth on, one entry in this many must be a segment of its own.
+/// From that depth on, a directory is doubled only if it has at most this many entries for each
+/// segment.
 const SPARSE: u64 = 32;
 
 /// Writes a new map's directory and segments and flushes them. The fence before the root's commit

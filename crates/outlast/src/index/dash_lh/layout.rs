@@ -11,7 +11,7 @@ pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.
 pub const DIRECTORY_DEPTH: u32 = 1;
 
-/// The bit of a turn's word that says `late`.
+/// The bit of a turn's word that holds `late`.
 const LATE: u32 = 46;
 
 /// The segment that is split next: the one whose prefix has the number `next` among those of `depth`

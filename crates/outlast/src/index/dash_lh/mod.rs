@@ -28,7 +28,7 @@
 //! expansion). With segments of 64 buckets in a pool of 1 TiB with pages of 64 KiB, that is about 2,100
 //! entries, 17 kB.
 //!
-//! DRAM has 8 bytes for each segment (`segments`): its offset and depth, from its first touch on.
+//! DRAM holds 8 bytes for each segment (`segments`): from its first touch on, its offset and depth.
 //!
 //! # Invariants
 //!
@@ -41,19 +41,23 @@
 //!    entry that no turn has needed yet means nothing.
 //! 4. In a closed pool whose free space is known, a segment is less deep than the turn allows only
 //!    if the turn says that there are late segments. The place of such a segment's new half does
-//!    not begin with that half's identity word. So it is noticed if damage has undone a split.
+//!    not begin with that half's identity word. This makes damage that has undone a split
+//!    detectable.
 //!
 //! The invariants of segments are in [`dash`](super::dash).
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
+//! for all lines of such a block.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | map | directory and first array whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | turn | first word of the new segment's place: 0, if it was a header; fence; root's second word, flushed by the split, before its first fence | 2, 1 | a segment whose split is late |
-//! | a split that fails | root's second word: late | 1, 1 | the same |
-//! | array | directory's entry; fenced with the place | 1, 0 | an entry that means nothing, and a block that the trace frees |
-//! | doubling of the directory | new directory whole, with the new array; fence; root (commit), and then, in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
+//! | map | the directory and the first array, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | turn | the first word of the new segment's place: 0, if a header was there; fence; the root's second word (the split flushes it before its own first fence) | 2, 1 | a segment whose split is late |
+//! | a split that fails | the root's second word: late; fence | 1, 1 | a segment whose split is late |
+//! | array | the directory's entry (fenced together with the new segment's place; see turn) | 1, 0 | an entry that means nothing, and a block that the trace frees |
+//! | doubling of the directory | the new directory, completely, with the new array's entry; fence; root (commit) and, later in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
 //!
 //! # Concurrency
 //!
@@ -75,10 +79,10 @@
 //! # After a crash
 //!
 //! Opening reads the turn and the directory's entries. The pool has flushed the root. A segment is
-//! recovered by its first touch. That makes durable its content, and the depths of the segments that it
-//! was split off from, which say that it exists.
+//! recovered by its first touch. The first touch makes the segment's content durable, and the
+//! depths of the segments that it was split off from, because these say that it exists.
 //!
-//! A split that a crash has cut short before its commit has left nothing: the segment is less deep
+//! A split that a crash has cut short before its commit has no effect: the segment is less deep
 //! than the turn allows, and is split when it is full, or when its next turn comes. Its first touch
 //! erases a header at the place of the new half, and the turn says from then on that there are late
 //! segments. Passing the turn on keeps that mark. (Passing it on begins with a first touch, and
@@ -97,8 +101,8 @@
 //! - The paper advances `Next` after it has split a segment, so only one thread at a time can
 //!   split. Here `next` is advanced first, and each thread splits the segment that it has taken.
 //! - In the paper, an overflow node makes the table grow by one segment. Here, by four. With one
-//!   split for each node, inserts were 0.76 times as fast as in Dash-EH, and misses 0.35 times,
-//!   because many records were in nodes (docs/benchmarks.md).
+//!   split for each node, inserts ran at 0.76 times the speed of Dash-EH's, and lookups that find
+//!   nothing at 0.35 times, because many records were in nodes (docs/benchmarks.md).
 //! - If a split has emptied all overflow nodes of the old segment, they are freed. Otherwise each
 //!   round would leave a longer chain at each segment.
 //! - A segment with more than eight overflow nodes makes the table grow only when their number has

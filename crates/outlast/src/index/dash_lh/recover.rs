@@ -95,8 +95,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             match segments.follow(self.seam(), hash) {
                 Ok((segment, way)) => return Ok(Route { segment, way }),
                 Err(Unready::Unknown(made)) => {
-                    // The next segment on the way exists because the last header says so. So that
-                    // must be durable.
+                    // The next segment on the way exists because the last header says so, so that
+                    // header's state must be durable first.
                     last.take().map_or(Ok(()), |passed| self.flush_state(passed))?;
                     let segment = self.read_header(structure, made)?;
                     segments.note(self.seam(), segment);
@@ -230,7 +230,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             memory.store(first, 0, &points::ERASED);
         }
         // Flush even if there is no header: a process that has died may have erased it without
-        // flushing that.
+        // flushing the line.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         memory.flush(&header.identity, &points::ERASED);
         Ok(())

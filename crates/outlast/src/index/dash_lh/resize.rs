@@ -154,8 +154,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Ok(Pass::End);
             }
             if !grows && std::mem::replace(&mut structure.growing, true) {
-                // Another thread is allocating the array. If this one did too, one would be
-                // useless.
+                // Another thread is allocating the array. If this one did too, one of the two
+                // blocks would be useless.
                 return Ok(Pass::End);
             }
             let bytes = addressing.arrays.len(array) * self.size.bytes();
@@ -244,7 +244,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 }
 
-/// Returns whether an insert goes on although this split has failed: an overflow node takes its
+/// Returns whether an insert goes on even though this split has failed: an overflow node takes its
 /// record.
 fn leaves_room(split: &Error) -> bool {
     split.is_full() || matches!(split, Error::Damaged(_))

@@ -126,7 +126,7 @@ impl Segments {
         self.store(seam, segment, READY);
     }
 
-    /// Notes what a segment's header says.
+    /// Stores the offset and depth of a segment whose header was read, but which is not ready yet.
     pub(super) fn note(&self, seam: &impl Seam, segment: Segment) {
         self.store(seam, segment, 0);
     }
@@ -140,7 +140,8 @@ impl Segments {
         entry.store(seam, segment.offset | depth | ready, Ordering::Release);
     }
 
-    /// Sends lookups to the segments that splits have made before this turn.
+    /// Makes lookups begin at this turn, so that they go directly to the segments that earlier
+    /// turns made.
     pub(super) fn reach(&self, seam: &impl Seam, turn: Turn) {
         let bits = turn.bits();
         let mut now = self.turn.load(seam, Ordering::Relaxed);

@@ -134,7 +134,7 @@ impl<'m> BucketRef<'m> {
 /// All slots of a bucket.
 const ALL: u32 = (1 << SLOTS) - 1;
 
-/// Stores that no chain owns these overflow buckets, durably.
+/// Durably marks these overflow buckets as owned by no chain.
 pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: impl IntoIterator<Item = u64>) {
     let at = &points::DISOWN;
     for offset in buckets {
@@ -147,7 +147,7 @@ pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: impl IntoIterator<Ite
     memory.fence(at);
 }
 
-/// Stores which chain owns an overflow bucket. The link to the bucket is durable.
+/// Stores which chain owns an overflow bucket, without a flush. The link to the bucket is durable.
 pub(super) fn own<S: Seam>(memory: &Memory<S>, bucket: BucketRef<'_>, owner: Link) {
     owner.store(memory, bucket.bucket.lock.word(), &points::OWNER);
 }

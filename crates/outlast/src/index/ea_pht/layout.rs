@@ -39,8 +39,9 @@ pub struct Bucket {
 // SAFETY: consists of words.
 unsafe impl Media for Bucket {}
 
-/// Returns the owner of an overflow bucket: the chain that links to it, in a table of 2^`depth` buckets.
-/// A bucket that was handed out and not linked has another word.
+/// Returns the owner of an overflow bucket: the chain that links to it, in a table of 2^`depth`
+/// buckets. A bucket that was handed out but not linked has another word, unless it is a copy that
+/// a move has made.
 pub const fn owner(chain: u64, depth: u32) -> Link {
     Link { offset: (chain + 1) * 64, depth }
 }
@@ -132,14 +133,15 @@ pub fn identity(kind: Kind, offset: u64, fixed: u64, bits: u32) -> u64 {
     media::identity(kind as u16, bits as u16, &[offset, fixed])
 }
 
-/// Returns the overflow buckets of a chunk whose array has 2^`bits` buckets: an eighth of them, less
-/// the header, so that a chunk of 16 buckets and more takes 9/8 of its array.
+/// Returns the number of overflow buckets in a chunk whose array has 2^`bits` buckets: an eighth of
+/// that, less one for the header. So a chunk takes 9/8 of the size of its array if that has 16
+/// buckets or more.
 pub const fn overflow_buckets(bits: u32) -> u64 {
     let eighth = (1 << bits) / 8;
     if eighth > 1 { eighth - 1 } else { 1 }
 }
 
-/// Returns the bytes of a chunk whose array has 2^`bits` buckets.
+/// Returns the size, in bytes, of a chunk whose array has 2^`bits` buckets.
 pub const fn chunk_bytes(bits: u32) -> u64 {
     BUCKET_BYTES * (1 + (1 << bits) + overflow_buckets(bits))
 }
@@ -149,7 +151,8 @@ pub const fn annex_bytes(bits: u32) -> u64 {
     BUCKET_BYTES << bits
 }
 
-/// Returns the bytes of a table with 2^`chunks` chunks: a power of two, so that its block is aligned.
+/// Returns the size, in bytes, of the block of a table with 2^`chunks` chunks: a power of two, so
+/// that the block is aligned.
 pub const fn table_bytes(chunks: u32) -> u64 {
     (TABLE_HEADER + (8 << chunks)).next_power_of_two()
 }

@@ -1,5 +1,5 @@
-//! EA-PHT, EA-PHT-H and EA-PHT-HPR (Cepeda Chavez, master's thesis, 2020): a hash table of chained
-//! buckets that grows all at once, in three stages of development.
+//! EA-PHT, EA-PHT-H and EA-PHT-HPR (Cepeda Chavez, master's thesis, 2020): three versions of a hash
+//! table of chained buckets that always grows as a whole.
 //!
 //! # Structure
 //!
@@ -17,9 +17,9 @@
 //!
 //! A table is an array of 2^depth buckets. The first bits of a hash name a bucket, and the record
 //! is in this bucket or in an overflow bucket of its chain. A full chain gets another overflow
-//! bucket. The table allocates it itself, with a counter (3.4). Once 7 in 64 buckets have overflow
-//! buckets, the whole table is moved to one of twice as many buckets (3.5.4) before it links
-//! another overflow bucket.
+//! bucket. The table allocates it itself, with a counter (3.4). Once more than 7 in 64 buckets have
+//! overflow buckets, all records are moved to a table of twice as many buckets (3.5.4) before this
+//! one links another overflow bucket.
 //!
 //! The three schemes share their code, and differ in two constants of `Variant`:
 //!
@@ -27,7 +27,7 @@
 //! |---|---|---|
 //! | EA-PHT (chapter 3) | in the bucket | helps to move, if a helper is wanted; waits for the end |
 //! | EA-PHT-H (4) | in DRAM | the same |
-//! | EA-PHT-HPR (5) | in DRAM | goes to the new table at once |
+//! | EA-PHT-HPR (5) | in DRAM | goes to the new table immediately |
 //!
 //! In DRAM there are also, for each bucket, fingerprints (7.2) and the link to the next bucket.
 //!
@@ -42,35 +42,38 @@
 //! 4. While HPR moves a table, a bucket's records are in the old table until the bucket is marked
 //!    as moved, and in the new one from then on.
 //! 5. What readers can see is durable.
-//! 6. An overflow bucket names the chain that links to it (its *owner*), once the link is durable. So an
-//!    owner whose chain does not link to the bucket has lost the link, with the records behind it. Only
-//!    the copies that a move makes have their owner before.
+//! 6. Once the link to an overflow bucket is durable, the bucket names the chain that links to it,
+//!    its *owner*. So if the owner does not link to the bucket, it has lost the link, with the
+//!    records behind it. Only the copies that a move makes name their owner before that.
 //!
 //! # Commit points
 //!
-//! One store of 8 bytes commits each change.
+//! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
+//! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
+//! the last store that it flushes; that fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | slot: empty, value, key (commit) | 1, 1 | an empty slot, or the record |
-//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a block that no slot links to, which the trace frees |
-//! | overflow insert | counter; bucket whole; fence; link (commit); owner | 6, 2 (+ the record's) | a bucket that was handed out and is not linked; opening finds it |
+//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a record block that no slot links to, which the trace frees |
+//! | overflow insert | counter; the bucket, completely; fence; link (commit); fence; owner (not flushed) | 6, 2 (+ the record's) | a bucket that was handed out but not linked, which opening finds |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
 //! | annex | header; fence; link (commit) | 2, 2 | a block that the trace frees |
-//! | resize | new table whole; fence; root (commit) | all, 2 and one for each 16 buckets | the old table; the trace frees the new one |
-//! | resize, HPR | headers; fence; root's second word; for each bucket: copies, fence, mark (commit); root | all, 3 and 2 for each bucket | two tables, and opening resumes the resize |
+//! | resize | the new table, completely; fence; root (commit) | all lines; 2 fences, and 1 for each 16 buckets | the old table; the trace frees the new one |
+//! | resize, HPR | the new table's headers; fence; the root's second word; fence; for each bucket: its copies, fence, its mark (commit), fence; the root | all lines; 3 fences, and 2 for each bucket | two tables, and opening resumes the resize |
 //!
 //! The thesis counts a line for each word of a pair, and two fences for each line (3.8): 2 and 4
 //! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
 //! to a line become durable in order, so one line and one fence are enough. An overflow insert
 //! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
-//! lines of the bucket. For every 16 overflow buckets there are 16 lines and a fence more: before the
-//! first of them is handed out, and before the counter says so, all of them get no owner. They may
-//! hold one of an earlier table. While HPR fills a table, a crash can also keep a copy's owner and lose the
-//! counter of its bucket. So after each opening the counter says nothing about the buckets that follow,
-//! and the first to be handed out prepares its 16 again.
+//! lines of the bucket. Every 16 overflow buckets cost 16 lines and a fence more: before the
+//! counter says that the first of them was handed out, all 16 are durably marked as having no
+//! owner, because they may still name one of an earlier table. While HPR fills a table, a crash can
+//! also keep a copy's owner but lose the counter that covers its bucket. So after each opening, the
+//! counter does not tell whether the buckets after it are prepared, and those around the first that
+//! is handed out are prepared again.
 //!
 //! # Concurrency
 //!
@@ -95,10 +98,10 @@
 //! the bucket's link, for recovery. The thread that moves the last bucket makes the new table the
 //! current one.
 //!
-//! In EA-PHT and -H, readers go on in the old table until then, and a change that meets a mark waits.
-//! So nothing changes in a bucket after it was copied, and the new table needs to be durable only
-//! when the root leads to it. At the end the old table is retired first, and then the new one becomes
-//! current: once a change runs in the new table, no lookup in the old one is valid.
+//! In EA-PHT and -H, readers go on in the old table until then, and a change that finds its bucket
+//! marked waits. So nothing changes in a bucket after it was copied, and the new table needs to be
+//! durable only when the root leads to it. At the end the old table is retired first, and then the
+//! new one becomes current: once a change runs in the new table, no lookup in the old one is valid.
 //!
 //! In HPR, readers and changes of a marked bucket go to the new table. The mark in the bucket's link
 //! is durable before the mark in its lock word is set, so no change there is lost. A change moves
@@ -119,7 +122,8 @@
 //! need the table moved. They fail after a minute in which nothing was moved, as they would if they
 //! waited for a lock that is never released. In EA-PHT-HPR such a thread stops only the changes of
 //! the buckets that it has locked, and the end of the resize. In all three schemes, a thread that
-//! is stopped while it prepares a table or an annex stops the inserts that need it.
+//! is stopped while it prepares a table or an annex stops the inserts that need that table or
+//! annex.
 //!
 //! # After a crash
 //!
@@ -146,15 +150,15 @@
 //!   of the array has for its lock.
 //! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
 //!   allocates chunks, and annexes where a chunk is used up.
-//! - In EA-PHT-HPR, threads initialise the new lock array if they find a flag set (Algorithms 8 to
-//!   10). With one thread nobody does, and a late helper zeroes locks that are held. Here the
-//!   thread that moves a bucket initialises the locks of its copies.
+//! - In EA-PHT-HPR, threads initialize the new lock array if they find a flag set (Algorithms 8 to
+//!   10). With one thread, no thread does, and a late helper zeroes locks that are held. Here the
+//!   thread that moves a bucket initializes the locks of its copies.
 //! - It divides a table into one section for each helper. With fewer buckets than helpers, sections
 //!   have 0 buckets, and nothing is moved (Algorithm 11). Here threads claim buckets by number.
 //! - It counts overflow buckets to know when to grow. So keys of one hash make its tables grow
 //!   without end. Here chains are counted.
-//! - The first bits of a hash name the bucket, not the last, so that the two copies of a bucket are
-//!   neighbours.
+//! - The first bits of a hash name the bucket, not the last, so that the two buckets that take the
+//!   place of an old one are neighbors.
 //!
 //! The thesis proposes future work (7.2). This implementation has the fingerprints and the byte
 //! strings. It has no chunks on each NUMA node: the pool is one file, and the file system decides
@@ -198,7 +202,7 @@ pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     const SCHEME: Scheme;
     /// Whether changes of a moved bucket go to the new table while the others are being moved.
     const GOES_ON: bool;
-    /// How many threads move buckets at a time, unless the map's options say so.
+    /// How many threads move buckets at a time, unless the map's options say otherwise.
     const HELPERS: u32;
     /// The type of its lock words.
     type Lock: LockPlace;
@@ -338,7 +342,7 @@ pub(crate) struct Route<'t> {
     bucket: BucketRef<'t>,
 }
 
-/// Hashes that are not served, from the first to the last, and why.
+/// A range of hashes that is not served: its first hash, its last hash, and the reason.
 type Missing = (u64, u64, Damage);
 
 /// A hash table of one of the three schemes. See the module's documentation.
@@ -348,7 +352,7 @@ pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     root: Offset<Word>,
     /// The empty word, by the first bit of the hash.
     empty: [u64; 2],
-    /// The first table since opening. Each owns the next one.
+    /// The table that was current when the map was opened. Each table owns the next one.
     first: Box<Table>,
     /// The table that operations begin with.
     current: Shared<AtomicPtr<Table>>,
@@ -377,7 +381,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
         };
         let first = Box::new(open(place, 0)?.expect("not optional"));
-        // A resize that had ended stores the same table in both words.
+        // A crash at the end of a resize can leave the same table in both words.
         let next = open(place + 8, 1)?.filter(|next| next.offset != first.offset);
         if next.as_ref().is_some_and(|next| !V::GOES_ON || next.depth != first.depth + 1) {
             let damage = Damage::new(place + 8, "a table of twice the size", "another size");

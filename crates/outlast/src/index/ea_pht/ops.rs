@@ -228,7 +228,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
 }
 
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
-    /// The flags of a lock word with which a lookup does not read the bucket.
+    /// Returns the flags of a lock word that keep a lookup from reading the bucket.
     #[inline(always)]
     pub(super) fn elsewhere() -> u64 {
         if V::GOES_ON { MOVED | DAMAGED } else { DAMAGED }
@@ -254,7 +254,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 
     /// Inserts a record with a new overflow bucket at the end of a locked chain (3.5.2). Returns
-    /// `false` if the table has none.
+    /// `false` if the table has no overflow bucket left.
     fn insert_overflow(
         &self,
         route: &Route<'_>,
@@ -277,7 +277,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.link(last, offset, at);
         memory.flush_words(std::slice::from_ref(&last.bucket.next), at);
         memory.fence(at);
-        // After the fence: an owner says that the link was durable.
+        // This comes after the fence, because an owner says that the link is durable.
         own(memory, new, owner);
         last.set_next(self.seam(), offset);
         if length == 1 {

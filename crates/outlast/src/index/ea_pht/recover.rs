@@ -25,7 +25,7 @@ pub(super) struct Handed {
     areas: Vec<(Area, u64)>,
     /// The overflow buckets that a chain links to.
     linked: Mutex<HashSet<u64>>,
-    /// After a crash, those that a chain links to and that have no owner, with the chain.
+    /// After a crash, the linked buckets that have no owner, each with the chain that links to it.
     unowned: Mutex<Vec<(u64, u64)>>,
 }
 
@@ -50,7 +50,8 @@ impl Handed {
         })
     }
 
-    /// Notes a link to a bucket that was handed out. Returns `false` for any other, and for a second link.
+    /// Notes a link to a bucket. Returns `false` if the bucket was not handed out, or if a link to
+    /// it was noted before.
     pub(super) fn link(&self, bucket: u64, seam: &impl Seam) -> bool {
         self.has(bucket) && seam.lock(&self.linked).insert(bucket)
     }
@@ -76,7 +77,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let of_first = missing.len();
             missing.extend(self.recover_table(&next, Some(&self.first), false));
             if of_first > 0 {
-                // A damaged bucket may have been moved to a chain that was not followed.
+                // A bucket of the first table that is damaged may have been moved, to chains of the
+                // next table that were not followed.
                 self.seam().lock(&next.overflow).spare.clear();
             }
             self.first.set_next(self.seam(), next);
@@ -137,7 +139,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 self.core.memory.fence(&points::OPENING);
             }
         });
-        // Now their links are durable.
+        // The links to these buckets are durable now, so the buckets can name their owners.
         for (offset, chain) in self.seam().lock(&handed.unowned).drain(..) {
             if let Ok(bucket) = BucketRef::at(&self.core.memory, offset) {
                 own(&self.core.memory, bucket, layout::owner(chain, table.depth));
@@ -160,15 +162,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// Checks that no chain has lost its link to one of these buckets, which none links to. Returns the
-    /// hashes of chains that have. If there are none, then after a crash, these buckets have no owner from
-    /// now on, durably. `is_filled` says whether another table is being moved to this one.
+    /// Checks that no chain has lost its link to one of these buckets, which no chain links to.
+    /// Returns the hashes of the chains that have. If there are none and this is after a crash,
+    /// durably marks the buckets as owned by no chain. `is_filled` says whether another table is
+    /// being moved to this one.
     fn check_spare(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<Missing> {
         let (memory, seam) = (&self.core.memory, self.seam());
         let lost = self.lost(table, spare, is_filled);
         if lost.is_empty() && self.is_after_crash() {
             if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
-                // Copies may have one. Of the others, it may be missing only in the caches.
+                // Copies may have an owner. Others may be marked as having none only in the caches.
                 disown(memory, spare.iter().copied());
             }
             return Vec::new();
@@ -187,11 +190,12 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// Returns those of these buckets, which no chain links to, whose chain has lost the link, with the
-    /// chain. A chain whose records were moved keeps its buckets until the table is retired.
+    /// `spare` has buckets that no chain links to. Returns those whose owner has lost its link to
+    /// them, each with that chain. A chain whose records were moved keeps its buckets until the
+    /// table is retired, but is not followed, so its buckets are left out.
     ///
-    /// In a table that was being filled when the pool crashed, they can be copies that no chain has
-    /// linked to yet.
+    /// In a table that was being filled when the pool crashed, such buckets can be copies that no
+    /// chain has linked to yet, so none is returned.
     pub(super) fn lost(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<(u64, u64)> {
         let memory = &self.core.memory;
         if is_filled && self.core.alloc().old_frontier() != 0 {
@@ -241,7 +245,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> Result<(), Damage> {
         let (memory, seam) = (&self.core.memory, self.seam());
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
-            // Any version of a free lock will do. In the pool, a store would only make the line dirty.
+            // A free lock can keep its version. If locks are in the pool, a store would only make
+            // the line dirty.
             let lock = V::lock(first);
             if !is_at_rest(lock.load(seam, Ordering::Relaxed)) {
                 lock.store(seam, 0, Ordering::Relaxed);

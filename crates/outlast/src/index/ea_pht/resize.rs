@@ -2,7 +2,7 @@
 //!
 //! # The life of a table
 //!
-//! | state | recognised by | who ends it, and how |
+//! | state | recognized by | who ends it, and how |
 //! |---|---|---|
 //! | growing | `resizing` 0 | a change that finds a resize due sets `resizing` |
 //! | preparing | `resizing` 1, no `next` | that thread closes the allocator of overflow buckets, and writes the next table. Without space, it undoes both and sets `retried_at` |
@@ -38,8 +38,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A table is resized when this many of 64 buckets have overflow buckets. With more chains, lookups
-/// would take longer. With fewer, the table would waste space.
+/// A table is resized when more than this many of 64 buckets have overflow buckets. With more
+/// chains, lookups would take longer. With fewer, the table would waste space.
 const CHAINS: u64 = 7;
 /// How many buckets a thread claims at a time, if it moves buckets until all are moved.
 const CLAIM: u64 = 16;
@@ -105,7 +105,7 @@ enum Move {
     Done,
     /// Another thread had moved it.
     WasDone,
-    /// The next table has fewer overflow buckets than the copies may need, which is this many.
+    /// The next table has too few overflow buckets left. The copies may need this many.
     NoRoom(u64),
 }
 
@@ -116,7 +116,7 @@ enum Claim {
     Moved,
     /// No bucket of the table is left to claim.
     None,
-    /// The next table has fewer overflow buckets than this. The claim was given back.
+    /// The next table has fewer overflow buckets left than this. The claim was given back.
     NoRoom(u64),
 }
 
@@ -171,7 +171,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
             if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
                 return match self.resize(table) {
-                    // Longer chains will do, as long as there is space for them.
+                    // Without space for the next table, this one gets longer chains, as long as
+                    // there is space for those.
                     Err(error) if error.is_full() => Ok(()),
                     resized => resized,
                 };
@@ -237,8 +238,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         (many || endless)
             && table.depth < MAX_DEPTH
             && self.missing.is_empty()
-            // A table that is still being filled by a resize is not resized: the root names two
-            // tables at most.
+            // A table that a resize is still filling is not resized, because the root can name only
+            // two tables.
             && std::ptr::eq(table, self.current())
     }
 
@@ -354,13 +355,13 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             self.end_if_moved(old, next)?;
         }
         if let Some(left) = left {
-            // This comes after the fence. Once the claim is given back, others can end the resize.
-            // The next table's headers must be durable by then, and the thread that began the
-            // resize has only flushed them.
+            // The claim is given back only after the fence. From then on, others can end the
+            // resize. The next table's headers must be durable by then, and the thread that began
+            // the resize has only flushed them.
             old.claim_again(self.seam(), left);
         }
         if result.is_err() && !V::GOES_ON {
-            // If the resize never ends, the next table's blocks are lost.
+            // If the resize never ends, nothing frees the next table's blocks.
             self.core.note_unfreeable();
         }
         result
@@ -376,7 +377,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         if ended.is_err() {
             old.ending.store(self.seam(), 0, Ordering::Release);
             if !V::GOES_ON {
-                // If it never ends, the next table's blocks are lost.
+                // If the resize never ends, nothing frees the next table's blocks.
                 self.core.note_unfreeable();
             }
         }
@@ -453,8 +454,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 halves[(hash >> (63 - old.depth) & 1) as usize].push((words, hash));
             }
         }
-        // Read the link before taking a bucket for the copies. If the link is damaged, no bucket is
-        // lost.
+        // The link is read before a bucket is taken for the copies, so that no bucket is lost if
+        // the link is damaged.
         let link = Link::read(memory, &first.bucket.next)?;
         let moved = Link { depth: MOVED_ON_MEDIA, ..link };
         let empty = self.empty(old.segment(index).low);
@@ -505,7 +506,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             memory.flush_words(std::slice::from_ref(word), at);
             memory.fence(at);
         }
-        // In this order: once a change goes to the next table, no lookup in this one is valid.
+        // The old table is retired before the next one becomes current, so that once a change goes
+        // to the next table, no lookup in the old one is valid.
         let retired_late = self.seeded(&bugs::RETIRED_LATE);
         if !retired_late {
             old.set_retired(self.seam());

@@ -53,7 +53,8 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
         if cursor.state == CursorState::Start
             && let Some(next) = self.current().next(self.seam())
         {
-            // No route leads to a chunk of the next table before a bucket is moved to it.
+            // No route leads to a chunk of the next table before a bucket has been moved to it, so
+            // the chunks are checked here.
             (0..next.chunks.len()).try_for_each(|chunk| next.check_chunk(&self.core, chunk))?;
         }
         if R::EMPTY.is_some() {
@@ -197,7 +198,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             });
             match next {
                 Ok(Some(next)) => bucket = next,
-                // Then come the buckets that it has lost.
+                // After the last bucket of the chain come those that it has lost its link to.
                 Ok(None) => match lost.pop() {
                     Some(next) => bucket = BucketRef::at(memory, next)?,
                     None => return Ok(()),

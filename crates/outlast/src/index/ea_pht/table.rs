@@ -48,7 +48,8 @@ pub(crate) struct Overflow {
     pub(super) areas: Vec<Area>,
     /// The first area that has buckets left.
     open: usize,
-    /// How many of its buckets have had no owner since the map was opened, the handed out included.
+    /// The buckets of that area before this number were handed out, or prepared since the map was
+    /// opened.
     prepared: u64,
     /// Buckets that were handed out and never linked.
     pub(super) spare: Vec<u64>,
@@ -65,7 +66,7 @@ pub(crate) struct Table {
     /// The chunks, 0 for one that cannot be read.
     pub(super) chunks: Box<[u64]>,
     pub(super) overflow: Mutex<Overflow>,
-    /// Overflow buckets whose chain has lost its link to them, as opening has found, by chain.
+    /// For each chain, the overflow buckets that it has lost its link to, as opening has found.
     pub(super) lost: Mutex<HashMap<u64, Vec<u64>>>,
     /// Held while an annex is added.
     extending: Mutex<()>,
@@ -77,14 +78,14 @@ pub(crate) struct Table {
     pub(super) retried_at: SharedWord,
     /// 1 once the space for the next table was announced to the pool.
     pub(super) announced: SharedWord,
-    /// 1 once a thread prepares the next table.
+    /// 1 once a thread has begun to prepare the next table.
     pub(super) resizing: SharedWord,
     /// The table that this one is moved to.
     next: Shared<OnceLock<Box<Table>>>,
     /// The first bucket that no thread has claimed yet.
     pub(super) claimed: SharedWord,
     pub(super) moved: SharedWord,
-    /// 1 once a thread makes the next table the only one.
+    /// 1 once a thread has begun to make the next table the only one.
     pub(super) ending: SharedWord,
     /// The number of threads that move buckets.
     pub(super) helpers: SharedWord,
@@ -231,7 +232,7 @@ impl Table {
         layout::table_bytes(self.depth - self.chunk_bits)
     }
 
-    /// Returns its blocks: kind, offset, bytes.
+    /// Returns its blocks: the kind, offset and size of each.
     pub(super) fn blocks<S: Seam>(&self, seam: &S) -> Vec<(Kind, u64, u64)> {
         let chunks = self.chunks.iter().filter(|&&chunk| chunk != 0);
         let chunk = |&chunk: &u64| (Kind::Chunk, chunk, layout::chunk_bytes(self.chunk_bits));
@@ -289,7 +290,7 @@ impl Table {
         self.next.get_or_init(seam, || next)
     }
 
-    /// Lets threads claim the buckets from this one on once more. They pass over those that are moved.
+    /// Lets threads claim the buckets from this one on again. They pass over those that are moved.
     pub(super) fn claim_again(&self, seam: &impl Seam, from: u64) {
         loop {
             let now = self.claimed.load(seam, Ordering::Relaxed);
@@ -312,8 +313,8 @@ impl Table {
 
     // ---- Overflow buckets -------------------------------------------------------
 
-    /// Hands out an overflow bucket, and flushes the counter. Returns `None` if there is none left, or
-    /// if the table's records are being moved.
+    /// Hands out an overflow bucket, and flushes the counter. Returns `None` if no bucket is left,
+    /// or if the table's records are being moved.
     pub(super) fn take<S: Seam>(&self, core: &Core<S>) -> Result<Option<u64>, Damage> {
         let memory = &core.memory;
         let mut overflow = memory.seam().lock(&self.overflow);
@@ -327,11 +328,13 @@ impl Table {
             let used = area.used(memory)?;
             if used < area.count {
                 if used >= overflow.prepared {
-                    // Not from the media: there, a copy's owner can have outlived the counter.
+                    // Media do not tell which buckets are prepared, because a copy's owner can have
+                    // outlived the counter that covers its bucket.
                     overflow.prepared = area.count.min((used + 1).next_multiple_of(DISOWNED));
                     let few = used..overflow.prepared;
                     let few = few.map(|number| area.first + number * BUCKET_BYTES);
-                    // Durable before the counter: once a bucket has been handed out, its owner counts.
+                    // The buckets must be durably without an owner before the counter covers them,
+                    // because the owner of a bucket that was handed out counts.
                     disown(memory, few);
                 }
                 let counter = area.counter(memory)?;
@@ -371,7 +374,7 @@ impl Table {
         seam.lock(&self.overflow).closed = false;
     }
 
-    /// Adds annexes until this many buckets are left.
+    /// Adds annexes until at least this many buckets are left to hand out.
     pub(super) fn extend<S: Seam>(&self, core: &Core<S>, wanted: u64) -> Result<()> {
         // If several threads find too few buckets, one adds an annex, and the others wait for it.
         let _extending = core.memory.seam().lock(&self.extending);
@@ -384,7 +387,7 @@ impl Table {
         Ok(())
     }
 
-    /// Returns whether an annex is needed for so many more buckets.
+    /// Returns whether fewer than this many buckets are left, so that an annex is needed.
     fn lacks<S: Seam>(&self, memory: &Memory<S>, wanted: u64) -> Result<bool, Damage> {
         let overflow = memory.seam().lock(&self.overflow);
         if overflow.closed {
@@ -438,13 +441,15 @@ fn chunk_area(chunk: u64, bits: u32) -> Area {
     Area { header: chunk, first, count: layout::overflow_buckets(bits) }
 }
 
-/// How many overflow buckets are prepared together to be handed out. Before, they hold anything.
+/// How many overflow buckets are prepared together before they are handed out. Until then they may
+/// hold anything.
 const DISOWNED: u64 = 16;
 
-/// log2 of the buckets and the header of the largest annex that a table tries to allocate.
+/// log2 of the size, in buckets and including the header, of the largest annex that a table tries
+/// to allocate.
 const ANNEX_BITS: u32 = 16;
 
-/// Returns the log2 of the buckets and the header of the largest possible annex.
+/// Returns log2 of the size, in buckets and including the header, of the largest possible annex.
 fn largest_annex<S: Seam>(core: &Core<S>) -> u32 {
     (core.geometry.large_max() / BUCKET_BYTES).ilog2()
 }

@@ -1,4 +1,5 @@
-//! Fingerprints: sixteen one-byte hashes in two words, or eight of two bytes, compared at once.
+//! Fingerprints: sixteen one-byte hashes in two words, or eight two-byte hashes, all compared by
+//! one operation.
 //!
 //! They are read from memory as atomic words, and only then become a vector.
 

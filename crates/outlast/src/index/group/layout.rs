@@ -15,18 +15,18 @@ pub const CHUNK_BYTES: u64 = 128;
 /// Cells of a group of the first level.
 pub const GROUP_SIZES: RangeInclusive<u32> = 16..=1024;
 
-/// Returns the bytes of an overflow node: header and cells.
+/// Returns the size, in bytes, of an overflow node: header and cells.
 pub const fn node_bytes(group: u32) -> u64 {
     group as u64 * 16
 }
 
-/// Returns the bytes of a segment: header, first level, second level.
+/// Returns the size, in bytes, of a segment: header, first level, second level.
 pub const fn segment_bytes(group: u32) -> u64 {
     2 * node_bytes(group)
 }
 
-/// Returns the chunks of a group of the second level, or of a node. The header takes the place of
-/// one chunk, so that blocks have sizes that the allocator has.
+/// Returns the number of chunks in a group of the second level, or in a node. The header takes the
+/// place of one chunk, so that the size of each block is a power of two.
 pub const fn second_chunks(group: u32) -> u32 {
     group / CHUNK as u32 - 1
 }

@@ -15,10 +15,10 @@
 //!  hash   [ segment .... | fingerprint (20..34) | second level (10..20) | home (0..10) ]
 //! ```
 //!
-//! A *cell* holds one record. Its *home* is the cell of the first level that its hash names. If the
-//! home is taken, the record goes to a cell of the second level, which is shared by all cells of the
-//! group (section 3.2 of the paper). The search for a free cell there begins at the chunk of eight
-//! cells that the hash names.
+//! A *cell* holds one record. A record's *home* is the cell of the first level that its hash names.
+//! If the home is taken, the record goes to a cell of the second level, which is shared by all
+//! cells of the group (section 3.2 of the paper). The search for a free cell there begins at the
+//! chunk of eight cells that the hash names.
 //!
 //! A first-level group and the second-level group that it shares are one block, a *segment*. Each
 //! segment holds the hashes of one range, those that begin with its *prefix*. The segments form a
@@ -46,23 +46,25 @@
 //!
 //! # Commit points
 //!
-//! One store of 8 bytes commits each change.
+//! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
+//! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
+//! the last store that it flushes; that fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | cell: empty, value, key (commit) | 1, 1 | an empty cell, or the record |
-//! | insert, bytes | record block; fence; cell: empty, hash, link (commit) | record + 1, 2 | a block that no cell links to, which the trace frees |
+//! | insert, bytes | record block; fence; cell: empty, hash, link (commit) | record + 1, 2 | a record block that no cell links to, which the trace frees |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | split | new segment whole; fence; old segment's link: depth + 1 and the new segment (commit) | segment + 1, 2 | before the commit, a block that the trace frees; after it, nothing to do |
-//! | overflow node | node whole; fence; link (commit) | node + 1, 2 | a block that the trace frees |
-//! | map | segments whole; fence, the root's; root's commit word | segments, 0 (+ the root's) | blocks that the trace frees |
+//! | split | the new segment, completely; fence; the old segment's link: depth + 1 and the new segment (commit) | segment + 1, 2 | before the commit, a block that the trace frees; after it, nothing to do |
+//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the trace frees |
+//! | map | the segments, completely; fence (shared with the root's fixed words); the root's commit word | segments; no fence besides the root's | blocks that the trace frees |
 //!
-//! Why a split is one store: the new segment has the old one's link to the next, and holds copies
-//! of the records of the upper half. The store of the old segment's link puts the new segment into
-//! the list, and ends the old range where the new one begins. From then on, by invariant 1, the
-//! copies are records, and the originals are not.
+//! Why one store commits a split: the new segment already links to the old one's successor, and
+//! holds copies of the records of the upper half. The store of the old segment's link puts the new
+//! segment into the list, and ends the old range where the new one begins. From then on, by
+//! invariant 1, the copies are records, and the originals are not.
 //!
 //! Why one fence is enough for a cell: both words lie in one line, and stores to a line become
 //! durable in the order in which they were made. The cell is emptied first, because a split may have
@@ -85,8 +87,8 @@
 //! | update, removal | the store that unlocks the segment |
 //! | lookup | its last read of a mark |
 //!
-//! An insert changes no version. A lookup that misses the new record takes effect before the
-//! insert.
+//! An insert does not change the version: a lookup that misses the new record takes effect before
+//! the insert.
 //!
 //! An insert fills a cell only if the cell's mark says that it is free. A removal marks its cell as
 //! free and changes the segment's version. A lookup that has read the mark before the removal finds
@@ -108,7 +110,7 @@
 //! builds the marks and the directory. It repairs nothing, because a crash leaves nothing half
 //! done. After the death of a process its stores may still be in the processor's caches, including
 //! some that it had not flushed. Results will depend on them, so opening flushes all cells and
-//! headers that it finds. The blocks that they link to were durable before them.
+//! headers that it finds. The blocks that cells link to were durable before the links were stored.
 //!
 //! A segment whose cells are damaged is not served: operations on its range return the damage.
 //! Where the list itself cannot be followed, the same holds for all hashes from there on.
@@ -116,27 +118,21 @@
 //! # Deviations from the paper
 //!
 //! - The paper's insert (Algorithm 1) takes the first free cell without looking for the key, so a
-//! Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) also compare keys of
-//! cells whose bit is 0, so they find records that were removed or are not yet committed. Here only
-//! cells that are marked as taken are compared.
-//! - Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) compare keys of cells
-//!   whose bit is 0, so a record that was removed, or not yet committed, is found. Here nothing but
-//! Its recovery (Algorithm 4) goes over `table_size` cells of each level, but `table_size` counts
-//! the cells of both levels together (3.3), so it reads beyond the end of both arrays.
-//! - Its recovery (Algorithm 4) goes over `table_size` cells of each level, which is the number of
-//! It persists a cell, its bit and a record count, with three flushes and fences. Here the store of
-//! the cell's first word is the commit; the marks, which replace the bits, are in DRAM, and there
-//! is no persistent count.
-//! - It persists a cell, its bit and a count: three flushes and fences. Here the cell's first word
-//!   is the commit, bits are DRAM state, and nothing is counted.
+//!   key that is inserted twice is stored twice.
+//! - Its query and deletion (Algorithm 2, line 9; Algorithm 3, lines 3 and 15) also compare keys of
+//!   cells whose bit is 0, so they find records that were removed or are not yet committed. Here
+//!   only cells that are marked as taken are compared.
+//! - Its recovery (Algorithm 4) goes over `table_size` cells of each level, but `table_size` counts
+//!   the cells of both levels together (3.3), so it reads beyond the end of both arrays.
+//! - It persists a cell, its bit and a record count, with three flushes and fences. Here the store
+//!   of the cell's first word is the commit; the marks, which replace the bits, are in DRAM, and
+//!   there is no persistent count.
 //! - The paper's table is for one thread, and is full once one group is full. Here a full segment
-//! If a record is not in its home, the paper searches the second level from its beginning. Here the
-//! search begins at the chunk that the hash names, and the fingerprints and counts in the marks
-//! avoid most of the remaining reads of persistent memory.
-//! - If a record is not in its home, the paper searches the second level from the beginning.
-//! The second level has one chunk fewer than the first: the segment's header takes its place, so
-//! that a segment's size is a power of two.
-//! - The second level has one chunk less than the first. The header takes that chunk's place, so
+//!   is split.
+//! - If a record is not in its home, the paper searches the second level from its beginning. Here
+//!   the search begins at the chunk that the hash names, and the fingerprints and counts in the
+//!   marks avoid most of the remaining reads of persistent memory.
+//! - The second level has one chunk fewer than the first: the segment's header takes its place, so
 //!   that a segment's size is a power of two.
 //! - Keys whose hashes no split can separate go to overflow nodes.
 //! - Segments do not merge when records are removed. Their cells are used again.
@@ -214,7 +210,7 @@ pub(crate) struct Route<'d> {
     way: Way<'d>,
 }
 
-/// Hashes that are not served.
+/// A range of hashes that is not served.
 struct Missing {
     /// The first one.
     low: u64,
@@ -401,8 +397,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         // DRAM says whether there are overflow nodes. The header's line is read only if there are.
         let any = self.state(segment).has_nodes.load(self.seam(), Ordering::Relaxed) != 0;
         let mut link = any.then_some(&self.header(segment).chain);
-        // At most as many as there is space for: in a damaged file, something else may have
-        // overwritten the chain.
+        // Yields no more nodes than fit into the memory, because in a damaged file something else
+        // may have overwritten the chain.
         let mut left = memory.len() / layout::node_bytes(self.group);
         let mut next = move || {
             let Some(word) = link.take() else { return Ok(None) };

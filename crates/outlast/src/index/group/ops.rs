@@ -93,8 +93,8 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         };
         let found = self.search(route.segment, key);
         let found = found.and_then(|found| found.map(|(_, words)| read(words)).transpose());
-        // Keep this order. The fence in `is_unchanged` also pairs with the Release of the entry
-        // that a split stores before it changes the version.
+        // The order of the two checks matters: the fence in `is_unchanged` also pairs with the
+        // Release of the entry that a split stores before it changes the version.
         (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
     }
 

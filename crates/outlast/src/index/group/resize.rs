@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering;
 
 /// Directories below this depth are doubled whatever they contain.
 pub(super) const FREE_DEPTH: u32 = 6;
-/// From this depth on, one entry in this many must be a segment of its own.
+/// From that depth on, a directory is doubled only if it has at most this many entries for each
+/// segment.
 pub(super) const SPARSE: u64 = 32;
 
 /// Empties the cells of a block that nothing links to yet.
@@ -48,7 +49,7 @@ fn flush_block<S: Seam>(
     Ok(())
 }
 
-/// Writes a segment without records, without a flush.
+/// Writes an empty segment, without a flush.
 fn write_segment<S: Seam>(
     memory: &Memory<S>,
     group: u32,
@@ -162,7 +163,7 @@ impl<S: Seam, R: Record> Group<S, R> {
                 if hash & bit == 0 {
                     continue;
                 }
-                // Uses the link only. A damaged block need not fail the split.
+                // This uses only the link, so that a damaged block does not fail the split.
                 if R::FORM == RecordForm::Bytes {
                     self.core.before_unlink(R::extent(&self.core, words)?.0)?;
                 }
@@ -238,14 +239,15 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(())
     }
 
-    /// Adds a node to a segment that is not in use yet, without a flush. Returns its first cell.
+    /// Adds a node to a new segment that no thread uses yet, without a flush. Returns its first
+    /// cell.
     fn add_node(&self, segment: Segment, node: u64, at: &'static Point) -> Result<Cell<'_>> {
         self.write_node(segment, node, at)?;
         self.link_node(segment, node, at);
         Ok(self.cells(node, 0, None).cell(0))
     }
 
-    /// Writes a node without records that continues the segment's chain, without a flush.
+    /// Writes an empty node that links to the segment's present chain, without a flush.
     fn write_node(&self, segment: Segment, node: u64, at: &'static Point) -> Result<()> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(node))?;

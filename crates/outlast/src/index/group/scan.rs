@@ -154,8 +154,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(Salvaged::Read(missing.high))
     }
 
-    /// Steps over cells of a segment that look as if a split had left them behind, but that have never
-    /// held a record. Only a salvage looks for them.
+    /// Reports as damage the cells of a segment that look as if a split had left them behind, but
+    /// whose links cannot be those of records. Only a salvage looks for them.
     fn note_strays(&self, segment: Segment, found: &mut Collector<'_, R>) -> Result<(), Damage> {
         if !found.salvages() || R::EMPTY.is_none() {
             return Ok(());

@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-/// How many records are read together. Records of one map lie anywhere in the file, and in the order of
-/// their slots, each would be a cache miss, and a page of the file that is mapped for it alone.
+/// How many records are read together, in the order of their offsets. The records of a map can lie
+/// anywhere in the file: read in the order of their slots, each would cost a cache miss, and a page
+/// of the file would be mapped for it alone.
 const UNREAD: usize = 1 << 18;
-/// How much damage is reported at most.
+/// The most findings of damage that are reported.
 const DAMAGES: usize = 10_000;
-/// How many characters of a key or value are reported at most.
+/// The most characters of a key or value that are reported.
 const SHOWN: usize = 200;
 
 fn shown(of: &impl fmt::Debug) -> String {
@@ -31,8 +32,8 @@ fn shown(of: &impl fmt::Debug) -> String {
 /// A check in progress. It reports what it cannot read and goes on with the rest.
 pub(crate) struct Audit<R: Record> {
     pub(crate) verified: Verified,
-    /// The keys of the current part, and where each was found. With [`check_slot`](Self::check_slot),
-    /// only keys whose hash occurs more than once.
+    /// The keys of the current part, and where each was found. [`check_slot`](Self::check_slot)
+    /// adds only keys whose hash occurs more than once.
     keys: HashMap<R::OwnedKey, u64>,
     /// The hashes of the slots of the current part, and for each its first slot.
     slots: HashMap<u64, (u64, SlotWords)>,
@@ -185,7 +186,7 @@ impl<R: Record> Audit<R> {
             }
             Entry::Occupied(entry) => *entry.get(),
         };
-        // A record that cannot be read is reported when it is read as a whole.
+        // If a key cannot be read, `read_record` reports the damage later.
         if let Ok(key) = R::key(core, first.1) {
             self.keys.entry(key).or_insert(first.0);
         }
@@ -194,7 +195,7 @@ impl<R: Record> Audit<R> {
         }
     }
 
-    /// Reads a record, and checks that it is whole and of the map's types. Returns its key.
+    /// Reads a record, and checks that it is intact and of the map's types. Returns its key.
     fn read_record<S: Seam>(
         &mut self,
         core: &Core<S>,

@@ -1,7 +1,8 @@
 //! The protocol of a change of one key.
 //!
-//! The kit passes the gate, decides from the record that is there, marks the old record's block
-//! before it is unlinked, retires it afterwards, and retries. A scheme supplies the attempts.
+//! The kit passes the gate, decides by the present record, marks the old record's block before it
+//! is unlinked, retires it afterwards, and retries if another thread interfered. A scheme supplies
+//! the attempts.
 
 use super::lookup::{Optimistic, find};
 use super::table::{HashedKey, Table};
@@ -150,7 +151,8 @@ pub(crate) fn change<S: Seam, R: Record>(
     }
 }
 
-/// Passes the gate.
+/// Makes a change inside the gate. If the gate cannot be passed immediately, leaves the change to
+/// [`enter_later`].
 #[inline(always)]
 fn enter<S: Seam, R: Record>(
     table: &impl Update<S, R>,
@@ -180,7 +182,7 @@ fn enter_later<S: Seam, R: Record>(
     repeat(table, HashedKey::of(table, key, &mut space), &plan).map_err(|error| *error)
 }
 
-/// Repeats a change until it is made.
+/// Attempts a change until an attempt succeeds. Makes room in between if there is none.
 #[inline(always)]
 fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
@@ -251,7 +253,7 @@ fn decide_early<S: Seam, R: Record>(
 /// The decision about a present key that no other thread can change meanwhile.
 pub(crate) struct Decision<R: Record> {
     before: Option<R::Owned>,
-    /// The block of the old record: offset and bytes.
+    /// The block of the old record: its offset and its size.
     old_block: Option<(u64, u64)>,
     /// Whether the change applies. If so, the caller stores it durably and then
     /// [finishes](Self::finish) it.
@@ -280,7 +282,7 @@ pub(crate) fn decide<S: Seam, R: Record>(
 }
 
 impl<R: Record> Decision<R> {
-    /// Retires the old record's block, which is unlinked by now.
+    /// Retires the old record's block, if the change has unlinked it, and returns the result.
     #[inline(always)]
     pub(crate) fn finish<S: Seam>(self, core: &Core<S>) -> Changed<R> {
         if self.applied

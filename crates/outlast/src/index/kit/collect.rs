@@ -7,9 +7,9 @@ use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashSet;
 
-/// Takes the records of one step.
+/// Collects the records that one step of a walk reads.
 pub(crate) struct Collector<'o, R: Record> {
-    /// The records, after those of earlier steps.
+    /// The list to which the step appends its records. Those of earlier steps come first.
     pub(crate) records: &'o mut Vec<(R::OwnedKey, R::Owned)>,
     lost: Vec<Damage>,
     care: Care,
@@ -55,7 +55,8 @@ impl<'o, R: Record> Collector<'o, R> {
     }
 
     /// Takes the record of a slot at offset `at`. In a salvage, a key that the step has already
-    /// taken counts as damage: in a mix of an old and a new state, each may have a record of it.
+    /// taken counts as damage: a damaged file can be a mix of an old and a new state, and each may
+    /// have a record of the key.
     ///
     /// # Errors
     /// The damage of the record, unless the walk steps over it.
@@ -92,8 +93,8 @@ impl<'o, R: Record> Collector<'o, R> {
         if self.care == Care::Keys { Ok(R::Owned::default()) } else { read() }
     }
 
-    /// As [`take`](Self::take), for a slot that no thread uses. Leaves the record out if its key is
-    /// in `keys`, and adds the key if it is not.
+    /// Like [`take`](Self::take), for a slot that no thread uses. Leaves the record out if its key
+    /// is in `keys`, and adds the key if it is not.
     pub(crate) fn take_unused<S: Seam>(
         &mut self,
         core: &Core<S>,
@@ -124,7 +125,8 @@ impl<'o, R: Record> Collector<'o, R> {
         Err(damage)
     }
 
-    /// As [`step_over`](Self::step_over), unless damage at that offset was found since `mark`.
+    /// Like [`step_over`](Self::step_over), but does nothing if damage at that offset was found
+    /// since `mark`.
     pub(crate) fn step_over_once(&mut self, damage: Damage, mark: Mark) -> Result<(), Damage> {
         let known = self.lost[mark.lost..].iter().any(|lost| lost.offset() == damage.offset());
         if known { Ok(()) } else { self.step_over(damage) }
@@ -148,7 +150,7 @@ impl<'o, R: Record> Collector<'o, R> {
     }
 }
 
-/// Reads the record of a slot at offset `at`, if it is whole.
+/// Reads the record of a slot at offset `at`, and checks that it is intact.
 fn checked<S: Seam, R: Record>(
     core: &Core<S>,
     words: SlotWords,

@@ -73,10 +73,10 @@ impl Way<'_> {
 
 /// A directory. It only grows.
 pub(crate) struct DramDirectory {
-    /// Entries by depth. Shallower ones stay, for readers that still use them. Together they are no
-    /// larger than the current ones.
+    /// The entries, by depth. Those of smaller depths are kept for readers that still use them.
+    /// Together they take no more space than the current ones.
     all: Box<[Shared<OnceLock<Entries>>]>,
-    /// The current ones.
+    /// The current entries: one of `all`.
     current: Shared<AtomicPtr<Entries>>,
 }
 
@@ -100,8 +100,8 @@ impl DramDirectory {
     #[inline(always)]
     fn current(&self, seam: &impl Seam) -> &Entries {
         // Acquire: pairs with the Release in `set_current`.
-        // SAFETY: set by `new`, to one of `all`, which neither move nor are dropped before the
-        // directory.
+        // SAFETY: `new` and `double` set this pointer, always to one of `all`. These neither move
+        // nor are dropped before the directory.
         unsafe { &*self.current.load(seam, Ordering::Acquire) }
     }
 

@@ -115,8 +115,8 @@ impl<S: Seam, P: LockPlace> LockWord for VersionLock<'_, S, P> {
 }
 
 /// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data
-/// behind it may be half changed. So the lock stays locked. Other threads do not wait for it for
-/// ever: the thread is inside the gate, so its panic poisons the gate too.
+/// behind it may be half changed, so the lock stays locked. Other threads do not wait for it
+/// forever: the panicking thread is inside the gate, so its panic poisons the gate too.
 pub(crate) trait Held {
     /// Unlocks it.
     fn unlock(self);
@@ -136,13 +136,15 @@ impl<'m, S: Seam, P: LockPlace> HeldLock<'m, S, P> {
         self.word = version::set_changing(&self.lock, self.word);
     }
 
-    /// Returns what the lock word holds, or will hold once it is unlocked.
+    /// Returns the lock word. After [`set_word`](Self::set_word), memory gets the new bits only
+    /// when the lock is unlocked.
     #[inline(always)]
     pub(crate) fn word(&self) -> u64 {
         self.word
     }
 
-    /// Sets the bits that do not belong to the protocol. The lock must be marked as changing.
+    /// Sets the bits that do not belong to the protocol; the others must be as in
+    /// [`word`](Self::word). The lock must be marked as changing.
     pub(crate) fn set_word(&mut self, word: u64) {
         debug_assert!(self.word & CHANGING != 0);
         self.word = word;

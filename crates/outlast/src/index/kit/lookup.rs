@@ -65,7 +65,8 @@ pub(crate) fn prefetch<S: Seam, R: Record, T: Lookup<S, R>>(table: &T, keys: &[R
     let _ = stage(table, &batch, keys, &mut lookups);
 }
 
-/// Runs the stages of the lookups of a batch. The results are the hashes, and what the stages pass on.
+/// Runs the stages of a batch of lookups. For each key, `lookups` gets the hash and what the stages
+/// pass on.
 #[inline(always)]
 fn stage<'b, S: Seam, R: Record, T: Lookup<S, R>>(
     table: &'b T,
@@ -171,8 +172,8 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
         let (lock, offset) = table.lock_word(&route, hash);
         let mut held = None;
         if turn >= PATIENCE {
-            // Without the lock, a long value that changes all the time would never be read whole.
-            // The lock is taken inside the gate, as all locks are.
+            // Without the lock, no read of a long value that changes all the time would ever be
+            // valid. Like all locks, this one is taken inside the gate.
             let entered = if inside == 0 { Some(core.enter()?) } else { None };
             held = Some((Guarded::new(lock.hold(core, offset)?), entered));
         }

@@ -20,7 +20,7 @@ fn append(crc: u32, words: &[u64]) -> u32 {
 }
 
 /// Makes a word of 48 bits with 16 bits of a CRC-32C above them. The checksum covers the 48 bits
-/// and `of`, the words to which it ties them.
+/// and the words in `of`, so the result is valid only together with those words.
 pub(crate) fn seal16(low: u64, of: &[u64]) -> u64 {
     let crc = append(checksum(&[low]), of);
     low | u64::from((crc ^ crc >> 16) & 0xffff) << 48
@@ -47,7 +47,7 @@ pub const MAX_DEPTH: u32 = 40;
 /// `check` is 16 bits of a CRC-32C over the lower 48 bits and the word's own offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
-    /// The structure, 0 if there is none.
+    /// The offset of the structure, or 0 if there is none.
     pub offset: u64,
     /// A number from 0 to [`MAX_DEPTH`], usually a depth.
     pub depth: u32,
@@ -161,7 +161,8 @@ unsafe impl Media for Slot {}
 const _: () = assert!(size_of::<Slot>() == 16);
 
 impl Slot {
-    /// Reads the words. Whether they belong together depends on what guards the slot.
+    /// Reads the words. They may not belong together, unless the caller holds a lock or checks a
+    /// version afterwards.
     #[inline(always)]
     pub(crate) fn read<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
         // Acquire: pairs with the Release store of the first word, so that the record that it links
@@ -170,7 +171,7 @@ impl Slot {
         SlotWords { first, second: memory.load(&self.second) }
     }
 
-    /// Reads the words of a slot that no lock guards, so that they belong together.
+    /// Reads the words of a slot that no lock guards, and makes sure that they belong together.
     pub(crate) fn read_whole<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
         // A writer empties the first word before it stores another second one. So if the first word
         // is the same before and after, the second belongs to it.
@@ -184,8 +185,8 @@ impl Slot {
     }
 
     /// Writes a record into a free slot that no thread reads, without a flush. All stores go to one
-    /// line. Each prefix of them leaves an empty slot or the whole record, so the slot needs only
-    /// one flush and one fence.
+    /// line. Each prefix of them leaves an empty slot or the complete record, so the slot needs
+    /// only one flush and one fence.
     #[inline(always)]
     pub(crate) fn fill<S: Seam>(
         &self,
@@ -200,7 +201,7 @@ impl Slot {
         if !memory.seam().seeded(&bugs::SLOT_NOT_EMPTIED) {
             memory.store(&self.first, empty, at);
         }
-        // Release: the order of the stores is the order in which they become durable.
+        // Release: keeps the stores in this order, in which they then become durable.
         if memory.seam().seeded(&bugs::COMMIT_BEFORE_VALUE) {
             memory.store_release(&self.first, words.first, at);
         }

@@ -4,8 +4,9 @@ use crate::pmem::{Seam, Shared};
 use crate::pool::core::{Core, RecoveryProgress};
 use std::sync::atomic::Ordering;
 
-/// Reads the `parts` of an index, from as many threads as the pool's options name. `read` returns
-/// the number of leaves or segments that it has read. `end` runs in each thread after its last part.
+/// Reads the `parts` of an index, with as many threads as the pool's options allow. `read` reads
+/// one part, and returns the number of leaves or segments in it. `end` runs in each thread after
+/// its last part.
 pub(crate) fn read_parts<S: Seam>(
     core: &Core<S>,
     parts: usize,
@@ -31,7 +32,7 @@ pub(crate) fn read_parts<S: Seam>(
     };
     std::thread::scope(|scope| {
         for _ in 1..core.options().recovery.threads.clamp(1, parts.max(1)) {
-            // The threads that could be started do all of the work.
+            // If a thread cannot be started, the others do its work.
             if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
                 break;
             }

@@ -121,7 +121,7 @@ pub(crate) fn sample<const N: usize>(
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         sampled += 1;
         share += 0.5f64.powi(segment.depth as i32);
-        // In a table of many segments, the sample skips whole neighbourhoods.
+        // In a table of many segments, the sample skips the segments in between.
         let range = segment.high() - segment.low;
         let step = if entries <= SAMPLE { range } else { range.max(u64::MAX / SAMPLE) };
         at = hash.checked_add(step).and_then(|last| last.checked_add(1));

@@ -19,16 +19,16 @@ const SMALLEST: usize = 16;
 
 /// A sorted array that leads from keys to numbers: an index cache, or the list of partitions.
 ///
-/// It is replaced as a whole: the new content is written into a second buffer, and then the two are
-/// swapped. A reader that is still in the old buffer when the next replacement begins may read a
-/// mixture of two contents. It may then reach a wrong node, but that node says where the key
-/// belongs.
+/// The content is replaced as a whole: the new content is written into a second buffer, and then
+/// the two are swapped. A reader that is still in the old buffer when the next replacement begins
+/// may read a mixture of two contents. It may then reach a wrong node, but that node says where the
+/// key belongs.
 pub(super) struct Cache {
     /// The buffer in use; null if there is none yet.
     current: Shared<AtomicPtr<BufferHead>>,
     /// How often the content was replaced. Only the replacing thread uses it.
     turn: SharedWord,
-    /// Two of each size, made when they are needed. Smaller ones stay.
+    /// Two of each size, made when they are needed and kept when larger ones take their place.
     buffers: [[Shared<OnceLock<Box<Buffer>>>; SIZES]; 2],
 }
 
@@ -115,11 +115,12 @@ impl Cache {
     fn current(&self, seam: &impl Seam) -> Option<&Buffer> {
         // Acquire: pairs with the Release in `replace`.
         let current = self.current.load(seam, Ordering::Acquire);
-        // SAFETY: if it is not null, it is one of the buffers, whole, which stay.
+        // SAFETY: if it is not null, it points to one of the buffers, each of which is complete and
+        // is not dropped before the cache.
         (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
 
-    /// Returns where a key leads. A hint; `None` if there is nothing yet.
+    /// Returns the number that a key leads to, as a hint. `None` if the cache has no content yet.
     #[inline(always)]
     pub(super) fn find<S: Seam, R: OrderedRecord>(
         &self,
@@ -138,7 +139,8 @@ impl Cache {
             match R::compare_start(core, key, buffer.link(seam, 1), skip) {
                 Ok(Order::Less) => return Some(buffer.number(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
-                // Only a hint: the search of the nodes reports the damage.
+                // The result is only a hint. If there is damage, the search of the nodes reports
+                // it.
                 Ok(Order::Equal) | Err(_) => {}
             }
         }
@@ -157,13 +159,13 @@ impl Cache {
         Some(buffer.number(seam, place))
     }
 
-    /// Returns where the greatest keys lead. A hint, as above.
+    /// Returns the number that the greatest keys lead to, as a hint.
     pub(super) fn last(&self, seam: &impl Seam) -> Option<u32> {
         let buffer = self.current(seam)?;
         Some(buffer.number(seam, buffer.len(seam).saturating_sub(1)))
     }
 
-    /// Returns the bytes of DRAM.
+    /// Returns the bytes of DRAM that the cache takes.
     pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
         let made = self.buffers.iter().flatten().filter_map(|buffer| buffer.get(seam));
         made.map(|buffer| buffer.head.extent.bytes()).sum()

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
     /// The new record, once it is written.
     new: Option<UnlinkedRecord<'i, S, R>>,
-    /// Whether to start as for a present key.
+    /// Whether the next attempt expects the key to be present.
     replaces: bool,
     turn: u32,
 }
@@ -224,8 +224,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let memory = &self.core.memory;
         let pair = self.pair(offset, slot);
         let LeafHeader { head, .. } = self.header(offset);
-        // The fingerprint is stored before the pair's line is flushed, because an exchange would
-        // wait for that flush. Without its bit it means nothing.
+        // The fingerprint is stored before the pair's line is flushed, because its store is an
+        // exchange, which would wait for that flush. Without its bit the fingerprint means nothing.
         self.set_print(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
@@ -264,8 +264,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Does what [`probe`](Self::probe) does, for an insert. Concurrent updates and removals do not
     /// wait for the insert, and free the blocks that the leaf's links lead to. So a block can hold
-    /// another record by the time its key is compared, and the key would seem to be absent. Also
-    /// returns the bitmap word that was used.
+    /// another record by the time its key is compared, and the key would seem to be absent. If that
+    /// may have happened, this probes again. Also returns the bitmap word that was used.
     #[inline(always)]
     fn probe_beside(
         &self,
@@ -299,7 +299,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         counts.then_some(found)
     }
 
-    /// Sets a slot's fingerprint. Other threads set the ones beside it.
+    /// Sets a slot's fingerprint, by an exchange, because other threads may set others in the same
+    /// word.
     #[inline(always)]
     fn set_print(&self, offset: u64, slot: u32, fingerprint: u8) {
         let memory = &self.core.memory;
@@ -441,8 +442,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         memory.persist(word, &points::REMOVE);
         let left = (found & self.shape.all_slots() & !(1 << slot)).count_ones();
-        // This is true at a few counts only, and not at every removal from a leaf that has few
-        // pairs.
+        // This is true only at a few counts, so that not every removal from a leaf with few pairs
+        // attempts a merge.
         left == 0 || left == self.shape.slots / 8 || left == self.shape.slots / 4
     }
 

@@ -23,13 +23,13 @@ pub const MASTER_HEADER: u64 = 64;
 /// The most partitions of a map.
 pub const MAX_PARTITIONS: u32 = 1024;
 
-/// Returns the bytes of a leaf with this many slots.
+/// Returns the size, in bytes, of a leaf with this many slots.
 pub const fn leaf_bytes(slots: u32) -> u64 {
     LEAF_HEADER + slots as u64 * 16
 }
 
-/// Returns the bytes of a master array of this many partitions: at least 256, because blocks from
-/// that size on begin with a line.
+/// Returns the size, in bytes, of a master array of this many partitions. It is at least 256,
+/// because blocks of that size and more are aligned to cache lines.
 pub const fn master_bytes(partitions: u32) -> u64 {
     let bytes = (MASTER_HEADER + 8 * partitions as u64).next_multiple_of(64);
     if bytes < 256 { 256 } else { bytes }
@@ -104,9 +104,9 @@ pub enum Kind {
     Leaf = 0xfa58,
 }
 
-/// Returns the identity word of a structure; see `kit::media::identity`. Its property is the number of
-/// a leaf's slots or of a master array's entries. It covers the first word of a leaf's least key,
-/// or zero.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its property is the number
+/// of a leaf's slots or of a master array's entries. Its checksum covers the offset and `fixed`,
+/// which is the first word of a leaf's least key, or 0 for a master array.
 pub fn identity(kind: Kind, size: u32, offset: u64, fixed: u64) -> u64 {
     media::identity(kind as u16, size as u16, &[offset, fixed])
 }
@@ -176,7 +176,7 @@ static TOGGLES: [u64; 64] = {
     toggles
 };
 
-/// Returns a leaf's bitmap with its seal. Maps from before seals existed have bitmaps without.
+/// Returns a leaf's bitmap with its seal. Maps from before seals existed have bitmaps without one.
 pub fn seal(bits: u64) -> u64 {
     ones::<u32>(bits).fold(1 << 63, |word, slot| word ^ toggle(slot))
 }

@@ -14,8 +14,9 @@ pub(super) const LINE_WORDS: usize = 8;
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(super) [SharedWord; LINE_WORDS]);
 
-/// A head of one line, followed by other lines, in one allocation. It is found by a thin pointer,
-/// so the addresses of what is read first and of what is read next are known at once.
+/// A head of one line, followed by other lines, in one allocation. It is reached by a thin pointer
+/// to the head, so the addresses of the lines after the head are known before the head has been
+/// read.
 #[repr(C)]
 pub(crate) struct Piece<H> {
     pub(super) head: H,
@@ -39,9 +40,9 @@ pub(crate) unsafe trait Head: Send + Sync {
 /// 2. The *words*, ascending, with `u64::MAX` after the last one.
 /// 3. The *numbers*, and then the *links*, if there are any.
 ///
-/// A search reads the heads, and with them finds the one line of words that it has to read. Mostly
-/// the heads are two lines, which are prefetched together. So a search waits for memory twice. A
-/// binary search of the words would wait at nearly each step.
+/// A search reads the heads, and with them finds the one line of words that it has to read. Usually
+/// the heads are two lines, which are prefetched together, so a search waits for memory only twice.
+/// A binary search of the words would wait at nearly every step.
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(super) words: u16,
@@ -64,7 +65,7 @@ impl Extent {
         Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
     }
 
-    /// Returns the bytes of a piece.
+    /// Returns the size, in bytes, of a piece with these parts.
     pub(super) const fn bytes(self) -> u64 {
         (self.end as u64 + 1) * size_of::<Line>() as u64
     }
@@ -85,10 +86,10 @@ impl<H: Head> Piece<H> {
         piece
     }
 
-    /// Returns the whole piece that begins here.
+    /// Returns a pointer to the complete piece that begins here.
     ///
     /// # Safety
-    /// The pointer must come from a whole piece, which still exists.
+    /// The pointer must be derived from one to the complete piece, and the piece must still exist.
     #[inline(always)]
     pub(super) unsafe fn whole(head: *mut H) -> *mut Piece<H> {
         // SAFETY: it is a piece's head, by the caller's promise.
@@ -128,7 +129,7 @@ impl<H: Head> Piece<H> {
         &self.lines[usize::from(words)..usize::from(numbers)]
     }
 
-    /// Returns a word among those of all lines from `line` on.
+    /// Returns the word with the number `place`, counted from the beginning of line `line`.
     #[inline(always)]
     pub(super) fn at(&self, line: u16, place: usize) -> &SharedWord {
         &self.lines[usize::from(line) + place / LINE_WORDS].0[place % LINE_WORDS]
@@ -171,7 +172,7 @@ impl<H: Head> Piece<H> {
             left -= half;
         }
         let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
-        // After the last line, there are heads of lines that do not exist.
+        // The last line of heads can also have heads of lines that do not exist.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
         // A caller that gets a place reads its number next.
         seam.prefetch(&self.lines[numbers + group / 2]);
@@ -184,7 +185,7 @@ impl<H: Head> Piece<H> {
         word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
     }
 
-    /// Replaces the content: words, the first of which is not searched, numbers, links.
+    /// Replaces the content: the words (a search ignores the first one), the numbers and the links.
     pub(super) fn set(
         &self,
         seam: &impl Seam,
@@ -219,7 +220,8 @@ impl<H: Head> Piece<H> {
 }
 
 impl<H: Head> Piece<H> {
-    /// Inserts an element before the one at `place`, of `len` elements. `place` is not 0.
+    /// Inserts an element before the one at `place`, which is not 0. There are `len` elements so
+    /// far.
     pub(super) fn insert(
         &self,
         seam: &impl Seam,
@@ -267,7 +269,7 @@ impl Line {
     /// Returns how many words are not above a limit.
     #[inline(always)]
     pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
-        // Without branches, because they could not be predicted.
+        // This has no branches, because the processor could not predict them.
         let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
         LINE_WORDS - above
     }

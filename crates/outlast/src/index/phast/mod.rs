@@ -22,12 +22,12 @@
 //! ```
 //!
 //! *Leaves.* A leaf has up to 56 pairs, unordered. A pair is the two words of a record. The key's
-//! hash names one of the 14 lines of pairs. The pair is there if that line had room, or in the
-//! adjacent line if that had room. So a lookup prefetches the header and the named line together.
-//! The bitmap says which slots hold a pair. It is in one line with the fingerprints, so one flush
-//! commits an insert. The least key that can be in a leaf is written when the leaf is made, and
-//! never changes. The leaf's keys are those from its least key up to the least key of the next
-//! leaf.
+//! hash names one of the 14 lines of pairs. The pair is in that line if it had room, otherwise in
+//! the adjacent line if that had room, otherwise in the first free slot. So a lookup prefetches the
+//! header and the named line together. The bitmap says which slots hold a pair. It is in one line
+//! with the fingerprints, so one flush commits an insert. The least key that can be in a leaf is
+//! written when the leaf is made, and never changes. The leaf's keys are those from its least key
+//! up to the least key of the next leaf.
 //!
 //! *Inner nodes.* An inner node lists up to 128 leaves by their least keys. A partition lists its
 //! nodes, in an array that is searched first (the index cache). Nodes and caches have the same
@@ -50,8 +50,8 @@
 //! 1. A slot holds a record if and only if its bit is set, its key is not below the leaf's least
 //!    key, and, if there is a next leaf, its key is below that leaf's least key.
 //! 2. Pairs outside those bounds have bits only in a leaf whose link is marked *moving*.
-//! 3. Least keys ascend along the links. The first leaf has the least key of all, and stays for
-//!    ever.
+//! 3. Least keys ascend along the links. The first leaf has the least key of all, and is never
+//!    removed.
 //! 4. An entry of the master array is 0, or a leaf that the links lead to.
 //! 5. A slot's bit is set at most once until the leaf is *compacted* (the slots of removed pairs
 //!    become free), split or merged. One thread does that while no other is active in the leaf. So
@@ -64,18 +64,22 @@
 //!
 //! # Commit points
 //!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! for all lines of such a block. An operation fences after the last store that it flushes; that
+//! fence is counted, but not always listed.
+//!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
-//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a block that no pair with a bit links to, which the trace frees; otherwise as above |
+//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a record block that no pair with a bit links to, which the trace frees; otherwise as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | bit (commit) | 1, 1 | the record or none |
-//! | map | master array and first leaf whole; fence, the root's; root's commit word | both, 0 (+ the root's) | blocks that the trace frees |
-//! | split | separator's block, new leaf whole; fence; old leaf's link, marked moving (commit); fence; old leaf's bits; fence; the mark is removed, unflushed | leaf + 2 (+ separator), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
-//! | merge of pairs | copies in free slots of the left leaf, its link marked moving; fence; their fingerprints and bits; fence; left leaf's link past the right one (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
-//! | merge of an empty leaf | left leaf's link (commit); fence | 1, 1 | the leaf or none |
-//! | partition | entry of the master array; fence, the split's; for an entry that is removed, a fence of its own | 1, 0 or 1 | the entry or none: opening takes longer |
+//! | map | the master array and the first leaf, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | split | the separator's block and the new leaf, completely; fence; the old leaf's link, marked moving (commit); fence; the old leaf's bits; fence; the link again, without the mark (not flushed) | leaf + 2 (+ separator), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
+//! | merge of pairs | the copies in free slots of the left leaf, and its link, marked moving; fence; the copies' fingerprints and bits; fence; the left leaf's link past the right leaf (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
+//! | merge of an empty leaf | the left leaf's link past the empty leaf (commit); fence | 1, 1 | the leaf or none |
+//! | partition | the entry of the master array; fence (a new entry shares the split's, the removal of an entry has its own) | 1, 0 or 1 | the entry or none, which affects only the time that opening takes |
 //!
 //! Why no fewer: a bit and its pair are in different lines. If the bit became durable first, the
 //! slot would show what it held before. Hence the insert's second fence. The fingerprint is in the
@@ -101,21 +105,21 @@
 //!   By invariant 5, the exchange succeeds only if the leaf still holds exactly the keys that the
 //!   insert has checked. So of two inserts of one key, the second sees the first one's bit.
 //!   Linearization point: the exchange.
-//! - *Updates and removals* in one leaf exclude each other (`BUSY`), and no other operation.
+//! - *Updates and removals* in one leaf exclude each other (`BUSY`), but no other operation.
 //!   Linearization point: for an update, the store of the value or link; for a removal, the
 //!   exchange of the bitmap.
 //! - *Lookups* lock nothing. A lookup reads the node under its version, then the leaf, then the
 //!   leaf's state. If no thread is active in the leaf by then, what it has read is durable: threads
 //!   make their stores durable before they leave the leaf. Otherwise the lookup flushes what it has
 //!   read, and fences. If slots or leaves were reused in between, the node's version has changed.
-//!   The blocks of byte-string records are reused at once. If that has happened, the leaf's count
+//!   The blocks of byte-string records can be reused immediately. If one has been, the leaf's count
 //!   of replaced records has changed.
 //! - *A thread that closes a leaf* waits until no other thread is active in it. Compaction frees
 //!   the slots of removed pairs after it has changed the node's version. A split publishes the new
 //!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So if
 //!   a reader came to the old leaf and sees it without those bits, the node's version has changed
 //!   since the reader read it. Both leaves stay closed until the bits are cleared. A merge closes
-//!   two neighbours, the left one first.
+//!   two neighboring leaves, the left one first.
 //!
 //! A thread that is active in a leaf has announced itself in the state, and after that has seen
 //! that the node's version is unchanged. So the leaf is still the one for its key, and stays so

@@ -96,7 +96,7 @@ pub(super) fn behind(order: Order, below: bool) -> bool {
 }
 
 impl Node {
-    /// Returns the bytes of DRAM of a node.
+    /// Returns the bytes of DRAM that a node takes.
     pub(super) fn bytes(leaves: u32, links: bool) -> u64 {
         Extent::of(leaves, links).bytes() + size_of::<Shared<AtomicPtr<NodeHead>>>() as u64
     }
@@ -182,8 +182,8 @@ impl Node {
         Ok(Side::At(place))
     }
 
-    /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. It passes
-    /// the least key of the first leaf.
+    /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. The
+    /// caller has found that the search passes the least key of the first leaf.
     #[inline(always)]
     fn place_of<S: Seam, R: OrderedRecord>(
         &self,
@@ -206,7 +206,7 @@ impl Node {
         }
         let word = R::word(key, skip);
         if R::EMPTY.is_none() && !below {
-            // Here the words are the whole keys.
+            // Here the words are the complete keys.
             return Ok(self.count_up_to(seam, len - 1, word));
         }
         let mut place = self.count_below(seam, len - 1, word);
@@ -254,7 +254,8 @@ impl Content {
 }
 
 /// Returns the word of an additional leaf at a place of a node, if the words of the others can
-/// stay. They can if its least key begins with the prefix that the others share, as it mostly does.
+/// stay. They can if the new leaf's least key begins with the prefix that the others share, as it
+/// usually does.
 pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     node: &Node,
@@ -263,7 +264,8 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
 ) -> Result<Option<u64>, Damage> {
     let seam = core.memory.seam();
     let (len, skip) = (node.len(seam), node.head.skip.load(seam, Ordering::Relaxed) as usize);
-    // Checks now and then whether the keys share a longer prefix by now.
+    // At some counts, makes the caller compute all words anew, because the keys may share a prefix
+    // by now.
     let look = R::EMPTY.is_some() && skip == 0 && (len + 1).is_power_of_two();
     if place == 0 || len < 2 || look {
         return Ok(None);
@@ -356,7 +358,8 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Makes a collection of nodes of this many leaves, whose least keys are `links` or words.
+    /// Makes an empty collection, for nodes of up to this many leaves. `links` says whether least
+    /// keys are links or plain words.
     pub(super) fn new(leaves: u32, links: bool) -> Nodes {
         Nodes { slab: Slab::new(), leaves, links }
     }
@@ -397,12 +400,13 @@ impl Nodes {
         number
     }
 
-    /// Takes back a node that nothing leads to any more. Its version has changed since.
+    /// Takes back a node that nothing leads to any more. Its version must have changed since
+    /// something did.
     pub(super) fn give(&self, seam: &impl Seam, number: u32) {
         self.slab.give(seam, number);
     }
 
-    /// Returns the bytes of DRAM.
+    /// Returns the bytes of DRAM that the nodes take.
     pub(super) fn bytes(&self, seam: &impl Seam) -> u64 {
         u64::from(self.slab.numbers(seam)) * Node::bytes(self.leaves, self.links)
     }

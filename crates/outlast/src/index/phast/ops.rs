@@ -19,7 +19,7 @@ use std::sync::atomic::{Ordering, fence};
 /// How many reads of a leaf may fail before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
 
-/// A guard. While it lives, no block is reused that was linked when it was made.
+/// A guard. While it exists, no block that was linked when the guard was made is reused.
 pub(super) struct BlockGuard<'c, S: Seam> {
     core: &'c Core<S>,
     pin: Option<Pin>,
@@ -195,7 +195,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// As [`find`](Self::find), for a `read` that is short and takes an epoch guard itself.
+    /// Like [`find`](Self::find), for a `read` that is short and takes an epoch guard itself.
     pub(super) fn find_guarded<T>(
         &self,
         key: HashedKey<'_, R>,
@@ -205,8 +205,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Reads until a read is valid. After `patience` invalid reads, it reads under a guard.
-    /// Otherwise a value that takes longer to read than the time between two updates of its
-    /// neighbours would be read again and again.
+    /// Otherwise a value that takes longer to read than the time between two updates in its leaf
+    /// would be read again and again.
     #[inline(never)]
     fn find_again<T>(
         &self,
@@ -246,8 +246,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if self.is_current(at) { Err(damage.into()) } else { Ok(None) }
     }
 
-    /// Returns the state of a leaf after a read. If no thread is active in the leaf now, the
-    /// threads that did what was read have made it durable.
+    /// Returns the state of a leaf after a read. If no thread is active in the leaf now, everything
+    /// that was read is durable, because a thread makes its stores durable before it leaves the
+    /// leaf.
     #[inline(always)]
     pub(super) fn state_after(&self, at: &Located<'_>) -> State {
         // Acquire: everything that was read was read before the state.
@@ -282,7 +283,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Does what [`read_once`](Self::read_once) does, under a guard: no block that is linked now is
-    /// reused. So between two updates, it only has to read the link.
+    /// reused. So only the read of the link has to fall between two updates, and the block can be
+    /// read afterwards.
     #[cold]
     fn read_guarded<T>(
         &self,
@@ -312,8 +314,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Keeps all blocks that are linked from now on from being reused. Returns `None` if records
-    /// have no blocks.
+    /// Makes a guard, which keeps all blocks that are linked now or later from being reused.
+    /// Returns `None` if records have no blocks.
     #[cold]
     pub(super) fn guard(&self) -> Option<BlockGuard<'_, S>> {
         R::EMPTY.is_some().then(|| BlockGuard { core: &self.core, pin: Some(self.core.pin()) })

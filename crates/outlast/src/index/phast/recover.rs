@@ -268,7 +268,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 entries.push(Entry { low, leaf });
                 leaf
             }
-            // Otherwise keys after the previous leaf would be reported absent.
+            // The previous leaf becomes unavailable. Otherwise keys after it would be reported
+            // absent.
             (None, Some(before)) => {
                 unread = self.leaf(before.leaf).offset(seam);
                 entries.push(before);
@@ -329,8 +330,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut moved = 0;
         for slot in ones(found.bits) {
             let words = self.words(self.pair(offset, slot));
-            // If its key is damaged, a pair could seem to belong to the next leaf, and would be
-            // lost.
+            // A pair with a damaged key could seem to belong to the next leaf, and would be lost if
+            // its bit were cleared.
             if !R::is_whole(core, words)? {
                 let at = memory.offset_of(self.pair(offset, slot)).raw();
                 return Err(Damage::new(at, "a whole record", "a torn one"));
@@ -342,8 +343,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if moved == 0 {
             return Ok(found.bits);
         }
-        // The link may never have been flushed. It must be durable before the bits that depend on
-        // it.
+        // The process that died may not have flushed the link. It must be durable before the bits
+        // are cleared, because until then, the pairs are records of this leaf.
         memory.fence(&points::REPAIR_FOUND);
         let head = &self.header(offset).head;
         let left = self.shape.bitmap_of(found.bits & !moved);

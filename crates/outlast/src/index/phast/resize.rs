@@ -296,7 +296,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Err(damage) => return Err(damage.into()),
         };
         let [.., last] = &keys[..] else { return Ok(()) };
-        // If keys come in ascending order, no more of them go to the lower part.
+        // If keys come in ascending order, the lower part gets no more of them, so it is left
+        // nearly full.
         let ascending = R::compare(key, R::key_of(last)) == Order::Greater;
         let middle = if ascending { keys.len() - keys.len().div_ceil(8) } else { keys.len() / 2 };
         if middle == 0 {
@@ -318,8 +319,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         split.map(|_| ())
     }
 
-    /// Splits a leaf at `low`, into a new one at `block`. Returns whether it did; the leaf may have
-    /// changed since it was read.
+    /// Splits a leaf at `low`, into a new one at `block`. Returns `false` if that is no longer
+    /// possible, because the leaf has changed since it was read.
     fn split_at(&self, old: u32, block: u64, low: SlotWords, new: Entry) -> Result<bool> {
         let Some(mut closed) = self.close(old)? else { return Ok(false) };
         let (core, memory, offset) = (&self.core, &self.core.memory, closed.offset);
@@ -357,7 +358,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let early = self.seeded(&bugs::SPLIT_OPENED_EARLY);
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
-            // No thread can find the new leaf, so no operation may return that its keys are absent.
+            // No thread can find the new leaf. The old one is marked as damaged, so that no
+            // operation returns that the keys that have moved are absent.
             self.set_damaged(&closed, &error);
             tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
@@ -474,7 +476,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.balance(&mut structure)
     }
 
-    /// Returns where a node is listed.
+    /// Returns the partition that lists a node, and the node's place in it.
     fn node_in(&self, structure: &Structure, node: *const super::nodes::Node) -> (usize, usize) {
         let listed = structure.partitions.iter().enumerate().find_map(|(index, partition)| {
             let is_it = |p: &Pointer| std::ptr::eq(self.node(p.number), node);
@@ -515,7 +517,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Partitions -------------------------------------------------------------
 
     /// Splits a partition that has more than twice its share of nodes. If there are as many
-    /// partitions as allowed, joins two small neighbours first.
+    /// partitions as allowed, joins two small neighboring ones first.
     fn balance(&self, structure: &mut Structure) -> Result<()> {
         let most = self.shape.partitions as usize;
         let total: usize = structure.partitions.iter().map(|p| p.nodes.len()).sum();
@@ -582,7 +584,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Merge of leaves --------------------------------------------------------
 
-    /// Merges the leaf of a key with a neighbour, if one leaf has room for twice the pairs of both.
+    /// Merges the leaf of a key with a neighboring leaf, if one leaf has room for twice the pairs
+    /// of both.
     #[cold]
     pub(super) fn merge_around(&self, key: R::Key<'_>) -> Result<()> {
         let at = self.locate(key)?;
@@ -656,7 +659,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let next = Next { offset: self.next_of(right.offset)?.offset, moving: false };
         let mut copies = None;
         if !pairs.is_empty() {
-            // Free slots of the left leaf are about to be reused.
+            // Readers of the left leaf must retry, because its free slots are about to be reused.
             let (low, _) = self.low_of(left.offset)?;
             if !self.seeded(&bugs::MERGE_UNTOLD) {
                 self.outdate(R::key_of(&low))?;
@@ -751,7 +754,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (core, seam) = (&*self.core, self.core.memory.seam());
         let (locked, place) = self.lock_node(key)?;
         if locked.node.leaf(self.seam(), place) != leaf {
-            // The leaf's least key has changed: both keys were read from its link.
+            // `merge` has found the leaf by this key before. So the leaf's least key, which is
+            // fixed, has changed since.
             let found = format!("{:?}", R::own(key));
             return Err(Damage::new(self.master, "a least key that stays", found).into());
         }
@@ -816,8 +820,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Joins a node with a neighbour in its partition, if one node has room for twice the leaves of
-    /// both. If something is damaged, they stay separate.
+    /// Joins a node with a neighboring node of its partition, if one node has room for twice the
+    /// leaves of both. If something is damaged, they stay separate.
     fn join_node(&self, structure: &mut Structure, node: *const super::nodes::Node) {
         let (index, at) = self.node_in(structure, node);
         for right in [at + 1, at] {
@@ -829,7 +833,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Joins a node of a partition with the previous one in the partition. Returns whether it did.
+    /// Joins a node of a partition with the previous one in the partition. Returns whether they
+    /// were joined.
     fn try_join(&self, structure: &mut Structure, index: usize, right: usize) -> Result<bool> {
         let nodes = &structure.partitions[index].nodes;
         let left = right.checked_sub(1).and_then(|left| nodes.get(left));

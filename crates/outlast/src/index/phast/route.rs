@@ -55,7 +55,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         cache.and_then(|cache| cache.find::<S, R>(&self.core, key, below)).unwrap_or(self.first)
     }
 
-    /// Makes one attempt. Returns `None` if a node is changing, or a hint led to a wrong node.
+    /// Makes one attempt to locate a key. Returns `None` if a node is changing, or a hint led to a
+    /// wrong node.
     #[inline(always)]
     fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
         let seam = self.core.memory.seam();
@@ -70,7 +71,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Does what [`locate`](Self::locate) does, until it succeeds.
+    /// Does what [`locate`](Self::locate) does, and retries until it succeeds.
     #[cold]
     fn locate_again(&self, key: R::Key<'_>, below: bool) -> Result<Option<Located<'_>>> {
         let seam = self.core.memory.seam();

@@ -30,8 +30,9 @@ struct Parts {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Returns the pairs of a leaf that are whole, if the walk checks them; otherwise all. A pair must
-    /// match its fingerprint: otherwise a damaged 8-byte key could look like a key of another leaf.
+    /// Returns the pairs of a leaf: only the intact ones if the walk checks records, otherwise all.
+    /// An intact pair also matches its fingerprint. Otherwise a damaged 8-byte key could look like
+    /// a key of another leaf.
     pub(super) fn sound_pairs(
         &self,
         leaf: u64,
@@ -47,7 +48,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             match checked.and_then(|()| R::key(&self.core, words)) {
                 Ok(key) => {
                     if found.salvages() && !keys.insert(key) {
-                        // Where an old and a new state are mixed, both may have a record of a key.
+                        // A damaged file can be a mix of an old and a new state, and each may have
+                        // a record of the key.
                         let at = self.core.memory.offset_of(self.pair(leaf, slot)).raw();
                         found.step_over(Damage::new(at, "each key once", "one a second time"))?;
                     } else {

@@ -51,7 +51,7 @@ pub(super) fn is_below<K: Ord>(key: &K, bound: &Bound<K>) -> bool {
 }
 
 impl<R: OrderedRecord> KeyRange<R> {
-    /// Returns whether the range is smaller without this leaf.
+    /// Returns whether the range becomes smaller when a leaf with these edges is removed from it.
     fn goes_on(&self, edges: &Edges<R::OwnedKey>, reverse: bool) -> bool {
         match (reverse, &self.low, &self.high) {
             (false, Bound::Included(key) | Bound::Excluded(key), _) => {
@@ -106,8 +106,8 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             let blocks = self.blocks_of(&at);
             let edges = self.edges_of(&at);
             // A thread that moves a block meanwhile, in a split, a merge or otherwise, marks the
-            // block, so the trace may miss it. But the bytes that were read must have been the
-            // leaf.
+            // block, so the trace may miss it. But what was read must have been the leaf, and not a
+            // block that was reused.
             if self.is_current(&at) {
                 break (at, blocks, edges.map(|edges| edges.high));
             }
@@ -359,7 +359,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let ahead = || self.expect_next(at, reverse);
         if guarded {
             // Under a guard, the blocks that are linked now keep their content, so reading the
-            // links is enough. Which of the pairs the result will depend on is not known yet.
+            // links is enough. It is not known yet which of the pairs the result will depend on, so
+            // all of them are made durable if necessary.
             let pairs: Vec<_> = pairs.collect();
             let state = self.state_after(at);
             if !self.is_still(at) {
@@ -479,8 +480,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Returns the damage of a walk that would come to a leaf that it has already passed. Then a
-    /// separator is damaged: separators are read again each time.
+    /// Returns the damage if a walk would come back to a leaf that it has already passed. That
+    /// happens only if a separator, which each step reads again, is damaged.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;
@@ -495,8 +496,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let high = high.map(|high| R::key_at(&self.core, high)).transpose()?;
         Ok(Edges { low, high })
     }
-
-    // ---- Iteration --------------------------------------------------------------
 
     // ---- Trace ------------------------------------------------------------------
 

@@ -104,8 +104,9 @@ impl Leaf {
 
     /// Initializes the state of a leaf that no other thread knows yet.
     pub(super) fn begin(&self, seam: &impl Seam, offset: u64, state: State) {
-        // Release: pairs with the Acquire in `exchange`. A thread that announces itself here sees
-        // that its node has changed since.
+        // Release: pairs with the Acquire in `exchange`. A thread that still has this handle from
+        // an earlier leaf, and announces itself in the new state, then sees that its node has
+        // changed.
         self.state.store(seam, state.0, Ordering::Release);
         // Release: pairs with the Acquire in `offset`.
         self.offset.store(seam, offset, Ordering::Release);

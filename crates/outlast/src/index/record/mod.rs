@@ -87,7 +87,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns whether what is known of the key type allows this key; see
     /// [`Schemas`](super::Schemas).
     fn allows_key(known: Known, key: Self::Key<'_>) -> bool;
-    /// As [`allows_key`](Record::allows_key), for values.
+    /// Like [`allows_key`](Record::allows_key), for values.
     fn allows_value(known: Known, value: Self::Value<'_>) -> bool;
 
     /// Fails if the key or the value is too long.
@@ -151,7 +151,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         at: &'static Point,
     ) -> Result<SlotWords>;
 
-    /// Returns the bytes that [`prepare`](Record::prepare) allocates for a record, or 0 if none.
+    /// Returns the size, in bytes, of the block that [`prepare`](Record::prepare) allocates for a
+    /// record, or 0 if it allocates none.
     fn block_bytes(key: Self::Key<'_>, value: Self::Value<'_>) -> u64;
 
     /// Frees the block that [`prepare`](Record::prepare) allocated for these words, if any. No slot
@@ -178,7 +179,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Prefetches the record of a slot. The slot's words may be garbage.
     fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords);
 
-    /// Reads the value in a slot. With a concurrent writer, as [`matches`](Record::matches).
+    /// Reads the value in a slot. With a concurrent writer, the result can be wrong, as in
+    /// [`matches`](Record::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
 
     /// Reads the value in a slot, or returns the default value if only keys are wanted.
@@ -191,7 +193,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         if keys_only { Ok(Self::Owned::default()) } else { Self::value(core, words) }
     }
 
-    /// Reads the key in a slot. With a concurrent writer, as [`matches`](Record::matches).
+    /// Reads the key in a slot. With a concurrent writer, the result can be wrong, as in
+    /// [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
 
     /// Returns whether the slot's value is this one. The slot is locked.
@@ -201,21 +204,22 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         value: Self::Value<'_>,
     ) -> Result<bool, Damage>;
 
-    /// Returns the block that a slot's words link to: offset and bytes.
+    /// Returns the block that a slot's words link to: its offset, and the bytes that the record
+    /// takes in it.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
-    /// Like [`block`](Record::block), but without reading the block. The bytes are the minimum for
-    /// its size class.
+    /// Like [`block`](Record::block), but without reading the block. The size is that of all blocks
+    /// of its size class or, for a large block, the least that a large block can have.
     fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
 
     /// Checks that the first word can be a link: of a known class, and inside the memory.
     fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage>;
 
-    /// Returns whether the record is whole. The caller makes sure that no thread changes it.
+    /// Returns whether the record is intact. The caller makes sure that no thread changes it.
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 
-    /// Reads key and value of a record. Returns `None` if it is not whole. The caller makes sure that no
-    /// thread changes it, or validates the read.
+    /// Reads key and value of a record. Returns `None` if the record is not intact. The caller
+    /// makes sure that no thread changes it, or validates the read.
     fn read_whole<S: Seam>(
         core: &Core<S>,
         words: SlotWords,

@@ -43,11 +43,13 @@ enum Held<'m> {
     Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: &'m dyn Pinned },
 }
 
-/// A value by reference. Its block is not reused while this lives and the pool is open. It does not
-/// keep the pool open: once the pool is closed, reads fail with [`NotOpen`](Error::NotOpen).
+/// A value by reference. While the reference exists and the pool is open, the value's block is not
+/// reused. The reference does not keep the pool open: once the pool is closed, reads fail with
+/// [`NotOpen`](Error::NotOpen).
 ///
-/// It copies bytes through the seam and never hands out a slice. In a damaged file two records can
-/// overlap, and reading one through a slice while the other is written would be a data race.
+/// A reference copies bytes through the seam and never hands out a slice. In a damaged file two
+/// records can overlap, and reading one through a slice while the other is written would be a data
+/// race.
 pub struct RecordRef<'m>(Held<'m>);
 
 impl<'m> RecordRef<'m> {
