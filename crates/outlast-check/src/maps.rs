@@ -44,7 +44,7 @@ impl AnyMap {
     /// Opens a map, or creates it.
     ///
     /// # Errors
-    /// The pool's.
+    /// The errors of [`Pool::map_with`].
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
         let usual = MapOptions::new().scheme(scheme);
         let options =

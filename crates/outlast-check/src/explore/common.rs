@@ -169,7 +169,7 @@ pub(super) fn batch(play: &mut Play) -> Checked {
         ("m", d, Some(101)),
         ("n", d, Some(102)),
     ])?;
-    // The effect of the batch must not come back.
+    // Later changes replace the batch's records, and recovery must not apply the batch again.
     play.change(10, Do::Put(200))?;
     play.change_in("n", 20, Do::Remove)?;
     play.change(12, Do::Insert(201))?;
@@ -265,7 +265,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
     play.prepared();
     for life in 0..3 {
         play.session.crash()?;
-        // In each life, the reclaim has come to a different place when the operations begin.
+        // In each life, the reclaim has advanced to a different place when the operations begin.
         for _ in 0..life {
             play.session.background()?;
         }

@@ -1,4 +1,5 @@
-//! Records runs in which threads meet, for a scheme whose threads never wait for one another.
+//! Records runs in which threads *meet*: one is stopped during an operation, while another begins
+//! and ends its own. The scheme must be lock-free, so that its threads never wait for one another.
 
 use super::{Plan, joined, marks, plans};
 use crate::canary::tape::{Allowed, Tape, placed};

@@ -39,8 +39,8 @@ const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
 }];
 
 /// The harmless mutant of EA-PHT and EA-PHT-H. The first line of a new table is the first chunk's
-/// header. The table is resized because there are chains, so one of the copies takes an overflow
-/// bucket, and flushes the counter in this line.
+/// header. A table is resized because it has chains, so one of the moves takes an overflow bucket,
+/// and flushes this line for the counter in it.
 const COUNTED_AGAIN: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_NEW,
     act: Act::Flush,

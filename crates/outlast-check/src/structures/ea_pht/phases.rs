@@ -9,7 +9,7 @@ use outlast::index::ea_pht::points;
 use outlast::pmem::Event;
 use std::collections::BTreeSet;
 
-/// A record went to an overflow bucket that was there.
+/// A record went to an overflow bucket that was already in the chain.
 pub const IN_CHAIN: &str = "ea-pht/insert: chain";
 /// A resize copied records to overflow buckets.
 pub const CHAIN_MOVED: &str = "ea-pht/resize: chain";
