@@ -73,8 +73,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         | What::Entry
         | What::SavedState
         | What::Record => true,
-        // A link to no node, or to another node, has no checksum. If the free state is known, the
-        // lost or shared blocks show it.
+        // A link has no checksum. A link that is zeroed, or leads to another node, shows only if
+        // the free state is known: some blocks are then lost or shared.
         What::Segment { .. } if index == 3 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Node if index == 1 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Segment { .. } | What::Node => true,
@@ -153,8 +153,8 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
-        // One pair of images of each scheme gets most of them. The others, with other structures, get
-        // fewer.
+        // One pair of images of each scheme gets most of the changes. The other images, with other
+        // structures, get fewer.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
             (true, _) => (every / 4).max(1),
@@ -193,7 +193,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
 }
 
 fn report(failures: &[String], what: &str) {
-    // Each was printed when it happened.
+    // Each failure was printed when it happened.
     assert!(failures.is_empty(), "{} {what}", failures.len());
 }
 
@@ -248,8 +248,8 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             }
             _ => {
                 by_walk.fetch_add(1, Ordering::Relaxed);
-                // The library may ignore this damage alone, because it then traces the space
-                // instead.
+                // This is the only damage that the library may ignore, because it then traces the
+                // space instead.
                 if region.what == What::SavedState {
                     return Ok(());
                 }

@@ -214,7 +214,7 @@ pub fn run(
             let job = next.fetch_add(1, Ordering::Relaxed);
             let scenario = &scenarios[job % scenarios.len()];
             let round = budget.round + (job / scenarios.len()) as u64;
-            // With one scenario, one round is a replay.
+            // If only one scenario is wanted, this is a replay, for which one round is enough.
             if counts.distinct() >= budget.images || (only && round > budget.round) {
                 return;
             }

@@ -131,7 +131,8 @@ fn find(
     budget: &Budget,
     alive: &Arc<Alive>,
 ) -> Option<(u64, String)> {
-    // Counts of its own, because a mutant does not leave what a sound journal leaves.
+    // The counts are separate, so that images of a mutant are not taken for images of a sound
+    // journal.
     let counts = Counts::default();
     (0..budget.lives_of_mutant).find_map(|number| {
         let scenario = &scenarios[number as usize % scenarios.len()];

@@ -44,7 +44,7 @@ fn stores<'e>(
     events.iter().filter(move |event| event.point == Some(point)).filter_map(stored)
 }
 
-/// Finds the state of an image that a crash has left after `done` of an operation's events.
+/// Finds the state of an image that a crash leaves after the events `done` of an operation.
 fn state_of(
     operation: &str,
     done: &[Event],
@@ -136,7 +136,7 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
         let (file, before) = (session.file(), Arc::clone(session.state()));
         seam.start(false);
         session.change("m", key, change).unwrap();
-        // In EA-PHT-HPR, the background ends the resize.
+        // In EA-PHT-HPR, background work ends the resize.
         while operation == "resize" && session.background().unwrap() {}
         let (events, after) = (seam.take(), Arc::clone(session.state()));
         if operation.is_empty() {

@@ -56,7 +56,7 @@ fn the_newest_operations_may_be_taken_back() {
     let earlier = trial.work();
     let (totals, first) = trial.cut(earlier);
     assert_eq!((totals.lost, totals.torn), (0, 0), "{first}");
-    // Operations that change nothing cannot be told from none.
+    // An operation that changed nothing cannot be seen, so it is not counted.
     assert!(totals.taken_back >= WORK && totals.taken_back < 2 * WORK, "{totals:?}");
     assert_eq!((totals.in_flight, totals.waited), (0, 0));
 }
