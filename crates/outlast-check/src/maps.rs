@@ -66,7 +66,8 @@ impl AnyMap {
         }
     }
 
-    /// Changes a key. Returns whether the change applied, and the value before if the call returns it.
+    /// Changes a key. Returns whether the change applied, and the value before if the call returns
+    /// it.
     ///
     /// # Errors
     /// If the map fails, or the value before is one that nobody wrote.

@@ -430,7 +430,7 @@ impl Session {
     pub fn file(&self) -> Vec<u8> {
         let core = self.store.core();
         let len = core.memory.len() as usize;
-        // SAFETY: `Heap::new` has initialised these `len` bytes. Only this thread uses the pool,
+        // SAFETY: `Heap::new` has initialized these `len` bytes. Only this thread uses the pool,
         // and it does not use it while the slice exists.
         unsafe { std::slice::from_raw_parts(core.backing().base(), len) }.to_vec()
     }

@@ -5,10 +5,10 @@
 //! that the format covers with a checksum is reported.
 //!
 //! Method: images of small pools (see `outlast_check::fuzz::images`) with one byte changed at a
-//! time. The test changes a seeded eighth of the bytes of the header copies, the frontier, the roots,
-//! the descriptors, the directories and the headers of segments and nodes, and a smaller sample of
-//! the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and takes a
-//! sample of the rest twenty times as large, which takes about ten minutes.
+//! time. The test changes a seeded eighth of the bytes of the header copies, the frontier, the
+//! roots, the descriptors, the directories and the headers of segments and nodes, and a smaller
+//! sample of the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image,
+//! and takes a sample of the rest twenty times as large, which takes about ten minutes.
 
 const LOW48: u64 = (1 << 48) - 1;
 
@@ -111,7 +111,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
-        // The least key is its first word. The second is that word's hash, or means nothing.
+        // The least key is two words. For byte strings, both are covered. For inline keys, the
+        // first is the key, and the second means nothing.
         What::LeafPlace { form, .. } => index < 3 || form == RecordForm::Bytes,
         What::Pair { form } => form == RecordForm::Bytes,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,

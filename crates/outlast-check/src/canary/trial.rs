@@ -65,8 +65,8 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     found
 }
 
-/// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which the
-/// mutated thread has the fewest fences afterwards. The others are spread evenly.
+/// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which
+/// the mutated thread has the fewest fences afterwards. The others are spread evenly.
 pub(super) fn nearest<'t>(
     tapes: impl Iterator<Item = &'t Tape>,
     mutated: impl Fn(&Tape) -> Option<Mutated>,
@@ -102,8 +102,8 @@ pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
 
 /// Tries about `budget` crash images of a mutated trace that the original does not allow. At each
 /// moment it tries three kinds: all exposed lines lose everything and everything else survives; one
-/// such line alone loses one store more than the original allows, or all its stores; and nothing
-/// survives that need not.
+/// such line alone loses one store more than the original allows, or all its stores; and every line
+/// keeps as little as it can.
 pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;

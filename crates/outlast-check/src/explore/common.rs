@@ -61,7 +61,8 @@ pub(super) fn growth(play: &mut Play) -> Checked {
         play.change(key, Do::Insert(key + 100_000 + large))?;
     }
     let next = play.insert_until_grown(10, 2)?;
-    // While space is unaccounted for, growth is limited, and it advances the reclaim.
+    // While space is unaccounted for, growth is limited, and inserts that need space advance the
+    // reclaim.
     play.session.crash()?;
     play.change(next, Do::Insert(next + 100_000 + large))?;
     play.insert_until_grown(next + 1, 1)?;

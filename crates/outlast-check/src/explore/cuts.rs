@@ -75,8 +75,8 @@ impl Cuts {
     /// lost and with nothing lost, are then enough.
     pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
         let count = self.combinations();
-        // Only volatile words differ, so all of them and none of them, which the caller tries, are
-        // enough.
+        // Only volatile words differ, and the caller tries the images with all of them and with
+        // none.
         if count == Some(1) {
             return None;
         }

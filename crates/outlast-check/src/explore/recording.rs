@@ -87,10 +87,11 @@ impl Recording {
     }
 
     /// Returns this run as the second life after `life_before`, whose process died at the moment of
-    /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads everything.
+    /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads
+    /// everything.
     ///
-    /// A power loss can also take what the first life left in the caches. Until everything is read, the
-    /// pool then holds one of the `allowed` states. Afterwards it holds what was read.
+    /// A power loss can also take what the first life left in the caches. Until everything is read,
+    /// the pool then holds one of the `allowed` states. Afterwards it holds what was read.
     pub fn after_death(
         self,
         life_before: &Recording,
@@ -138,7 +139,8 @@ impl Recording {
         }
     }
 
-    /// Returns the file before the run, padded to the size that the pool can grow to, and its length.
+    /// Returns the file before the run, padded to the size that the pool can grow to, and its
+    /// length.
     pub fn initial(&self) -> (&Image, u64) {
         (&self.initial, self.initial_len)
     }

@@ -127,8 +127,8 @@ impl Row {
     }
 }
 
-/// Explores what `options` select, and counts the images in `tally`. Several threads call
-/// `progress` often.
+/// Explores what `options` select, and counts the images in `tally`. `progress` is called often, on
+/// several threads.
 pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Outcome {
     keep_freed_memory();
     let alive = alive();

@@ -14,7 +14,7 @@ const LOW48: u64 = (1 << 48) - 1;
 /// What may be wrong in one map of a mutant that is called sound.
 #[derive(Debug, Clone, Default)]
 pub struct Excused {
-    /// Keys that may be gone, may be present although they were not, and may have any value.
+    /// Keys that may be gone, may appear although they were absent, and may have any value.
     pub vanished: HashSet<Vec<u8>>,
     /// Keys whose value may differ.
     pub changed: HashSet<Vec<u8>>,

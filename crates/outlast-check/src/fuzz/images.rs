@@ -173,8 +173,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Makes the pool as a kill left it, and as it was closed. Both know its content at an earlier
-    /// time.
+    /// Makes the pool as a kill left it, and as it was closed. Both images include the file's
+    /// content at an earlier time.
     fn make(&self) -> [Image; 2] {
         let Plan { name, scheme, chains, page_bits, steps } = *self;
         let store = create(if chains { 0x7e57 } else { 1 }, page_bits);

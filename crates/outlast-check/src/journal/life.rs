@@ -442,7 +442,7 @@ fn open(pool: &Pool, base: Base, writer: Writer, pages: Pages) -> Checked<Arc<Jo
     Ok(journal)
 }
 
-/// Fails if a call failed on a sound disk. On a disk that refuses calls, it may fail.
+/// Fails if a call failed on a sound disk. On a disk that refuses calls, the call may fail.
 fn may_fail(sound: bool, done: outlast::Result<()>) -> Checked {
     match done {
         Ok(()) | Err(Error::NotOpen(_)) => Ok(()),

@@ -94,7 +94,8 @@ pub static ALL: &[Mutant] = &[
 pub struct Fate {
     /// The mutant.
     pub mutant: Mutant,
-    /// The number of lives tried until the suite noticed the mutant, and the violation that it found.
+    /// The number of lives tried until the suite noticed the mutant, and the violation that it
+    /// found.
     pub found: Option<(u64, String)>,
 }
 

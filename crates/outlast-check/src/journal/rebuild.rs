@@ -45,8 +45,8 @@ impl Fork {
         Ok(new)
     }
 
-    /// Returns whether no step has changed the contents between two moments, so that there was nothing
-    /// to cut in between.
+    /// Returns whether no step has changed the contents between two moments, so that there was
+    /// nothing to cut in between.
     fn is_same(&self, earlier: At, later: At) -> bool {
         let state = |at: At| self.runs[at.stage].allowed(at.moment).0.first().cloned().flatten();
         matches!((state(earlier), state(later)), (Some(one), Some(other)) if one == other)

@@ -62,8 +62,8 @@ pub(crate) enum Aim {
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
-    /// A thread sleeps until others have done its work and reused the space that this freed; see
-    /// `schedule/workload/late.rs`.
+    /// A thread is held until others have done its work and reused the space that this work freed;
+    /// see `schedule/workload/late.rs`.
     Late {
         /// The point at which the work allocates what it may have to give back.
         takes: &'static Point,

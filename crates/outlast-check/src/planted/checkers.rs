@@ -23,8 +23,8 @@ use std::sync::Arc;
 /// How many schedules of a workload are tried.
 const SCHEDULES: u64 = 400;
 
-/// A thread is paused or stopped at each access, since the window of a bug can be a single one. Without
-/// a bug, one access in this many is tried.
+/// A thread is paused or stopped at each access, since the window of a bug can be a single one.
+/// Without a bug, one access in this many is tried.
 const WITHOUT: usize = 8;
 
 /// The scheme, form and budget of the checks.

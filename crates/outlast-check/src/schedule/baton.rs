@@ -247,7 +247,7 @@ impl Baton {
         Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
     }
 
-    /// Stops a thread before its step of number `step`, until all others are done.
+    /// Stops a thread before its step number `step`, until all others are done.
     pub fn stop(&self, thread: usize, step: u64) {
         self.state().stop = Some((thread, step));
     }

@@ -189,7 +189,8 @@ impl Checker<'_> {
             }
             let opened = Session::open(file, capacity, self.alive, seam, None);
             let mut session = opened.map_err(|e| Fault(format!("opening: {e}")))?;
-            // The first access after a crash recovers. It can be a verification, a lookup or an iteration.
+            // The first access after a crash recovers. It can be a verification, a lookup or an
+            // iteration.
             let way = random.below(3);
             if way == 0 {
                 let found = outlast::db::verify::verify(session.store())?;

@@ -1,5 +1,5 @@
 //! One schedule, identified by its workload, strategy and seed. This module runs and checks it,
-//! minimises a violation, and runs the schedule again on request.
+//! minimizes a violation, and runs the schedule again on request.
 
 use super::baton::Strategy;
 use super::check::{Checker, Found};
@@ -55,7 +55,8 @@ impl Named {
         run_once(instance, self.strategy(instance, seed, alive)?, alive)
     }
 
-    /// Runs the schedule and checks it. Returns the violation, made smaller if the checker asks for it.
+    /// Runs the schedule and checks it. Returns the violation, minimized if the checker asks for
+    /// it.
     pub(super) fn check(
         self,
         instance: &Instance,

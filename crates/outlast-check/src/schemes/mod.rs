@@ -6,8 +6,8 @@
 //!
 //! `plays.rs` has the runs that scenarios of several schemes share.
 //!
-//! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness uses
-//! [`parts`] and knows no scheme.
+//! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness
+//! uses [`parts`] and knows no scheme.
 
 pub mod clevel;
 pub mod dash_eh;

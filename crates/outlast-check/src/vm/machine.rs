@@ -218,7 +218,7 @@ impl Guest {
     /// Returns the next report of the guest, or `None` once it is off.
     ///
     /// # Errors
-    /// If the guest reports nothing for long, or something that no guest reports.
+    /// If the guest reports nothing for long, or sends a line that is no report.
     pub fn hear(&mut self) -> Checked<Option<Said>> {
         let (start, before) = (Instant::now(), self.starved());
         loop {
@@ -248,7 +248,7 @@ impl Guest {
     /// Returns the next report of the guest before `deadline`.
     ///
     /// # Errors
-    /// If the guest reports something that no guest reports.
+    /// If the guest sends a line that is no report.
     pub fn next_until(&mut self, deadline: Instant) -> Checked<Next> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -270,7 +270,7 @@ impl Guest {
     /// Cuts the power, and returns what was reported until then.
     ///
     /// # Errors
-    /// If the machine cannot be killed, or reported something that no guest reports.
+    /// If the machine cannot be killed, or its guest has sent a line that is no report.
     pub fn cut(mut self) -> Checked<Vec<Said>> {
         self.child.kill().map_err(|e| Fault(format!("killing qemu: {e}")))?;
         self.child.wait().map_err(|e| Fault(format!("waiting for qemu: {e}")))?;

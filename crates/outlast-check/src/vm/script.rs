@@ -14,7 +14,7 @@ pub const INTERVAL: Duration = Duration::from_millis(10);
 const BATCHES: [u64; 4] = [1, 4, 16, 64];
 
 /// Returns how many operations `thread` does between its reports. It starts the next batch only
-/// when the report is out.
+/// once the report has been sent.
 pub fn batch(thread: u64) -> u64 {
     BATCHES[(thread % BATCHES.len() as u64) as usize]
 }

@@ -49,8 +49,8 @@ pub enum Held {
     Strange,
 }
 
-/// What a guest that works on a pool with a journal reports at short intervals, on all processors in
-/// turn. So a processor that stands still makes a gap.
+/// What a guest that works on a pool with a journal reports at short intervals, on all processors
+/// in turn. So a processor that stands still makes a gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// The time since work began. It is read when the port is free, so all operations that were

@@ -107,8 +107,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         let mut homes = homes(&bench);
         let keys: Vec<u64> = homes[0].by_ref().take(40).collect();
         bench.fill(keys.iter().copied());
-        // After the first round, the blocks for new records have been allocated before and are
-        // reused.
+        // In the first round, some changes claim pages for the blocks of their records, and are
+        // skipped.
         for round in 0..3 {
             for &key in &keys {
                 let now = if round == 0 { VALUE + key } else { VALUE + 41 * 3 + round - 1 };
@@ -175,8 +175,8 @@ fn a_displacement_flushes_two_lines() {
         for _ in 0..3 {
             let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
             assert!(has(&events, &points::DISPLACE_COPY), "{form}");
-            // Two lines of two buckets, and two fences: the copy must be durable before the slot it
-            // was copied from is overwritten.
+            // One line in each of two buckets, and two fences: the copy must be durable before the
+            // slot it was copied from is overwritten.
             let moved = cost_at(&events, &points::DISPLACE_COPY);
             let filled = cost_at(&events, &points::DISPLACE_FILL);
             assert_eq!((moved, filled), ((1, 1), (1, 1)));

@@ -140,7 +140,7 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
 }
 
 /// The locks of EA-PHT lie in the pool. Opening a map leaves free locks alone. It resets others
-/// only after the pool's dirty mark: without the mark, another process could have the pool.
+/// only after the pool's dirty mark: without the mark, another process could have the pool open.
 #[test]
 fn opening_a_map_resets_locks_after_the_dirty_mark() {
     let shape = Shape::smallest(Scheme::EaPht, RecordForm::Inline);

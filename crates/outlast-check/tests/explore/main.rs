@@ -1,5 +1,5 @@
-//! Every scenario of every scheme: no image breaks the contract, and each scenario still reaches the
-//! phases that it is for.
+//! Every scenario of every scheme: no image breaks the contract, and each scenario still reaches
+//! the phases that it is for.
 
 mod states;
 

@@ -12,8 +12,8 @@ use outlast_check::structures::{Shape, structure};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// The thesis's states. Its removal clears the key and then the value, and is partial in between. Here a
-/// removal stores one word, so there are no images of the tenth state.
+/// The thesis's states. Its removal clears the key and then the value, and is partial in between.
+/// Here a removal stores one word, so there are no images of the tenth state.
 const STATES: [&str; 16] = [
     "insert: successful",
     "insert: partial",
@@ -189,8 +189,8 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
     counts
 }
 
-/// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter of the
-/// buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
+/// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter
+/// of the buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
 #[test]
 fn buckets_beyond_the_counter_have_no_owner_when_they_are_handed_out() {
     let alive = alive();

@@ -112,7 +112,7 @@ impl Pool {
         death.is_some()
     }
 
-    /// Grows the base and the notes. Repeats what the disk refuses, so that the run continues as
+    /// Grows the base and the notes. Retries what the disk refuses, so that the run continues as
     /// recorded. Returns whether both have grown.
     pub(super) fn grow(&self, journal: Option<&Journal>, len: u64) -> bool {
         let extended = self.wrong == Some(Wrong::GrownLate)

@@ -1,4 +1,4 @@
-//! What EA-PHT, EA-PHT-H and EA-PHT-HPR add.
+//! What EA-PHT, EA-PHT-H and EA-PHT-HPR add to the harness.
 
 mod planted;
 mod scenarios;
@@ -13,7 +13,7 @@ use outlast::index::ea_pht::points;
 /// moved.
 macro_rules! parts {
     ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
-        /// What this scheme adds.
+        /// What this scheme adds to the harness.
         pub const $parts: Parts = Parts {
             expected: |name, form| scenarios::expected(name, form, $goes_on),
             scenarios: |form| scenarios::catalogue(form, $scheme::config, $goes_on),

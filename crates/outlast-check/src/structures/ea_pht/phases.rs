@@ -1,5 +1,5 @@
-//! Finds the phases of the EA-PHT family that a trace went through: the states that a crash can leave
-//! (3.6.1 of the thesis), where stores show them.
+//! Finds the phases of the EA-PHT family that a trace went through: the states that a crash can
+//! leave (3.6.1 of the thesis), where stores show them.
 
 use crate::model::stored;
 use crate::structures::Phase;

@@ -121,8 +121,8 @@ impl Promises {
         Ok(())
     }
 
-    /// Finds a moment at which the pool had the observed contents. A moment is, for each thread, the
-    /// number of its operations done by then. Returns the earliest such moment, or a finding.
+    /// Finds a moment at which the pool had the observed contents. A moment is, for each thread,
+    /// the number of its operations done by then. Returns the earliest such moment, or a finding.
     pub(super) fn one_moment(&self, seen: &[Vec<u64>]) -> Result<Numbers, String> {
         let mut found: Numbers = seen.iter().map(|numbers| numbers[0]).collect();
         // The more operations of one thread are there, the more of the other threads' operations

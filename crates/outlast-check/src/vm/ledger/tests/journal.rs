@@ -35,7 +35,8 @@ impl Trial {
         self.guest.say(&Said::Pulse(Pulse { micros, commit_micros, gap_micros, checkpoints: 1 }));
     }
 
-    /// Cuts the power, and opens the pool with `contents`. Returns the totals, and the first finding.
+    /// Cuts the power, and opens the pool with `contents`. Returns the totals, and the first
+    /// finding.
     fn cut(mut self, contents: Contents) -> (Totals, String) {
         self.guest.hear(&mut self.ledger).unwrap();
         self.ledger.cut();
