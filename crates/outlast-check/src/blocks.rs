@@ -18,7 +18,7 @@ const SEEDS: u64 = 12;
 /// Allocations and frees per seed.
 const STEPS: u64 = 1_500;
 
-/// Runs all the seeds, half of them with freed blocks reused at once.
+/// Runs all the seeds, half of them with freed blocks reused immediately.
 ///
 /// # Errors
 /// If two blocks overlap, a block is too small, a block cannot be freed, or the pool reports that

@@ -347,9 +347,9 @@ pub fn deaths(events: &[Event], start: usize) -> Vec<usize> {
     deaths
 }
 
-/// Lists the file's lengths, each with the event from which on the file has it. A trace shows
-/// growth only by the size in the pool's header. The file must have grown before the pool stores
-/// the first word of that header copy.
+/// Lists the file's lengths, each with the number of the event at which it takes effect. A trace
+/// shows growth only by the size in the pool's header. The file must have grown before the pool
+/// stores the first word of that header copy.
 pub fn lengths(events: &[Event], initial: u64) -> Vec<(usize, u64)> {
     let mut lengths = vec![(0, initial)];
     for (i, event) in events.iter().enumerate() {

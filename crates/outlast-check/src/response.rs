@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(rests(&[begin.clone(), load.clone(), flush(64, 8), fence(0), end()]), 0);
         assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load.clone(), end()]), 0);
         assert_eq!(rests(&[begin.clone(), end()]), 0);
-        // Stored again, beside another store that is durable sooner.
+        // The second run stores the word again, and then a word of another line, which can become
+        // durable first.
         let again = |events: [Event; 2]| [vec![begin.clone()], events.to_vec()].concat();
         let own = [again([store(72, &INSERT), load.clone()]), vec![flush(72, 8)]].concat();
         let again = [again([load, store(72, &INSERT)]), vec![flush(72, 8)]].concat();

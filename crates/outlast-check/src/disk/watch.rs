@@ -98,7 +98,7 @@ impl Held {
         if self.durable.len() >= HEADER {
             self.durable[..HEADER].copy_from_slice(&now);
         }
-        // An older header cannot come back.
+        // After that, an older header cannot come back.
         self.since.iter_mut().for_each(|content| content[..HEADER].copy_from_slice(&now));
     }
 

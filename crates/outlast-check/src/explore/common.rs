@@ -145,7 +145,7 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
     play.get(50)
 }
 
-/// A map for byte strings beside the usual one.
+/// Makes the usual map and another one for byte strings, and fills both.
 fn two_maps(play: &mut Play) -> Checked {
     play.map()?;
     let bytes = Shape::smallest(play.shape.scheme(), RecordForm::Bytes);
@@ -316,7 +316,7 @@ pub(super) fn collide(play: &mut Play) -> Checked {
         play.session.background()?;
         play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
     }
-    // The walk notices if the map has grown all the same.
+    // The walk notices if the map has grown nevertheless.
     play.session.reopen_and(true)
 }
 

@@ -334,7 +334,7 @@ impl<'e> Explorer<'e> {
         let every = (moments.len() / seconds.max(1)).max(1);
         let mut deaths = deaths(&run.events, run.first());
         deaths.retain(|&death| moments.binary_search(&(death, false)).is_ok());
-        // The runs resemble each other, so each takes different moments.
+        // The runs resemble each other, so different moments are tried in each.
         let step = deaths.len().div_ceil(budget.deaths).max(1);
         let skip = (run.stores() + self.place.round as usize) % step;
         let deaths: BTreeSet<_> = deaths.into_iter().skip(skip).step_by(step).collect();
