@@ -298,7 +298,7 @@ impl<'p> Play<'p> {
         Ok(())
     }
 
-    /// Closes the pool, and leaves the file as if the process had died before.
+    /// Drops the pool, and leaves the file as if the process had died before.
     pub fn kill(&mut self) {
         let Some(open) = self.pool.take() else { return };
         let content = std::fs::read(self.path).expect("the pool is read");

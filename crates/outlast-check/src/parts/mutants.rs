@@ -52,7 +52,7 @@ pub enum Wrong {
 pub enum Which {
     /// The first.
     First,
-    /// The second, if there are two.
+    /// The second, or the only one.
     Second,
     /// The last.
     Last,

@@ -132,7 +132,7 @@ impl Promises {
             for thread in 0..found.len() {
                 let Some(last) = found[thread].checked_sub(1) else { continue };
                 let number = last / batch(thread as u64);
-                // The begins are not noted on media that keep whatever has returned.
+                // Batches are not noted on media that keep whatever has returned.
                 let Some(needed) = self.begun[thread].get(number as usize) else { continue };
                 for (other, needed) in needed.iter().enumerate() {
                     let enough = seen[other].iter().find(|number| *number >= needed);
