@@ -18,7 +18,7 @@ const SEEDS: u64 = 12;
 /// Allocations and frees per seed.
 const STEPS: u64 = 1_500;
 
-/// Runs all the seeds, half of them with freed blocks reused at once.
+/// Runs all the seeds, half of them with freed blocks reused immediately.
 ///
 /// # Errors
 /// If two blocks overlap, a block is too small, a block cannot be freed, or the pool reports that
@@ -39,8 +39,8 @@ fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
     let mut random = Random::new(seed ^ 0xb10c);
     let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
     for step in 0..STEPS {
-        // Phases of one size follow each other: whole runs of one size are freed before the next is
-        // allocated.
+        // Each phase uses one size. Whole runs of blocks of that size are freed before the next
+        // size is allocated.
         let size = [24, 40, 56, 100, 200, 500, 1_000, 2_000, 5_000][(step / 60 % 9) as usize];
         let size = size + 8 * random.below(3);
         if random.below(8) < if step / 30 % 2 == 0 { 6 } else { 1 } {

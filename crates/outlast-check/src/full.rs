@@ -1,5 +1,5 @@
-//! Fills a pool of fixed size until it is almost full, kills the process, and expects the pool to take
-//! inserts at once after reopening.
+//! Fills a pool of fixed size until it is almost full, kills the process, and expects the pool to
+//! take inserts right after reopening.
 
 use crate::codec::key_bytes;
 use crate::growth::map_options;
@@ -51,8 +51,8 @@ pub fn child(dir: &Path, scheme: Scheme) -> Checked {
     Err(Fault("alive".into()))
 }
 
-/// Lets a child fill a pool and die, then inserts at once. Returns the number of records in the
-/// end.
+/// Lets a child fill a pool and die, then inserts right after reopening. Returns the number of
+/// records at the end.
 ///
 /// # Errors
 /// If an insert fails although there is space.

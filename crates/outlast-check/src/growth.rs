@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const POOL: &str = "growth.pool";
 const NOTES: &str = "notes";
-/// The cell that counts lives that ended while the reclaim was still running.
+/// The note that counts the lives that ended while the reclaim was still running.
 const RUNNING: usize = 0;
 
 /// Options of a run.

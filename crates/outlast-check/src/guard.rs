@@ -1,4 +1,5 @@
-//! Holds a guard for a long time while its neighbours are updated.
+//! Holds a guard (a reference to a record) for a long time, while records of the same map are
+//! updated.
 
 use crate::codec::key_bytes;
 use crate::growth::map_options;
@@ -39,8 +40,8 @@ fn update(map: &BytesMap, number: u64) -> outlast::Result<()> {
     map.update(&key_bytes(key), &[number as u8; VALUE_BYTES]).map(|_| ())
 }
 
-/// Holds a guard for `time` under updates, in a pool that may grow. The pool must report what the
-/// guard holds, keep it whole, and reuse it once the guard is gone.
+/// Holds a guard for `time` under updates, in a pool that may grow. The pool must report the space
+/// that the guard holds, keep the record intact, and reuse the space once the guard is gone.
 ///
 /// # Errors
 /// If one of these does not hold.
@@ -71,7 +72,7 @@ pub fn hold(dir: &Path, scheme: Scheme, time: Duration) -> Checked<Summary> {
     for number in 0..updates {
         update(&map, number)?;
     }
-    // Space that no guard holds any more still counts as held until something looks. A verification
+    // Space counts as held until the pool checks again whether a guard holds it, which verification
     // does.
     crate::session::check_verification(&pool.verify()?, KEYS)?;
     let after = pool.stats();

@@ -44,7 +44,7 @@ impl AnyMap {
     /// Opens a map, or creates it.
     ///
     /// # Errors
-    /// The pool's.
+    /// The errors of [`Pool::map_with`].
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
         let usual = MapOptions::new().scheme(scheme);
         let options =
@@ -66,7 +66,8 @@ impl AnyMap {
         }
     }
 
-    /// Changes a key. Returns whether the change applied, and the value before if the call returns it.
+    /// Changes a key. Returns whether the change applied, and the value before if the call returns
+    /// it.
     ///
     /// # Errors
     /// If the map fails, or the value before is one that nobody wrote.

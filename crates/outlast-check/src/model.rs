@@ -4,14 +4,14 @@
 //! which they became visible. The prefix includes at least what a completed flush has written back.
 //! A flush takes the stores that its line has had so far, whichever thread made them. It completes
 //! at the next fence of the thread that issued it, and at no other thread's. A non-temporal store
-//! counts as a store that is flushed at once. Lines are independent of each other. An aligned word
-//! is never torn. A compare-exchange that succeeds is a store, one that fails does nothing, and
-//! neither is a fence. The flushes of a process that died ([`Mark::Death`]) never complete; its
+//! counts as a store that is flushed immediately. Lines are independent of each other. An aligned
+//! word is never torn. A compare-exchange that succeeds is a store, one that fails does nothing,
+//! and neither is a fence. The flushes of a process that died ([`Mark::Death`]) never complete; its
 //! stores stay in the caches.
 //!
 //! **Persistent caches, and process death.** A prefix of all stores survives, in the order in which
-//! they became visible. A tail that no fence of its own thread followed may vanish
-//! ([`Timeline::fenced`]).
+//! they became visible. It includes every store up to the last one that a fence of the same thread
+//! has followed ([`Timeline::fenced`]).
 //!
 //! A [`Timeline`] follows a trace of any number of threads. For the moment that it has reached, it
 //! tells which lines are [open](Timeline::open), so that a crash may keep more or fewer of their
@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 /// The byte that fills fresh space: nothing may rely on zeroes there.
 pub const GARBAGE: u8 = 0xa5;
 
-/// A store to a line that is not certain to survive.
+/// A store that is not durable yet, so that a crash may undo it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Store {
     /// Its event number in the trace.
@@ -43,7 +43,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns the store that an event is, if it is one. A compare-exchange that succeeded counts.
+    /// Converts an event to a store, if it is one. A compare-exchange that succeeded counts as a
+    /// store.
     pub fn of(number: usize, event: &Event) -> Option<Store> {
         let (offset, value) = stored(event)?;
         Some(Store { event: number, thread: event.thread, offset, value, point: event.point })
@@ -55,7 +56,7 @@ impl Store {
     }
 }
 
-/// Returns offset and value if the event is a store that took place.
+/// Returns the offset and the value that an event stored, if it stored something.
 pub fn stored(event: &Event) -> Option<(u64, u64)> {
     match event.access {
         Access::Store { offset, value, .. } => Some((offset, value)),
@@ -64,7 +65,8 @@ pub fn stored(event: &Event) -> Option<(u64, u64)> {
     }
 }
 
-/// A line of which a crash may keep the first `n` of these stores, for every `n`.
+/// A line with stores that are not durable yet. A crash may keep the first `n` of them, for any
+/// `n`.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenLine<'t> {
     /// The line's number: its offset divided by the line size.
@@ -82,7 +84,7 @@ pub struct Kept {
     pub stores: usize,
 }
 
-/// The bookkeeping of a [`Timeline`], without bytes: which stores of a trace are durable.
+/// The part of a [`Timeline`] that knows which stores of a trace are durable, without the bytes.
 #[derive(Debug, Clone, Default)]
 struct Caches {
     /// The stores that are not durable yet, by line.
@@ -226,7 +228,7 @@ impl<'t> Timeline<'t> {
         }
     }
 
-    /// Lists the lines of which a crash at this moment can keep more or less.
+    /// Lists the open lines: those with stores that a crash at this moment can keep or lose.
     pub fn open(&self) -> impl Iterator<Item = OpenLine<'_>> {
         self.caches.open.iter().map(|(&line, stores)| OpenLine { line, stores })
     }
@@ -295,9 +297,10 @@ fn copy(from: &Image, len: usize, to: &mut Image) {
 ///
 /// What a crash can leave grows with each store, and shrinks when a fence makes something durable.
 /// What a crash is allowed to leave grows when an operation begins, and shrinks when one returns.
-/// So three kinds of moments are enough: just before such a fence, just before such a beginning,
-/// and the end. A moment of these kinds matters only if something was stored or returned since the
-/// one before it. A growing file is similar: just before it grows, it is still as short as it was.
+/// So three kinds of moments are enough: just before such a fence, just before an operation begins,
+/// and the end. Such a moment matters only if something was stored or returned since the previous
+/// one. The moment just before the file grows counts too, because a crash there leaves the shorter
+/// file.
 pub fn windows(events: &[Event]) -> Vec<usize> {
     let mut caches = Caches::default();
     let mut windows = Vec::new();
@@ -321,8 +324,8 @@ pub fn windows(events: &[Event]) -> Vec<usize> {
     windows
 }
 
-/// Lists the moments from `start` on at which a dying process leaves something in the caches: after a
-/// sequence of stores at one commit point, for the first and some later sequence of each point.
+/// Lists the moments from `start` on at which a dying process leaves something in the caches: for
+/// each commit point, the ends of its first sequence of stores and of a later one.
 pub fn deaths(events: &[Event], start: usize) -> Vec<usize> {
     let stores: Vec<usize> = (start..events.len())
         .filter(|&i| stored(&events[i]).is_some() && events[i].point.is_some())
@@ -344,9 +347,9 @@ pub fn deaths(events: &[Event], start: usize) -> Vec<usize> {
     deaths
 }
 
-/// Lists the file's lengths, each with the event from which it holds. A trace shows a growth only
-/// when the pool writes its header, and the file must have grown before the first word of that
-/// header copy.
+/// Lists the file's lengths, each with the number of the event at which it takes effect. A trace
+/// shows growth only by the size in the pool's header. The file must have grown before the pool
+/// stores the first word of that header copy.
 pub fn lengths(events: &[Event], initial: u64) -> Vec<(usize, u64)> {
     let mut lengths = vec![(0, initial)];
     for (i, event) in events.iter().enumerate() {

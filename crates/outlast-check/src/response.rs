@@ -5,8 +5,9 @@
 //! completed the flush. Flushes work on lines, but the check is for words, because words that are
 //! volatile by design share lines with durable ones.
 //!
-//! A process that died leaves its stores in the caches, where the next process finds them. Whatever
-//! the next process returns must not depend on such a store before it is durable: [`resting_on`].
+//! A process that died leaves its stores in the caches, where the next process finds them. Nothing
+//! that the next process returns may depend on such a store before it is durable; [`resting_on`]
+//! checks that.
 //!
 //! Whether a word is volatile depends on the store that wrote it. A durable store that is followed
 //! by a volatile one to the same word must still become durable.
@@ -46,7 +47,8 @@ pub fn is_durable(point: Option<&'static Point>) -> bool {
     point.is_some_and(|p| !p.volatile)
 }
 
-/// Returns whether a later opening relies on a store: whether it matters that a crash keeps it.
+/// Returns whether a later opening relies on stores at this commit point, so that it matters
+/// whether a crash keeps them.
 pub fn is_relied_on(point: Option<&'static Point>) -> bool {
     point.is_some_and(|p| !p.volatile || p.relied_on)
 }
@@ -74,8 +76,8 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
 /// caches. If it is still not durable when the operation returns, a power loss can undo it.
 ///
 /// The same holds for what the second run stores: a repair must not outlive the state that made it
-/// necessary. Once a word is durable, a later store to it is like any other. What the second run reads of
-/// its own stores does not count.
+/// necessary. Once a word has become durable, later stores to it are like any others. Reads of
+/// words that the second run stored itself do not count.
 ///
 /// `events` must include the loads.
 pub fn resting_on(mut pending: BTreeMap<u64, Pending>, events: &[Event]) -> Vec<Undurable> {
@@ -270,7 +272,8 @@ mod tests {
         assert_eq!(rests(&[begin.clone(), load.clone(), flush(64, 8), fence(0), end()]), 0);
         assert_eq!(rests(&[flush(64, 8), fence(0), begin.clone(), load.clone(), end()]), 0);
         assert_eq!(rests(&[begin.clone(), end()]), 0);
-        // Stored again, beside another store that is durable sooner.
+        // The second run stores the word again, and then a word of another line, which can become
+        // durable first.
         let again = |events: [Event; 2]| [vec![begin.clone()], events.to_vec()].concat();
         let own = [again([store(72, &INSERT), load.clone()]), vec![flush(72, 8)]].concat();
         let again = [again([load, store(72, &INSERT)]), vec![flush(72, 8)]].concat();

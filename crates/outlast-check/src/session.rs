@@ -39,7 +39,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates a pool. What `seam` records from here on is the session's log.
+    /// Creates a pool. From here on, `seam` records the session's events.
     pub fn create(shape: PoolShape, alive: &Arc<Alive>, seam: Traced) -> Checked<Session> {
         let capacity = shape.max_pages << PAGE_BITS;
         seam.mark(|| Mark::Begin("create pool".into()));
@@ -73,11 +73,11 @@ impl Session {
         })
     }
 
-    /// Opens a file's bytes. The expected contents are not known yet: [`Session::settle`] finds
-    /// them out.
+    /// Opens a file's bytes. The contents can be passed as `logged`, and then the session also logs
+    /// its steps. Otherwise [`Session::settle`] finds them out.
     ///
     /// # Errors
-    /// As opening a file.
+    /// The same as for opening a file.
     pub fn open(
         file: &[u8],
         capacity: u64,
@@ -118,17 +118,17 @@ impl Session {
         &self.store
     }
 
-    /// Returns every key that the session has named.
+    /// Returns every key that an operation of the session has used.
     pub fn used_keys(&self) -> &BTreeSet<u64> {
         &self.used
     }
 
-    /// Forgets the named keys that are not present any more.
+    /// Forgets the used keys that are no longer present.
     pub fn forget_used(&mut self) {
         self.used = self.state.maps.values().flat_map(|m| m.records.keys().copied()).collect();
     }
 
-    /// Ends the session. Returns its steps, the recorded events, and the named keys.
+    /// Ends the session. Returns its steps, the recorded events, and the used keys.
     pub fn finish(mut self) -> (Vec<Step>, Vec<Event>, BTreeSet<u64>) {
         (self.log.take().unwrap_or_default(), self.seam.take(), std::mem::take(&mut self.used))
     }
@@ -250,7 +250,7 @@ impl Session {
         self.step(change.kind(), text, state, run)
     }
 
-    /// Makes a batch. A crash during it leaves all of it or nothing.
+    /// Makes a batch. A crash meanwhile leaves all of its changes or none.
     pub fn batch(&mut self, changes: &[Batched]) -> Checked {
         let mut after = State::clone(&self.state);
         for &(name, key, value) in changes {
@@ -268,7 +268,7 @@ impl Session {
         )
     }
 
-    /// Begins a batch for which the pool has no space. All of it is taken back.
+    /// Attempts a batch for which the pool has no space. It must fail as full and change nothing.
     pub fn batch_too_large(&mut self, changes: &[Batched]) -> Checked {
         let changes = self.batched(changes)?;
         self.step(
@@ -404,7 +404,7 @@ impl Session {
         Ok(())
     }
 
-    /// Continues with `store` if it was opened on the session's memory meanwhile.
+    /// Switches to `store`, unless the session uses it already: another opening of the same memory.
     pub fn take_over(&mut self, store: &Arc<Store<Traced>>) {
         if !Arc::ptr_eq(&self.store, store) {
             self.let_all_go();
@@ -418,7 +418,8 @@ impl Session {
         self.held.clear();
     }
 
-    /// Counts the pages that can still be claimed.
+    /// Counts the pages that the allocator can still claim, up to the size that the pool can grow
+    /// to.
     pub fn free_pages(&self) -> u64 {
         let stats = self.store.core().alloc().stats(self.store.core());
         let never_used = (self.capacity >> PAGE_BITS) - u64::from(stats.frontier_pages);
@@ -429,8 +430,8 @@ impl Session {
     pub fn file(&self) -> Vec<u8> {
         let core = self.store.core();
         let len = core.memory.len() as usize;
-        // SAFETY: `Heap::new` has initialised these `len` bytes. Only this thread uses the pool,
-        // and it does not do so meanwhile.
+        // SAFETY: `Heap::new` has initialized these `len` bytes. Only this thread uses the pool,
+        // and it does not use it while the slice exists.
         unsafe { std::slice::from_raw_parts(core.backing().base(), len) }.to_vec()
     }
 

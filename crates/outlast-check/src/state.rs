@@ -31,7 +31,8 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(Fault(what())) }
 }
 
-/// Values by key. A copy shares all that it does not change, so each step of a run can keep one.
+/// Values by key. A copy shares whatever it does not change, so each step of a run can keep its
+/// own.
 pub type Records = imbl::OrdMap<u64, u64>;
 
 /// The contents of one map.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 thread_local! { static ROLE: Cell<Option<Role>> = const { Cell::new(None) }; }
 
-/// Turns of waiting after which a thread counts as waiting for a stopped one.
+/// Turns of waiting, of all threads together, after which a stopped thread counts as awaited.
 const PATIENCE: u64 = 500;
 
 /// The role of a thread that can stop.
@@ -138,7 +138,7 @@ impl Stops {
         self.0.was_awaited.store(true, SeqCst);
         self.release(Role::First);
         self.release(Role::Second);
-        // The released threads must get a processor before this thread gives up.
+        // Sleep, so that the released threads run before this thread gives up waiting.
         self.0.waits.store(0, SeqCst);
         sleep(Duration::from_micros(20));
     }

@@ -20,7 +20,7 @@ const SHARE: f64 = 0.26;
 /// bucket) must leave room for rare ones (a split).
 const PHASE: f64 = 0.6;
 /// The share of all images below which a phase counts as rare. Images of a rare phase are taken
-/// even if its kind has used up its share, by up to a tenth more.
+/// even if its kind has used up its share, until that is exceeded by a tenth.
 const RARE: f64 = 0.002;
 /// The number of images of each kind of operation that are taken regardless of its share.
 const FREE: u64 = 500;
@@ -32,7 +32,7 @@ pub struct Site {
     pub kind: Kind,
     /// The commit point of the operation's last store before the crash: its structural phase.
     pub phase: Option<&'static Point>,
-    /// The commit point of the last store that could have been lost and survives.
+    /// The commit point of the last store that survives although it could have been lost.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that does not survive.
     pub lost: Option<&'static Point>,

@@ -5,10 +5,10 @@
 //! that the format covers with a checksum is reported.
 //!
 //! Method: images of small pools (see `outlast_check::fuzz::images`) with one byte changed at a
-//! time. The test changes a seeded eighth of the bytes of the header copies, the frontier, the roots,
-//! the descriptors, the directories and the headers of segments and nodes, and a smaller sample of
-//! the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image, and takes a
-//! sample of the rest twenty times as large, which takes about ten minutes.
+//! time. The test changes a seeded eighth of the bytes of the header copies, the frontier, the
+//! roots, the descriptors, the directories and the headers of segments and nodes, and a smaller
+//! sample of the rest. `OUTLAST_HOSTILE=full` changes each of them in three ways in every image,
+//! and takes a sample of the rest twenty times as large, which takes about ten minutes.
 
 const LOW48: u64 = (1 << 48) - 1;
 
@@ -73,8 +73,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         | What::Entry
         | What::SavedState
         | What::Record => true,
-        // A link to no node, or to another node, has no checksum. If the free state is known, the
-        // lost or shared blocks show it.
+        // A link has no checksum. A link that is zeroed, or leads to another node, shows only if
+        // the free state is known: some blocks are then lost or shared.
         What::Segment { .. } if index == 3 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Node if index == 1 => image.clean || (word != 0 && !nodes.contains(&word)),
         What::Segment { .. } | What::Node => true,
@@ -111,7 +111,8 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
         What::LeafHead { slots } => index == 0 && (image.word(word_offset) ^ word) >> slots != 0,
-        // The least key is its first word. The second is that word's hash, or means nothing.
+        // The least key is two words. For byte strings, both are covered. For inline keys, the
+        // first is the key, and the second means nothing.
         What::LeafPlace { form, .. } => index < 3 || form == RecordForm::Bytes,
         What::Pair { form } => form == RecordForm::Bytes,
         What::LiveSlot { form: RecordForm::Inline, .. } | What::Bucket { .. } => false,
@@ -153,8 +154,8 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             What::Record | What::ClevelRecord => 60,
             What::Bucket { .. } => 150,
         };
-        // One pair of images of each scheme gets most of them. The others, with other structures, get
-        // fewer.
+        // One pair of images of each scheme gets most of the changes. The other images, with other
+        // structures, get fewer.
         let other = !image.name.starts_with("plain") && !matches!(region.what, What::Node);
         let every = match (full(), other) {
             (true, _) => (every / 4).max(1),
@@ -193,7 +194,7 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
 }
 
 fn report(failures: &[String], what: &str) {
-    // Each was printed when it happened.
+    // Each failure was printed when it happened.
     assert!(failures.is_empty(), "{} {what}", failures.len());
 }
 
@@ -248,8 +249,8 @@ fn one_changed_byte_never_does_harm_and_is_noticed_where_it_is_covered() {
             }
             _ => {
                 by_walk.fetch_add(1, Ordering::Relaxed);
-                // The library may ignore this damage alone, because it then traces the space
-                // instead.
+                // This is the only damage that the library may ignore, because it then traces the
+                // space instead.
                 if region.what == What::SavedState {
                     return Ok(());
                 }

@@ -1,8 +1,8 @@
 //! Chosen interleavings of two threads, for what one thread alone cannot show.
 //!
 //! Method: one thread is stopped before its n-th access to the pool, for every n. Meanwhile the
-//! other thread does an operation. Then the first continues. If the second needs what the first has
-//! locked, the first is released early.
+//! other thread does an operation. Then the first continues. If the second has to wait for a lock
+//! of the first, the first is released early.
 
 use outlast::db::store::Store;
 use outlast::pmem::{Alive, Control, Traced};
@@ -74,7 +74,8 @@ fn about_to_grow(scheme: Scheme, alive: &Arc<Alive>) -> (Vec<u8>, u64, u64) {
 }
 
 /// Growth moves a record while a trace runs, for example when a split takes it back from the stash.
-/// The trace may have read the new place already, and read the old one later.
+/// The trace may read the new place before the move and the old one after it, and so miss the
+/// record.
 #[test]
 fn growth_hides_no_record_from_the_trace() {
     let alive = alive();

@@ -1,5 +1,5 @@
-//! What a power loss leaves of base and segments. `outlast-check run --medium journal` tries more, and
-//! finds all mutants.
+//! What a power loss leaves of base and segments. `outlast-check run --medium journal` tries more,
+//! and finds all mutants.
 
 use outlast::{RecordForm, Scheme};
 use outlast_check::journal::{Budget, run};

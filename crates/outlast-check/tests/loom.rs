@@ -111,7 +111,7 @@ fn a_version_lock_without_fences_is_noticed() {
     readers_see_whole_writes!(unfenced);
 }
 
-/// Runs two writers, each of which tries twice.
+/// Runs two writers, each of which tries at most twice to take the lock.
 fn writers_exclude_each_other(orders: whole::Orders) {
     loom::model(move || {
         let shared = Arc::new((whole::Word::new(orders), UnsafeCell::new(0_u64)));

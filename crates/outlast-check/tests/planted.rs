@@ -8,7 +8,7 @@ use outlast_check::suite::Half;
 #[test]
 fn every_planted_bug_is_found() {
     for (index, (scheme, form)) in Half::First.pairs().enumerate() {
-        // In each form once is enough for code that all schemes share.
+        // For code that all schemes share, one scheme in each form is enough.
         let shared = index < 2;
         // The checks without a bug take more than half of the time. The other tests make them too.
         let control = scheme == Scheme::EaPht;

@@ -1,7 +1,8 @@
 //! Damage that verification once called sound.
 //!
 //! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
-//! damage. They do in pools that were closed and, where it can be seen, in pools that a kill left.
+//! damage. They must notice it in pools that were closed and, if it can be seen there, in pools
+//! that a kill left.
 
 use outlast::db::batch::BatchRecord;
 use outlast::db::store::{AnyIndex, OpenMap};
@@ -272,7 +273,8 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                         matches!(&lost, Err(Error::DamagedRoot { slot: s, .. }) if *s == slot),
                         "{lost:?}"
                     );
-                    // Changing and closing the pool must not forget it.
+                    // Opening another map, syncs and a verification must not make the pool forget
+                    // the lost root.
                     let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                     let map = store.open_map(&other.name).unwrap();
                     drop(map);
@@ -282,7 +284,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
                 }
-                // A dirty mark that a crash cuts short must not forget the lost root.
+                // The lost root must also be reported if a crash tore the write of the dirty mark.
                 let mut torn = image.bytes.clone();
                 set_word(&mut torn, at, 0);
                 let sequence = |at: u64| word_at(&torn, at + 8 * field::SEQUENCE as u64);
@@ -295,7 +297,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                 assert!(copy.is_some(), "{}: the mark is torn", image.name);
                 let lost = store.open_map(&known.name).map(|_| ());
                 assert!(matches!(&lost, Err(Error::DamagedRoot { .. })), "{lost:?}");
-                // Two process deaths in a row must not forget it.
+                // After two process deaths in a row, the lost root must still be reported.
                 let other = image.maps.iter().find(|m| m.name != known.name).unwrap();
                 for _ in 0..2 {
                     let store = open(&bytes, &ALIVE).unwrap();
@@ -322,7 +324,8 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
     }
 }
 
-/// A table that says that it has 2^33 buckets, in few chunks, where the shift overflowed 32 bits.
+/// A table that claims to have too many buckets for its chunks, up to 2^40. The shift that computes
+/// their number once overflowed 32 bits.
 #[test]
 fn a_table_of_too_many_buckets_is_noticed() {
     let mut tables = 0;
@@ -407,7 +410,7 @@ fn value(store: &Pool, name: &str) -> Option<u64> {
     }
 }
 
-/// A change as it is in a log.
+/// Encodes a change as in a batch's log.
 fn logged(slot: u32, key: &[u8], values: [Option<u64>; 2]) -> Vec<u8> {
     let mut bytes = [&slot.to_le_bytes()[..], &(key.len() as u32).to_le_bytes(), key].concat();
     for value in values {

@@ -8,8 +8,8 @@ use outlast::pool::points as pool;
 
 /// The pool's harmless mutants. A scheme's harmless mutants are in the scheme's folder.
 ///
-/// `HEADER`: a torn or missing first header is as good as none, because the pool does not exist
-/// before the second one. The fence only keeps the two copies apart, so that one copy is whole at
+/// `HEADER`: a torn first header copy does no harm, because the pool does not exist before the
+/// second copy is written. The fence only keeps the two writes apart, so that one copy is intact at
 /// any time. Leaving it out would save one fence in the life of a pool.
 ///
 /// `SAVED`: recovery rejects saved free state that is incomplete, and traces its space instead. It
@@ -20,7 +20,8 @@ use outlast::pool::points as pool;
 /// before it moves the frontier. Another thread that moves the frontier first depends on this fence
 /// alone.
 ///
-/// `BATCH_FEATURE`: the log's fence comes before the word that needs the feature.
+/// `BATCH_FEATURE`: the log's fence also makes the feature bit durable, before the word that needs
+/// it is stored.
 const POOL: &[Equivalent] = &[
     Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
     Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },

@@ -2,12 +2,12 @@
 //! suite must notice. The code calls these mutants *canaries*.
 //!
 //! Each row of the tables of commit points declares whether the operation stores, flushes and
-//! fences at that point, and the recorded runs must do exactly that. Then each flush and fence of
-//! each row is dropped, dropped once, shortened by a line or made too early in the recorded trace
-//! ([`mutation`]). The suite can notice a mutant in two ways ([`trial`]): a result depends on
-//! something that is not durable, or the oracle rejects a crash image that the original trace does
-//! not allow. A mutant that the suite does not notice must be in the table of [`equivalent`]
-//! mutants, with its reason. Otherwise it is uncovered.
+//! fences at that point, and the recorded runs must do exactly that. Then, in the recorded trace,
+//! each flush and fence of each row is dropped everywhere, dropped once, shortened by a line or
+//! moved too early ([`mutation`]). The suite can notice a mutant in two ways ([`trial`]): a result
+//! depends on something that is not durable, or the oracle rejects a crash image that the original
+//! trace does not allow. A mutant that the suite does not notice must be in the table of
+//! [`equivalent`] mutants, with its reason. Otherwise it is uncovered.
 
 pub mod equivalent;
 pub mod mutation;
@@ -30,7 +30,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tape::Tape;
 use trial::Verdict;
 
-/// How many deaths are chosen for one mutant in one run.
+/// The most moments of one run at which the first process dies, where they are chosen for one
+/// mutant.
 const DEATHS_CHOSEN: usize = 200;
 
 /// The most runs of one kind whose crash images are tried for one mutant. There are hundreds of
@@ -42,13 +43,15 @@ const TAPES_TRIED: usize = 100;
 /// How much to try before a mutant counts as not noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Images of each run of one life.
+    /// Crash images to try in each run of one life.
     pub images: usize,
-    /// Images of each run of two lives, or of two threads.
+    /// Crash images to try in each run of two lives, or of two threads.
     pub images_second: usize,
-    /// For each commit point, how many runs of two lives whose first life dies after it.
+    /// For each commit point, how many runs of two lives to make whose first life ends after a
+    /// store there.
     pub deaths: usize,
-    /// Whether to make the mutants of the pool's own points, too. They are the same for each scheme.
+    /// Whether to make also the mutants of the pool's own points, which are the same for each
+    /// scheme.
     pub pool: bool,
     /// Number of threads.
     pub threads: usize,
@@ -83,8 +86,8 @@ impl fmt::Display for Canary {
 pub enum Fate {
     /// The suite noticed it, in this way.
     Killed(String),
-    /// The mutant does no harm. It allows images that the original does not, and all of those that
-    /// the suite tried were good.
+    /// The mutant does no harm. It allows images that the original does not, and all that the suite
+    /// tried were good.
     Equivalent {
         /// Why.
         reason: Reason,
@@ -96,7 +99,7 @@ pub enum Fate {
         /// Images tried.
         images: usize,
     },
-    /// No run does this act in a way that could be done wrong like this.
+    /// In no run could this act be done wrong in this way.
     NotApplicable,
 }
 
@@ -397,7 +400,7 @@ fn undeclared<'t>(points: &[&'static Point], tapes: impl Iterator<Item = &'t Tap
     found
 }
 
-/// Makes every mutant of a scheme and record form. Calls `progress` with the fate of each.
+/// Tries every mutant of a scheme and record form. Calls `progress` with the fate of each.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,

@@ -43,13 +43,13 @@ pub struct Tape {
     pub start: usize,
     /// Whether the mutated life is the second one, which may find stores that are not durable.
     pub second: bool,
-    /// What a crash may leave, by the moment from which it holds, in ascending order.
+    /// What a crash may leave, in ascending order of the moment from which each entry holds.
     pub allowed: Vec<Allowed>,
     /// Every key that may be present, and some that never are.
     pub universe: Vec<u64>,
     /// The shape of new maps.
     pub shape: Shape,
-    /// Whether its crash images are checked. If not, only its results are.
+    /// Whether crash images of the run are checked. If not, only the results of its operations are.
     pub images: bool,
 }
 
@@ -179,7 +179,8 @@ impl Tape {
     ) -> Checked<Tape> {
         let capacity = self.capacity();
         let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
-        // Take space at once, beyond everything that was in use before.
+        // Take space before the reclaim frees any, so that it lies beyond everything that was in
+        // use.
         if state.maps.len() < ROOT_SLOTS {
             session.create_map("late", self.shape)?;
         }
@@ -278,7 +279,7 @@ impl Tape {
         Ok(Self::of("every root", pool, shape, session))
     }
 
-    /// Records a run that claims pages up to the end of a region and beyond.
+    /// Records a run that claims pages up to the end of a region and beyond it.
     ///
     /// # Errors
     /// If the run itself goes wrong.
@@ -298,8 +299,8 @@ impl Tape {
     }
 
     /// Records a run in which one thread fails to create a map because the pool is full, and
-    /// another thread creates it once there is space. No other thread fences what the first has
-    /// begun.
+    /// another thread creates one once there is space. The second thread's fences do not complete
+    /// flushes of the first.
     ///
     /// # Errors
     /// If the run itself goes wrong.

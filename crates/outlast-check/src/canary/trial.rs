@@ -18,7 +18,8 @@ pub enum Verdict {
     Unnoticed(usize),
 }
 
-/// Tries a mutated trace by its results. Returns what was noticed, if anything.
+/// Checks what the operations of a mutated trace stored and returned, without images. Returns what
+/// was noticed, if anything.
 pub fn by_answers(tape: &Tape, mutated: &Mutated) -> Option<String> {
     tape.undurable(&mutated.events)
 }
@@ -64,8 +65,8 @@ fn exposed(tape: &Tape, mutated: &Mutated) -> Vec<Exposed> {
     found
 }
 
-/// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which the
-/// mutated thread has the fewest fences afterwards. The others are spread evenly.
+/// Chooses at most `most` of the runs to which a mutation applies. Half of them are those in which
+/// the mutated thread has the fewest fences afterwards. The others are spread evenly.
 pub(super) fn nearest<'t>(
     tapes: impl Iterator<Item = &'t Tape>,
     mutated: impl Fn(&Tape) -> Option<Mutated>,
@@ -101,8 +102,8 @@ pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
 
 /// Tries about `budget` crash images of a mutated trace that the original does not allow. At each
 /// moment it tries three kinds: all exposed lines lose everything and everything else survives; one
-/// such line alone loses one store more than the original allows, or all its stores; and nothing
-/// survives that need not.
+/// such line alone loses one store more than the original allows, or all its stores; and every line
+/// keeps as little as it can.
 pub fn by_images(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -148,8 +149,8 @@ fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
     check(tape, &all(&timeline), moment, alive).is_ok()
 }
 
-/// Does the same as [`by_images`], but runs another life on each image, up to another power loss:
-/// an image may hold damage that only the next life shows.
+/// Does the same as [`by_images`], but runs another life on each image, which ends with another
+/// power loss. So this also finds damage that only the next life shows.
 pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -181,9 +182,8 @@ pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<A
     Verdict::Unnoticed(images)
 }
 
-/// Checks images that a crash of a run can leave. At about `budget` moments, it checks the image in
-/// which everything survives. At about as many moments, it checks others that a power loss can
-/// leave.
+/// Checks images that a crash of a run can leave: at up to about twice `budget` moments the image
+/// in which everything survives, and at fewer moments others that a power loss can leave.
 ///
 /// # Errors
 /// The first fault found.
@@ -273,8 +273,8 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
     let setting =
         Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
-    // Always the lightest check: it leaves time for many images, and they find more than thorough
-    // work on a few.
+    // Always the lightest check. It leaves time for many images, which find more than thorough
+    // checks of a few.
     let case =
         Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
     case.check().map(|_| ())

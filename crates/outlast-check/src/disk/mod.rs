@@ -17,20 +17,20 @@
 //! made durable. Then the pool is opened again. These are the promises:
 //!
 //! - After process death, the pool holds every acknowledged change, and the operation in flight
-//!   whole or not at all.
+//!   completely or not at all.
 //! - After a power loss, on a medium that can be torn by it, the pool is refused as possibly torn,
 //!   or holds what it held when it was last made clean. If nothing was changed since then, it must
 //!   open.
 //! - After a failed write-back, the pool says so ([`Durability::is_suspect`](outlast::Durability)),
 //!   and no call succeeds that promises durability.
 //!
-//! A disk that lies about success can break the second promise at once. In that case the harness
-//! only requires that the process survives the opening. To show that the checks can fail, each
-//! write-back is also *left out* while the harness believes in it: a power loss must then break a
-//! promise.
+//! A disk that lies about success can break the second promise without a mistake of the library. In
+//! that case the harness only requires that the process survives the opening. To show that the
+//! checks can fail, each write-back is also *left out*, while the harness counts it as done: a
+//! power loss must then break a promise.
 //!
-//! Some calls never pretend success: link and rename, because a name takes effect at once; and
-//! fallocate, because access to promised blocks that do not exist is a SIGBUS, which the library
+//! Some calls never pretend success: link and rename, because a name takes effect immediately; and
+//! fallocate, because access to promised blocks that do not exist raises SIGBUS, which the library
 //! cannot prevent.
 
 pub mod script;
@@ -48,9 +48,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use watch::{AtFault, Event, FaultAt, Of, Outcome};
 
-/// The number of contents that are tried each time, of those that a power loss can leave.
+/// How many of the contents that a power loss can leave are tried each time.
 const IMAGES: usize = 8;
-/// The number of these on which the harness continues to work after the check.
+/// On how many of these the harness continues to work after the check.
 const GO_ON: usize = 2;
 
 /// The continuation after a fault.
@@ -91,7 +91,7 @@ pub struct Outcomes {
     pub violations: Vec<String>,
 }
 
-/// The name of a medium, which has an order.
+/// A medium, by its name, because names have an order.
 type MediumKindName = &'static str;
 
 /// Returns the reason why this write-back of a run can be left out without harm, if there is one.
@@ -140,16 +140,16 @@ struct Trial {
     medium: MediumKindName,
     runs: Runs,
     event: Event,
-    /// Faults that must come before.
+    /// Faults that must strike before the call.
     before: Vec<FaultAt>,
     outcome: Outcome,
     follows: Follows,
-    /// Why leaving the call out does no harm, if it does none.
+    /// Why leaving the call out does no harm, if that is so.
     needless: Option<&'static str>,
 }
 
 /// Tries every fault on one scheme and record form. Calls `progress` after each trial, each time
-/// with the number of trials in all.
+/// with the total number of trials.
 pub fn run(
     scheme: Scheme,
     form: RecordForm,
@@ -323,7 +323,7 @@ impl Runs {
         for &event in events {
             add_all(event, &[]);
             if is_growth(&event) {
-                // A failed growth is undone, and that can fail too.
+                // The library undoes a failed growth, and that can fail too.
                 let (step, nth) = (event.step, event.nth);
                 let failed = [FaultAt { step, nth, outcome: Outcome::FailsOnce }];
                 let undone = self.count(&failed).unwrap_or_default();

@@ -57,7 +57,7 @@ pub struct Subject {
     pub scheme: Scheme,
     /// The record form.
     pub form: RecordForm,
-    /// The medium on which the pool assumes its file to be.
+    /// The medium that the pool takes its file to be on.
     pub medium: MediumKind,
 }
 
@@ -82,8 +82,7 @@ impl Subject {
             RecordForm::Bytes => "[u8]",
         };
         let options = MapOptions::new().scheme(self.scheme).form(self.form);
-        // Barely large enough for a map: the calls are what matters, and there are hundreds of
-        // pools.
+        // A map as small as possible: only the calls matter, and there are hundreds of pools.
         let has_depth = self.scheme.has_setting("initial_depth");
         let options = if has_depth { options.initial_depth(1) } else { options };
         pool.raw_map_with("m", schema, schema, &options)
@@ -167,7 +166,7 @@ pub struct Play<'p> {
 }
 
 impl<'p> Play<'p> {
-    /// Starts with no pool.
+    /// Makes a play whose script has not begun, so there is no pool.
     pub fn new(subject: Subject, path: &'p Path, faults: Vec<FaultAt>) -> Self {
         let watch = Arc::new(Watch::new(faults));
         Play {
@@ -299,7 +298,7 @@ impl<'p> Play<'p> {
         Ok(())
     }
 
-    /// Makes the file look as if the process had died here.
+    /// Drops the pool, and leaves the file as if the process had died before.
     pub fn kill(&mut self) {
         let Some(open) = self.pool.take() else { return };
         let content = std::fs::read(self.path).expect("the pool is read");

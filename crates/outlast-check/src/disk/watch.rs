@@ -72,7 +72,7 @@ pub struct FaultAt {
 pub struct Held {
     /// The content that the last effective calls made durable.
     durable: Vec<u8>,
-    /// The contents of memory at moments since `durable` was. The last is the current one.
+    /// The contents of memory at moments after `durable`. The last is the current one.
     since: Vec<Vec<u8>>,
 }
 
@@ -98,7 +98,7 @@ impl Held {
         if self.durable.len() >= HEADER {
             self.durable[..HEADER].copy_from_slice(&now);
         }
-        // An older header cannot come back.
+        // After that, an older header cannot come back.
         self.since.iter_mut().for_each(|content| content[..HEADER].copy_from_slice(&now));
     }
 
@@ -109,7 +109,7 @@ impl Held {
 
     /// Returns a content that a power loss can leave: each page as it was at some moment since it
     /// was last made durable. The first contents are the extremes. In contents 6 and 7, one copy of
-    /// the header was being written when the power went, and the other copy is the durable one.
+    /// the header was being written when the power failed, and the other copy is the durable one.
     pub fn after_power_loss(&self, nth: usize, random: &mut Random) -> Vec<u8> {
         let (durable, now) = (&self.durable[..], self.now());
         // The length is not durable before an fsync, whichever pages are.
@@ -169,7 +169,7 @@ struct Inner {
     /// Calls that named or renamed a file before its content was durable.
     hasty: Vec<Event>,
     failed_write_back: bool,
-    /// Whether a call has pretended and no fsync has made up for it since.
+    /// Whether a call has returned success without effect, and no fsync has made up for it since.
     lied: bool,
     snapshot_synced: bool,
     snapshot_named: bool,
@@ -223,7 +223,8 @@ impl Watch {
         self.inner().events.clone()
     }
 
-    /// Returns whether a call has pretended and nothing has made up for it since.
+    /// Returns whether a call has returned success without effect, and nothing has made up for it
+    /// since.
     pub fn has_lied(&self) -> bool {
         self.inner().lied
     }

@@ -61,7 +61,8 @@ pub(super) fn growth(play: &mut Play) -> Checked {
         play.change(key, Do::Insert(key + 100_000 + large))?;
     }
     let next = play.insert_until_grown(10, 2)?;
-    // While space is unaccounted for, growth is limited, and it advances the reclaim.
+    // While space is unaccounted for, growth is limited, and inserts that need space advance the
+    // reclaim.
     play.session.crash()?;
     play.change(next, Do::Insert(next + 100_000 + large))?;
     play.insert_until_grown(next + 1, 1)?;
@@ -144,7 +145,7 @@ pub(super) fn reopen(play: &mut Play) -> Checked {
     play.get(50)
 }
 
-/// A map for byte strings beside the usual one.
+/// Makes the usual map and another one for byte strings, and fills both.
 fn two_maps(play: &mut Play) -> Checked {
     play.map()?;
     let bytes = Shape::smallest(play.shape.scheme(), RecordForm::Bytes);
@@ -169,7 +170,7 @@ pub(super) fn batch(play: &mut Play) -> Checked {
         ("m", d, Some(101)),
         ("n", d, Some(102)),
     ])?;
-    // The effect of the batch must not come back.
+    // Later changes replace the batch's records, and recovery must not apply the batch again.
     play.change(10, Do::Put(200))?;
     play.change_in("n", 20, Do::Remove)?;
     play.change(12, Do::Insert(201))?;
@@ -265,7 +266,7 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
     play.prepared();
     for life in 0..3 {
         play.session.crash()?;
-        // In each life, the reclaim has come to a different place when the operations begin.
+        // In each life, the reclaim has advanced to a different place when the operations begin.
         for _ in 0..life {
             play.session.background()?;
         }
@@ -315,7 +316,7 @@ pub(super) fn collide(play: &mut Play) -> Checked {
         play.session.background()?;
         play.change(SPECIAL + key, Do::Swap(key + 700, key + 800))?;
     }
-    // The walk notices if the map has grown all the same.
+    // The walk notices if the map has grown nevertheless.
     play.session.reopen_and(true)
 }
 

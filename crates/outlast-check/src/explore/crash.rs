@@ -61,7 +61,7 @@ impl FromStr for Crash {
 pub struct Looked<'a> {
     /// The crash that left it.
     pub crash: Crash,
-    /// The commit point of the last store that could have been lost and survived.
+    /// The commit point of the last store that survived although it could have been lost.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that was lost.
     pub lost: Option<&'static Point>,
@@ -113,7 +113,7 @@ pub fn crash_at(
     if !look(&all, &mut read) || !look(&[], &mut read) {
         return false;
     }
-    // When a check reads further lines, start again with those included.
+    // When a check reads open lines that were not known to matter, start again with those included.
     let mut left = limit;
     loop {
         let known = read.clone();
@@ -166,7 +166,7 @@ pub fn check_cut(
 }
 
 /// Finds the last store that a cut keeps and the first that it loses, and the lines that lose
-/// stores. Stores to volatile words count only if there is no other.
+/// stores. Stores to volatile words count only if there are no other stores.
 fn site(timeline: &Timeline<'_>, cut: &[Kept]) -> CutSite {
     let durable = |store: &Store| is_relied_on(store.point);
     let mut sorted = cut.to_vec();

@@ -31,7 +31,7 @@ impl Levels {
 
     fn at(&self, level: usize, random: &mut Random) -> Kept {
         let (least, most) = self.kept[level];
-        // Favour all or none: a real line either was evicted or was not.
+        // Favor all or none of the volatile stores: a real line either was evicted or was not.
         let stores = match random.below(4) {
             0 => least,
             1 | 2 => most,
@@ -60,8 +60,8 @@ impl Cuts {
         Cuts { known, rest, limit, next: 0 }
     }
 
-    /// Returns how many combinations the lines that matter have, or `None` if there are more than
-    /// the limit.
+    /// Returns how many combinations of cuts the lines that matter have, or `None` if there are
+    /// more than the limit.
     fn combinations(&self) -> Option<usize> {
         self.known.iter().try_fold(1_usize, |product, levels| {
             product.checked_mul(levels.kept.len()).filter(|&p| p <= self.limit)
@@ -75,8 +75,8 @@ impl Cuts {
     /// lost and with nothing lost, are then enough.
     pub fn next(&mut self, random: &mut Random) -> Option<Vec<Kept>> {
         let count = self.combinations();
-        // Only volatile words differ, so all of them and none of them, which the caller tries, are
-        // enough.
+        // Only volatile words differ, and the caller tries the images with all of them and with
+        // none.
         if count == Some(1) {
             return None;
         }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Keys from here on are only used in the work on an image.
+/// Only the work on an image uses keys from here on.
 pub const FRESH: u64 = 5_000_000;
 /// One image in this many is checked at least [closely](Look::Closely). One in the square of this
 /// is checked [thoroughly](Look::Thoroughly).
@@ -27,9 +27,9 @@ pub struct Good {
     pub recovery: BTreeSet<Phase>,
     /// Its contents; `None` if there was no pool yet.
     pub state: Option<Arc<State>>,
-    /// A digest of everything that recovery and reading read of it.
+    /// A digest of all words of the image that recovery and the reads loaded.
     pub digest: u64,
-    /// The lines of it that were read.
+    /// The lines of the image that were read.
     pub lines: LineSet,
 }
 
@@ -55,14 +55,14 @@ impl<'a> Setting<'a> {
 /// An image and what it may hold.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
-    /// What it has in common with others.
+    /// What it has in common with the other images of the run.
     pub setting: Setting<'a>,
     /// The file.
     pub image: &'a Image,
     /// Decides what it may hold.
     pub judge: &'a dyn Judge,
-    /// A seed that chooses orders, and how closely to look. Usually the image's own number, so that
-    /// the same image is always checked in the same way.
+    /// A seed that determines the order of accesses, and how closely the image is checked. Usually
+    /// the image's own number, so that the same image is always checked in the same way.
     pub order: u64,
 }
 
@@ -216,7 +216,7 @@ fn absent(session: &mut Session, name: &str, universe: &[u64], random: &mut Rand
     let map = &session.state().maps[name];
     let absent: Vec<u64> =
         universe.iter().copied().filter(|key| !map.records.contains_key(key)).collect();
-    // The universe is in random order, so the first three are a random choice.
+    // The caller has shuffled the universe, so the first three absent keys are a random choice.
     for &key in absent.iter().take(3) {
         let value = FRESH + 30_000 + random.below(1_000);
         session.change(name, key, Do::Update(value))?;
@@ -273,8 +273,8 @@ pub fn answers_rest_on(
     }
 }
 
-/// Reopens an image under the recorder and works on it, perhaps after it has read everything. The
-/// images of that run are those of a second crash, during recovery or soon after.
+/// Reopens an image under the recorder, reads everything if `reads` is set, and works on the pool.
+/// The crash images of that run show a second crash, during recovery or soon after.
 pub fn second_run(case: &Case<'_>, state: &Arc<State>, reads: bool) -> Checked<Recording> {
     let Setting { capacity, universe, alive, .. } = case.setting;
     let mut random = Random::new(case.order ^ 0xdead);

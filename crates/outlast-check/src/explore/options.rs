@@ -20,8 +20,8 @@ pub struct Budget {
     /// For each scenario and round, how many evenly spread images are explored for second crashes,
     /// in addition to those whose recovery does something new.
     pub second_runs: usize,
-    /// For each scenario and round, at how many moments a process dies, and the power fails while the
-    /// next one opens the pool, reads everything, or makes its first change.
+    /// For each scenario and round, at how many moments a process dies, and the power fails while
+    /// the next one opens the pool, reads everything, or makes its first change.
     pub deaths: usize,
     /// One moment in this many of a second run is explored.
     pub second_stride: usize,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A run: where it began, its events, and its steps.
 ///
-/// Its moments are numbers of events that have happened.
+/// A moment of the run is given as the number of events that have happened.
 pub struct Recording {
     initial: Image,
     initial_len: u64,
@@ -87,10 +87,11 @@ impl Recording {
     }
 
     /// Returns this run as the second life after `life_before`, whose process died at the moment of
-    /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads everything.
+    /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads
+    /// everything.
     ///
-    /// A power loss can also take what the first life left in the caches. Until everything is read, the
-    /// pool then holds one of the `allowed` states. Afterwards it holds what was read.
+    /// A power loss can also take what the first life left in the caches. Until everything is read,
+    /// the pool then holds one of the `allowed` states. Afterwards it holds what was read.
     pub fn after_death(
         self,
         life_before: &Recording,
@@ -102,7 +103,8 @@ impl Recording {
         let mut left: Vec<usize> =
             timeline.open().flat_map(|line| line.stores).map(|store| store.event).collect();
         left.sort_unstable();
-        // The first life's stores come after the mark, so that the step judges what they leave.
+        // The first life's stores come after the mark that begins the opening, so that this step's
+        // allowed states apply to what they leave.
         let (begun, opened) = old[0];
         let mut events = life[..=begun].to_vec();
         events.extend(left.iter().map(|&event| life_before.events[event].clone()));
@@ -110,7 +112,7 @@ impl Recording {
         let first = events.len();
         events.extend_from_slice(&life[begun + 1..opened]);
         if reads {
-            // Both are one step.
+            // The opening and the reading become one step.
             events.extend_from_slice(&life[old[1].0 + 1..]);
             steps.remove(1);
         } else {
@@ -137,7 +139,8 @@ impl Recording {
         }
     }
 
-    /// Returns the file before the run, padded to the size that the pool can grow to, and its length.
+    /// Returns the file before the run, padded to the size that the pool can grow to, and its
+    /// length.
     pub fn initial(&self) -> (&Image, u64) {
         (&self.initial, self.initial_len)
     }

@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 const DESCRIBED: usize = 5;
 /// For each phase of recovery, how many images that go through it are explored for second crashes.
 const PER_PHASE: usize = 1;
-/// One prefix in this many is also reopened to check whether its results could still be lost.
+/// One prefix in this many is also reopened to check whether a power loss could still undo what its
+/// reads return.
 const READ: u64 = 16;
 /// After the first round, some prefixes are thinned out to one in this many: those that end with a
 /// store to a volatile word, or to a structure that nothing links to yet.
@@ -126,8 +127,8 @@ impl Row {
     }
 }
 
-/// Explores what `options` select, and counts the images in `tally`. Several threads call
-/// `progress` often.
+/// Explores what `options` select, and counts the images in `tally`. `progress` is called often, on
+/// several threads.
 pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Outcome {
     keep_freed_memory();
     let alive = alive();
@@ -227,7 +228,7 @@ pub fn names() -> BTreeSet<String> {
     Scheme::ALL.iter().flat_map(of).flatten().map(|scenario| scenario.name).collect()
 }
 
-/// Returns whether this names a scenario.
+/// Returns whether `chosen` is the name of a scenario, or the beginning of one up to a dash.
 pub fn is_known(chosen: &str) -> bool {
     names().iter().any(|name| is_called(name, chosen))
 }
@@ -333,7 +334,7 @@ impl<'e> Explorer<'e> {
         let every = (moments.len() / seconds.max(1)).max(1);
         let mut deaths = deaths(&run.events, run.first());
         deaths.retain(|&death| moments.binary_search(&(death, false)).is_ok());
-        // The runs resemble each other, so each takes different moments.
+        // The runs resemble each other, so different moments are tried in each.
         let step = deaths.len().div_ceil(budget.deaths).max(1);
         let skip = (run.stores() + self.place.round as usize) % step;
         let deaths: BTreeSet<_> = deaths.into_iter().skip(skip).step_by(step).collect();
@@ -381,8 +382,8 @@ impl<'e> Explorer<'e> {
         }
     }
 
-    /// Checks the images of one moment: up to `cuts` combinations of line cuts, or without `cuts`
-    /// the image in which everything survives. Returns false once there are enough images.
+    /// Checks the images of one moment: up to `cuts` combinations of line cuts or, if `cuts` is
+    /// `None`, the image in which everything survives. Returns false once there are enough images.
     fn crash_at(
         &mut self,
         run: &Recording,
@@ -436,7 +437,8 @@ impl<'e> Explorer<'e> {
         !self.is_enough()
     }
 
-    /// Checks whether the results from the reopened image could still be lost.
+    /// Checks that no result read from the reopened image depends on stores that a power loss could
+    /// still undo.
     fn check_answers(
         &mut self,
         case: &Case<'_>,
@@ -480,7 +482,8 @@ impl<'e> Explorer<'e> {
         part: Part,
     ) {
         let allowed = run.allowed(crash.moment);
-        // Without reading first, it is not known for how long the operation in flight can be undone.
+        // Unless everything is read first, it is not known how long a power loss can still undo the
+        // operation in flight.
         let is_open = allowed.0.iter().any(|other| other.as_ref() != Some(state));
         let reads = is_open || crash.order.is_multiple_of(2);
         let second = match caught(|| second_run(case, state, reads)) {
@@ -499,8 +502,8 @@ impl<'e> Explorer<'e> {
         };
         match &self.options.nested {
             Some(nested) => self.replay(&second, nested),
-            // Only the first crash is replayed. The check of responses above is part of that, and a
-            // second crash is not.
+            // Only the first crash is replayed. That includes the check of responses above, but no
+            // second crash.
             None if self.options.crash.is_some() => {}
             None => self.explore_second(&second, crash.order as usize, part),
         }

@@ -22,7 +22,7 @@ const ABSENT: [u64; 4] = [3, 999_999, SPECIAL + 999_999, u64::MAX - 7];
 /// The distance between the keys of one round and the next. It exceeds the number of keys of a
 /// scenario.
 const STEP: u64 = 100_003;
-/// Where the keys of the second round begin. The checks use keys below.
+/// Where the keys of the second round begin. The keys that only the checks use are smaller.
 const FIRST: u64 = 100_000_000;
 
 /// The result of recording a scenario.
@@ -52,7 +52,7 @@ impl Scenario {
         let from = play.from;
         let (mut steps, mut events, used) = play.session.finish();
         if fault.is_some() {
-            // Whatever led up to the fault is explored all the same.
+            // The steps before the fault are explored nevertheless.
             let ended = events.iter().filter(|e| is_end(e)).count();
             steps.truncate(ended);
             let last = events.iter().rposition(is_end).map_or(0, |i| i + 1);

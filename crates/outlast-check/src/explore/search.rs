@@ -59,7 +59,7 @@ pub fn first_violation_of(
     let rest = |events: &[Event]| events.iter().filter(|e| !is_flush_or_fence(e)).count();
     for moment in windows(&run.events).into_iter().filter(|&m| m >= first) {
         // Advance the original to the earliest moment with as many stores and marks, because the
-        // least was durable then.
+        // fewest stores were durable then.
         let mut left = rest(&run.events[now.moment()..moment]);
         now.advance(moment);
         let mut until = before.moment();

@@ -10,7 +10,7 @@ use outlast::pmem::LINE;
 use outlast::{RecordForm, Scheme};
 use std::fmt;
 
-/// The most images to build in order to make a case smaller.
+/// The most images to build in order to minimize one violation.
 const ATTEMPTS: usize = 200;
 
 /// An image, or a run, that breaks the contract.
@@ -34,7 +34,7 @@ pub struct Violation {
     pub history: Vec<String>,
     /// The trace around the crash.
     pub trace: Vec<String>,
-    /// The lines that lost something, minimised as far as the fault still shows.
+    /// The lines that lost something, as few as still show the fault.
     pub lost: Vec<String>,
     /// The command that reproduces it.
     pub replay: String,
@@ -148,8 +148,8 @@ pub fn minimise(
             }
         }
     };
-    // First let ever smaller groups of lines survive whole, from all of them down to one, and then
-    // single stores.
+    // First let groups of lines keep all their stores, from all lines down to single ones. Then let
+    // each line keep more of its stores.
     let mut part = least.lost.len();
     while part > 0 {
         let mut from = 0;

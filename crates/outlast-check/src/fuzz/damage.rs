@@ -14,11 +14,11 @@ const LOW48: u64 = (1 << 48) - 1;
 /// What may be wrong in one map of a mutant that is called sound.
 #[derive(Debug, Clone, Default)]
 pub struct Excused {
-    /// Keys that may be gone, may be present although they were not, and may have any value.
+    /// Keys that may be gone, may appear although they were absent, and may have any value.
     pub vanished: HashSet<Vec<u8>>,
     /// Keys whose value may differ.
     pub changed: HashSet<Vec<u8>>,
-    /// Whether this holds for all of the map's records.
+    /// Whether any key of the map may be gone, appear, or have another value.
     pub all: bool,
 }
 
@@ -37,8 +37,8 @@ impl Excused {
 /// Finds the regions of an image that were hit, and what that may change in each map.
 ///
 /// With `strict`, the pool was closed, and its free state tells which blocks are in use.
-/// Verification then notices a lost link or commit word, because nothing links to a block in use.
-/// Without that, the loss looks like an operation that a crash took back.
+/// Verification then notices a lost link or commit word, because a block is in use to which nothing
+/// links. Without the free state, the loss looks like an operation that a crash has undone.
 pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
     let mut all: Vec<Excused> = image.maps.iter().map(|_| Excused::default()).collect();
     // Each root's regions follow its commit word.

@@ -1,9 +1,9 @@
 //! The pools that are damaged, and what is known of them.
 //!
-//! The images of each scheme have both record forms, and among them splits, stash records and a
-//! deep directory, levels of which one is being emptied, leaves from which pairs are being moved,
-//! chains of overflow nodes, and pages of three sizes. Each pool exists as it was closed and as a
-//! kill left it, both with the file's content at an earlier time.
+//! The images of each scheme have maps of both record forms. Together they contain half-done
+//! splits, stash records and a deep directory, levels of which one is being emptied, leaves from
+//! which pairs are being moved, chains of overflow nodes, and pages of three sizes. Each pool
+//! exists as it was closed and as a kill left it, both with the file's content at an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
 use outlast::db::roots::MapInfo;
@@ -173,8 +173,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// Makes the pool as a kill left it, and as it was closed. Both know its content at an earlier
-    /// time.
+    /// Makes the pool as a kill left it, and as it was closed. Both images include the file's
+    /// content at an earlier time.
     fn make(&self) -> [Image; 2] {
         let Plan { name, scheme, chains, page_bits, steps } = *self;
         let store = create(if chains { 0x7e57 } else { 1 }, page_bits);
@@ -242,7 +242,7 @@ impl Plan {
     }
 }
 
-/// Checks that an image has the structure that it is for.
+/// Checks that an image has the structures that it is made for.
 fn check(image: &Image, chains: bool) {
     let count = |is: fn(&What) -> bool| image.regions.iter().filter(|r| is(&r.what)).count();
     let levels = count(|what| matches!(what, What::Level { .. }));
@@ -347,7 +347,7 @@ fn moving(image: &Image) -> Image {
         _ => None,
     });
     let mut done = 0;
-    // Take every other leaf, so that the leaves that pairs come from stay whole.
+    // Take every other leaf, so that the leaves that pairs come from are not changed themselves.
     for (leaf, slots) in leaves.step_by(2) {
         let word = word_at(&bytes, leaf + 72);
         let next = phast::Next::unpack(leaf, word).unwrap();

@@ -8,8 +8,8 @@
 //! 3. A mutant that they call sound holds the records of the pool, except those that the damage may
 //!    change unnoticed ([`damage`]). It can be scanned, changed, grown tenfold, closed and
 //!    reopened, and is sound after that, with everything that was put into it ([`trial`]).
-//! 4. One in three of the mutants that they call damaged is used all the same ([`operate`]), by one
-//!    thread or by two at once.
+//! 4. One in three of the mutants that they call damaged is used nevertheless ([`operate`]), by one
+//!    thread or by two together.
 //!
 //! A seed and a number determine a mutant.
 

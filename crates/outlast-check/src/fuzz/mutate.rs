@@ -120,7 +120,7 @@ impl<'i> Mutator<'i> {
         let new = match self.below(3) {
             0 => old ^ 1 << self.below(64),
             1 => {
-                // Take a neighbour's value.
+                // Take the value of a word nearby.
                 let near = at + 8 * self.below(16);
                 if near + 8 <= bytes.len() as u64 { word_at(bytes, near) } else { 0 }
             }
@@ -217,7 +217,8 @@ impl<'i> Mutator<'i> {
             1 => 2 | 255 << 8 | self.below(20) << 16,
             _ => self.random.next() & ((1 << 48) - 1),
         };
-        // An image is all in the first one or two regions. Damage the first region's descriptors.
+        // An image lies entirely in the first one or two regions. Damage the first region's
+        // descriptors.
         let at = first * page_bytes + u64::from(page) * 8;
         if u64::from(page) >= page_bytes / 8 {
             return self.field(bytes);
@@ -276,7 +277,7 @@ impl<'i> Mutator<'i> {
         let same = self.below(2) == 0;
         let source = if same { &self.image.bytes } else { &self.other.bytes };
         let other = self.below((source.len() as u64 - count) / 64 + 1) * 64;
-        // Take the same place of another pool as often as another place.
+        // From another pool, take the same place as often as a random one.
         let from = if !same && self.below(2) == 0 && at + count <= source.len() as u64 {
             at
         } else {

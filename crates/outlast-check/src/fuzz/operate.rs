@@ -219,7 +219,7 @@ fn texts(index: &dyn Index<Bytes>, keys: &[Vec<u8>], random: &mut Random) -> Vec
     operate::<Bytes>(index, keys, &fresh, &vec![0x5a; len], random)
 }
 
-/// Does the same as [`use_pool`], with two threads at once.
+/// Does the same as [`use_pool`], with two threads together.
 pub fn use_pool_together(bytes: &[u8], maps: &[KnownMap], alive: &Arc<Alive>, random: &Random) {
     let Ok(store) = open(bytes, alive) else { return };
     let case = CASE.get();

@@ -79,7 +79,7 @@ pub struct Opening {
 /// Opens bytes as a pool.
 ///
 /// # Errors
-/// As [`PoolOptions::open`](outlast::PoolOptions::open).
+/// Those of [`PoolOptions::open`](outlast::PoolOptions::open).
 pub fn open(bytes: &[u8], alive: &Arc<Alive>) -> outlast::Result<Pool> {
     open_by(bytes, alive, Opening::default())
 }
@@ -87,7 +87,7 @@ pub fn open(bytes: &[u8], alive: &Arc<Alive>) -> outlast::Result<Pool> {
 /// Opens bytes as a pool, with these options.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_by(bytes: &[u8], alive: &Arc<Alive>, how: Opening) -> outlast::Result<Pool> {
     let actual = bytes.len() as u64;
     let header = Header::read(actual, |offset| {

@@ -173,7 +173,7 @@ fn change(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> 
     Ok(())
 }
 
-/// Opens a map. Returns `None` if the map may be gone.
+/// Opens a map. Returns `None` if the map is gone or has another form, and the damage excuses that.
 fn open(store: &Pool, known: &KnownMap, excused: &Excused) -> Result<Option<Arc<OpenMap>>, String> {
     match store.open_map(&known.name) {
         Ok(map) if map.info().form == known.form => Ok(Some(map)),
@@ -279,8 +279,8 @@ fn use_like_any_other(
         Err(Error::UnknownFeature { .. }) => return Ok(()),
         opened => opened.map_err(|e| format!("called sound, and {e}"))?,
     };
-    // Half of the time, verify first, so that the first use does not find the pool as it was
-    // opened.
+    // Half of the time, verify first, so that operations are not always the first to touch the
+    // pool.
     if random.below(2) == 0 {
         is_sound(&store, "verified again")?;
     }

@@ -1,6 +1,6 @@
 //! The simplest possible checker, to test [`check`](super::check()) against. It tries every choice
-//! of which operations without a result took effect, and every order of these and the rest, on the
-//! whole map at once. It shares no code with the other checker, and can only handle a few
+//! of which operations without a result took effect, and every order of these and the others, on
+//! all keys together. It shares no code with the other checker, and can only handle a few
 //! operations.
 
 use super::record::{Answer, Call, Event, History, OpId};

@@ -3,11 +3,11 @@
 //! Linearizability is local (Herlihy and Wing, 1990), so each key is checked by itself. The checker
 //! takes the events of one key in order, with the set of all *configurations* that a correct map
 //! can be in. A configuration is the key's value, and which of the operations in flight have taken
-//! effect. In each configuration in which an operation has not yet taken effect, it takes effect
-//! when it returns, after any of the others in flight (Lowe's just-in-time linearization), and its
-//! result must be what it found. Equal configurations are merged, so the work grows with the length
-//! of the history and not with the number of its orders. If no configuration is left, no order
-//! explains the history.
+//! effect. When an operation returns, the checker lets it take effect in each configuration in
+//! which it has not yet, after any of the others in flight (Lowe's just-in-time linearization). Its
+//! result must fit the value that it finds there. Equal configurations are merged, so the work
+//! grows with the length of the history and not with the number of possible orders. If no
+//! configuration is left, no order explains the history.
 //!
 //! At a crash, an operation in flight has taken effect in some configurations and not in others. If
 //! it has not, it never will. So the interval of an interrupted operation ends at the crash, and
@@ -95,8 +95,8 @@ fn check_key(map: &Arc<str>, key: u64, history: &KeyHistory) -> Option<Finding> 
         );
         return finding(true, history.end_of(twice), text);
     }
-    // An iteration has a result for every key. Usually nothing is wrong, so all are checked in one
-    // run.
+    // Check the key's operations together with what each iteration reported of it. Usually nothing
+    // is wrong, and this one run is enough.
     run(history, history.moments.len(), true).err()?;
     let whole = history.moments.len();
     let iteration = run(history, whole, false).is_ok();

@@ -1,10 +1,10 @@
 //! Generates small correct and incorrect histories, to test checkers.
 //!
 //! The generator simulates a machine with a few threads: operations begin, take effect at one
-//! moment and return, and crashes interrupt them. In some histories the machine makes one mistake
-//! that real machines have made: it loses an effect, returns an earlier state, takes a result back
-//! at a crash, lets an interrupted operation take effect after the crash, or just returns something
-//! else. The mistake may not show in the history, so callers must ask a checker.
+//! moment and return, and crashes interrupt them. In most histories the machine makes one mistake
+//! that real ones have made: it loses an effect, returns an earlier state, undoes a returned
+//! operation at a crash, lets an interrupted operation take effect after the crash, or just returns
+//! something else. The mistake need not show in the history, so callers must ask a checker.
 
 use super::record::{Answer, Call, Event, History};
 use crate::random::Random;
@@ -19,7 +19,7 @@ enum Wrong {
     Lost,
     /// A result is of an earlier time.
     Stale,
-    /// A crash takes back the effect of an operation that had returned.
+    /// A crash undoes an operation that had returned.
     TakenBack,
     /// An operation that a crash interrupted takes effect after it.
     Late,

@@ -43,8 +43,8 @@ struct Thread<'r> {
 
 impl Thread<'_> {
     fn note(&mut self, event: Event) {
-        // SeqCst: the thread draws a stamp after everything before it in the program, and before
-        // everything after it.
+        // SeqCst: the thread draws the stamp after all its earlier accesses and before all its
+        // later ones.
         self.events.push((self.clock.fetch_add(1, Ordering::SeqCst), event));
     }
 

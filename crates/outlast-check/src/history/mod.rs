@@ -1,5 +1,5 @@
-//! Histories: which thread called which operation when, what each returned when, and whether a map
-//! could have done that.
+//! Histories: which thread called which operation when, what each returned when, and whether a
+//! correct map could have done that.
 //!
 //! A [`History`] is a list of events in the order in which they happened: operations begin and
 //! return, iterations run, processes crash. [`check()`] tells whether it is strictly linearizable.

@@ -76,7 +76,7 @@ struct Story<'t> {
     forks: Arc<Mutex<Vec<Fork>>>,
 }
 
-/// Tells the story of a trial: a life, and those that follow.
+/// Runs the lives of a trial, one after the other.
 pub(super) fn tell(trial: &Trial<'_>) -> Checked {
     let mut random = Random::new(
         0x10e5 ^ trial.round.wrapping_mul(0x9e37_79b9) ^ name_seed(&trial.scenario.name),
@@ -92,7 +92,7 @@ pub(super) fn tell(trial: &Trial<'_>) -> Checked {
     let events = run.first().max(1)..run.events.len();
     let rests: Vec<usize> = events.filter(|&m| run.in_flight(m).is_none()).collect();
     let Some(&first) = rests.first() else {
-        // The run does nothing but create the pool.
+        // The run only creates the pool.
         return Ok(());
     };
     let from =
@@ -278,8 +278,8 @@ impl Story<'_> {
             && step.before.as_ref() != Some(state)
         {
             // The operation in flight took effect, perhaps without a flush. A power loss can then
-            // undo it until some operation has read it, which the response checks cover. Here, let
-            // it end first.
+            // undo it until some operation has read it, which the response checks cover. So let it
+            // end first here.
             pool.come_to_rest();
             found = self.death(&pool, order)?;
         }
@@ -290,7 +290,7 @@ impl Story<'_> {
         self.live(pool, base, writer, pages)
     }
 
-    /// Checks what the death of the process leaves now. Returns the contents, and the run of the next
+    /// Checks what is left if the process dies now. Returns the contents, and the run of the next
     /// process.
     fn death(&self, pool: &Pool, order: u64) -> Checked<Option<(Arc<State>, Recording)>> {
         let image = pool.image();
@@ -442,7 +442,7 @@ fn open(pool: &Pool, base: Base, writer: Writer, pages: Pages) -> Checked<Arc<Jo
     Ok(journal)
 }
 
-/// Fails if a call failed on a sound disk. On a disk that refuses calls, it may fail.
+/// Fails if a call failed on a sound disk. On a disk that refuses calls, the call may fail.
 fn may_fail(sound: bool, done: outlast::Result<()>) -> Checked {
     match done {
         Ok(()) | Err(Error::NotOpen(_)) => Ok(()),

@@ -1,13 +1,13 @@
 //! The medium `journal`: what a power loss leaves of base and segments, at any call to the disk.
 //!
-//! A recorded run (see [`explore`](crate::explore)) becomes a *life* of a journaled pool. Its stores
-//! go to the working file, its flushes to the real [`Notes`](outlast::pmem::Notes), and the real
-//! [`Journal`](outlast::journal::running::Journal) works on a
-//! [simulated disk](outlast::journal::sim::SimDisk): it cuts between operations, writes epochs, and
-//! makes checkpoints while operations go on.
+//! A recorded run (see [`explore`](crate::explore)) becomes a *life* of a journaled pool. Its
+//! stores go to the working file, its flushes to the real [`Notes`](outlast::pmem::Notes), and the
+//! real [`Journal`](outlast::journal::running::Journal) works on a [simulated
+//! disk](outlast::journal::sim::SimDisk): it cuts between operations, writes epochs, and makes
+//! checkpoints while operations go on.
 //!
-//! 1. At its calls, the disk is copied. Each copy loses power in several ways: of what was written
-//!    and not synced, any part survives, and the sector that was being written is torn.
+//! 1. The disk is copied before some of its calls. Each copy loses power in several ways: of what
+//!    was written and not synced, any part survives, and the sector that was being written is torn.
 //! 2. The copy is rebuilt. The rebuild loses power too, and is repeated.
 //! 3. The result must be the pool as of a cut, one that is no older than what a wait has confirmed.
 //!    The pool must open, hold exactly the contents of that moment, and be fit to work on.
@@ -17,7 +17,8 @@
 //! finds the working file and the notes, repairs the pool, and continues with the journal.
 //!
 //! Some copies are damaged as no crash can damage them: a segment is gone, the base is shorter, or
-//! the base is an older one. A rebuild must either refuse such a copy or restore the state of a cut.
+//! the base is an older one. A rebuild must either refuse such a copy or restore the state of a
+//! cut.
 //!
 //! Schedules of several threads are not repeated here. A cut holds the gate, so it captures what a
 //! power loss at that moment can leave of persistent memory: every flushed line as it is, and any
@@ -214,7 +215,7 @@ pub fn run(
             let job = next.fetch_add(1, Ordering::Relaxed);
             let scenario = &scenarios[job % scenarios.len()];
             let round = budget.round + (job / scenarios.len()) as u64;
-            // With one scenario, one round is a replay.
+            // If only one scenario is wanted, this is a replay, for which one round is enough.
             if counts.distinct() >= budget.images || (only && round > budget.round) {
                 return;
             }

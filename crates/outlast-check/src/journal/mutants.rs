@@ -94,7 +94,8 @@ pub static ALL: &[Mutant] = &[
 pub struct Fate {
     /// The mutant.
     pub mutant: Mutant,
-    /// The number of lives tried until the suite noticed the mutant, and the violation that it found.
+    /// The number of lives tried until the suite noticed the mutant, and the violation that it
+    /// found.
     pub found: Option<(u64, String)>,
 }
 
@@ -131,7 +132,8 @@ fn find(
     budget: &Budget,
     alive: &Arc<Alive>,
 ) -> Option<(u64, String)> {
-    // Counts of its own, because a mutant does not leave what a sound journal leaves.
+    // The counts are separate, so that images of a mutant are not taken for images of a sound
+    // journal.
     let counts = Counts::default();
     (0..budget.lives_of_mutant).find_map(|number| {
         let scenario = &scenarios[number as usize % scenarios.len()];

@@ -45,8 +45,8 @@ impl Fork {
         Ok(new)
     }
 
-    /// Returns whether no step has changed the contents between two moments, so that there was nothing
-    /// to cut in between.
+    /// Returns whether no step has changed the contents between two moments, so that there was
+    /// nothing to cut in between.
     fn is_same(&self, earlier: At, later: At) -> bool {
         let state = |at: At| self.runs[at.stage].allowed(at.moment).0.first().cloned().flatten();
         matches!((state(earlier), state(later)), (Some(one), Some(other)) if one == other)
@@ -71,7 +71,8 @@ impl Rebuild<'_> {
         for way in 0..WAYS {
             let disk = self.fork.disk.copy();
             if way > 0 || random.below(4) > 0 {
-                // Otherwise the process died and its working file is lost, but the page cache is not.
+                // Without this, the process died and its working file is lost, but the page cache
+                // survived.
                 disk.restart();
             }
             // The rebuild loses power too.
@@ -97,7 +98,8 @@ impl Rebuild<'_> {
         Counts::is_new(&self.counts.seen, disk.digest())
     }
 
-    /// Rebuilds a disk. After the first life, returns `None` for a disk that was rebuilt before.
+    /// Rebuilds a disk. After the first life, returns `None` if a disk with the same content was
+    /// rebuilt before.
     pub(super) fn once(&self, disk: &SimDisk) -> Checked<Option<Done>> {
         let is_new = self.count(disk);
         let failed = |error| Fault(format!("a rebuild: {error}"));
@@ -184,7 +186,7 @@ impl Rebuild<'_> {
                 return Err(Fault(format!("a damaged disk was rebuilt up to epoch {epoch}")));
             }
             Ok((_, epoch, image)) => {
-                // Older than it should be, perhaps, but whole.
+                // The pool may be older than it should be, but it must be intact.
                 let ends = self.fork.ledger.ends.get(&epoch);
                 let ends = ends.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
                 let damaged = |fault: Fault| Fault(format!("a segment less: {fault}"));

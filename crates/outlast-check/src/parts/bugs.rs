@@ -14,7 +14,7 @@ pub enum Checker {
     /// Runs of one thread: their results, what is durable when each returns, crash images, and
     /// second lives.
     Alone,
-    /// One thread is stopped for ever, and another builds on what it left.
+    /// One thread is stopped for ever, and another builds on what it has stored.
     Stopped,
     /// One thread is stopped for a while, and another works meanwhile.
     Paused,

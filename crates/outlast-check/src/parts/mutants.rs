@@ -52,7 +52,7 @@ pub enum Wrong {
 pub enum Which {
     /// The first.
     First,
-    /// The second, if there are two.
+    /// The second, or the only one.
     Second,
     /// The last.
     Last,
@@ -104,7 +104,7 @@ impl fmt::Display for Wrong {
 /// The reason why a flush or fence can be done wrong without losing anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The header has two copies, and the other one is whole.
+    /// The header has two copies, and the other one is intact.
     DoubleHeader,
     /// The saved free state: if it is incomplete, recovery traces the space instead.
     SavedFreeState,

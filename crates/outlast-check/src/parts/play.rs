@@ -57,8 +57,8 @@ impl Play {
         Ok(key)
     }
 
-    /// Inserts keys until the map has grown this many times, and removes them again. The structure
-    /// stays.
+    /// Inserts keys until the map has grown this many times, and then removes them. The grown
+    /// structure stays.
     pub(crate) fn insert_and_remove_until_grown(&mut self, first: u64, times: u64) -> Checked {
         let mut key = first;
         while self.session.grown("m")? < times {

@@ -1,5 +1,5 @@
-//! The published bugs, in the order of the documentation's table. For each, each scheme has a line:
-//! the pool's or its own.
+//! The published bugs, in the order of the documentation's table. Each scheme has a line for each
+//! of them: its own, or the one that all schemes share.
 
 // Order and durability of a single operation.
 pub(crate) const TOKEN_FIRST: &str =

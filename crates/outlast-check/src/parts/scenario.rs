@@ -75,7 +75,7 @@ impl Scenario {
         Scenario { begin: Some(point), ..self }
     }
 
-    /// Declares that each image takes long.
+    /// Declares that each image takes long to check.
     #[must_use]
     pub(crate) fn costly(self) -> Scenario {
         Scenario { costly: true, ..self }

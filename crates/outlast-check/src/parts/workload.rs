@@ -33,7 +33,7 @@ pub struct Workload {
     pub(crate) pages: Option<u64>,
     /// Whether all keys have the same hash.
     pub(crate) degenerate: bool,
-    /// Whether some records are removed again while the table is filled.
+    /// Whether some records are removed while the table is filled.
     pub(crate) holes: bool,
     /// Whether the tested operation is a removal. Then the table is filled, and emptied until the
     /// next removal would go through `before`.
@@ -62,8 +62,8 @@ pub(crate) enum Aim {
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
-    /// A thread sleeps until others have done its work and reused the space that this freed; see
-    /// `schedule/workload/late.rs`.
+    /// A thread is held until others have done its work and reused the space that this work freed;
+    /// see `schedule/workload/late.rs`.
     Late {
         /// The point at which the work allocates what it may have to give back.
         takes: &'static Point,
@@ -117,7 +117,7 @@ impl Before {
     }
 }
 
-/// Chooses the keys that fill a table, and those that are removed again meanwhile.
+/// Chooses the keys that fill a table, and those of them that are removed while it is filled.
 pub(crate) trait Filling: std::fmt::Debug + Sync {
     /// Returns keys with suitable hashes: enough to fill the table, and some more.
     fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;

@@ -23,8 +23,8 @@ use std::sync::Arc;
 /// How many schedules of a workload are tried.
 const SCHEDULES: u64 = 400;
 
-/// A thread is paused or stopped at each access, since the window of a bug can be a single one. Without
-/// a bug, one access in this many is tried.
+/// A thread is paused or stopped at each access, since the window of a bug can be a single one.
+/// Without a bug, one access in this many is tried.
 const WITHOUT: usize = 8;
 
 /// The scheme, form and budget of the checks.
@@ -80,7 +80,7 @@ impl Subject {
         for (number, tape) in tapes.iter().enumerate() {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
-            // The runs resemble each other, so each takes different moments.
+            // The runs resemble each other, so different moments are tried in each.
             for &moment in deaths.iter().skip(number % step).step_by(step) {
                 let life = caught(|| tape.second(moment, &self.alive));
                 let life = life.map_err(|fault| {
@@ -114,7 +114,8 @@ impl Subject {
         Ok(())
     }
 
-    /// Checks what operations returned in threads that met, and that a power loss leaves it true.
+    /// Checks what operations returned in runs in which threads met, and that it still holds after
+    /// a power loss.
     fn met(&self) -> Checked {
         pairs::met(self.scheme, self.form, &self.alive, &mut |tape| {
             Self::answers(&tape)?;
@@ -129,8 +130,8 @@ impl Subject {
             .try_for_each(|victim| progress::check(self.scheme, self.form, victim, 7).map(|_| ()))
     }
 
-    /// Pauses two threads of a workload at each of their steps. A pause that finds the bug must
-    /// find nothing without it. Without a bug, one step in four is tried.
+    /// Pauses each of two threads of a workload at each of its steps. A pause that finds the bug
+    /// must find nothing if the bug is switched off. Without a bug, one step in four is tried.
     fn each_step(&self, workload: &str, bug: Option<Seeded>) -> Checked {
         let named = Workload::named(self.scheme, workload);
         let workload = named.ok_or_else(|| Fault(format!("no workload {workload}")))?;
@@ -147,7 +148,7 @@ impl Subject {
     }
 
     /// Runs the directed schedules of a workload. A schedule that finds the bug must find nothing
-    /// without it.
+    /// if the bug is switched off.
     fn held(&self, workload: &str) -> Checked {
         let budget = schedule::Budget {
             schedules: 0,
@@ -189,7 +190,7 @@ impl Subject {
         }
     }
 
-    /// Runs schedules of a workload, by both strategies.
+    /// Runs schedules of a workload with both strategies.
     fn schedules(&self, workload: &str) -> Checked {
         for seed in 0..SCHEDULES {
             let strategy = if seed % 2 == 0 { Choice::Random } else { Choice::Pct };

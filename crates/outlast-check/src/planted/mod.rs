@@ -30,9 +30,9 @@ pub struct Budget {
     pub threads: usize,
     /// Whether the same checks are also run without a bug.
     pub control: bool,
-    /// Whether to try also the bugs that take long to find.
+    /// Whether to try the bugs that take long to find, too.
     pub slow: bool,
-    /// Whether to try bugs in code that all schemes share.
+    /// Whether to try the bugs in code that all schemes share, too.
     pub shared: bool,
 }
 

@@ -84,8 +84,8 @@ pub(super) const LINES: &[Line] = &[
         "Core::grow",
         Held("pool-growth"),
     ),
-    // Only inline: the code is the same in both forms, but in the runs of clevel with byte strings
-    // no thread reads a growth that is not durable.
+    // Only inline. The code is the same in both forms, but in clevel's runs with byte strings no
+    // thread happens to read a growth that is not durable.
     inline(
         UNDURABLE_GROWTH,
         Seeded::NoFence(&points::HEADER_SIZE),

@@ -7,7 +7,7 @@ use crate::parts::published;
 use crate::schemes::parts;
 use outlast::Scheme;
 
-/// Returns what went wrong elsewhere, in the order of the list.
+/// Returns the published bugs, in the order of the list.
 pub fn published() -> &'static [&'static str] {
     published::ALL
 }

@@ -18,8 +18,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
 
-/// Upper bounds for the number of own steps after which a thread pauses: the first covers the steps
-/// in which an operation finds its way, the second a whole operation.
+/// Upper bounds for the number of its own steps after which a thread pauses. The first bound covers
+/// the beginning of an operation, in which it looks for its key, and the second a whole operation.
 const OWN_STEPS: [u64; 2] = [10, 60];
 
 thread_local! {
@@ -59,7 +59,7 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// A walk that a seed names, its pace included.
+    /// A walk that a seed determines, including how often it switches.
     pub fn walk(seed: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x3a1c);
         let one_in = [2, 4, 8, 20, 60][random.below(5) as usize];
@@ -95,7 +95,7 @@ impl Strategy {
         Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
     }
 
-    /// The first thread pauses where [`Held`] says, and perhaps the second.
+    /// The first thread pauses where [`Held`] says, and so does the second, if it pauses at all.
     pub fn held(at: Held, threads: usize) -> Strategy {
         let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
         if at.again.is_some() {
@@ -188,7 +188,7 @@ struct State {
     last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
-    /// Steps since an operation returned.
+    /// Steps since an operation last returned.
     idle: u64,
     idle_max: u64,
     /// The thread that is to be stopped, and how many steps it may make before.
@@ -247,7 +247,7 @@ impl Baton {
         Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
     }
 
-    /// Stops a thread before its step of number `step`, until all others are done.
+    /// Stops a thread before its step number `step`, until all others are done.
     pub fn stop(&self, thread: usize, step: u64) {
         self.state().stop = Some((thread, step));
     }
@@ -297,7 +297,7 @@ impl Baton {
         self.wait_for_turn(state, thread);
     }
 
-    /// The calling thread is done.
+    /// Ends the calling thread's part in the run, and hands on the baton.
     pub fn leave(&self) {
         let Some(thread) = THREAD.take() else { return };
         let mut state = self.state();

@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Something wrong with a run, before it is made small.
+/// Something wrong with a run, not yet minimized.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) kind: Kind,
@@ -53,7 +53,7 @@ pub(super) struct Checker<'c> {
     pub(super) crashes: usize,
     /// Only the crash at this moment.
     pub(super) only: Option<usize>,
-    /// Whether a violation is made small.
+    /// Whether a violation is minimized.
     pub(super) minimises: bool,
 }
 
@@ -163,7 +163,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Returns whether an image, with the history before it, was not checked before.
+    /// Returns whether this image has not been checked yet after this history.
     fn is_new(&self, run: &Run, moment: usize, image: &[u8]) -> bool {
         let mut hasher = RapidHasher::default();
         image.hash(&mut hasher);
@@ -176,7 +176,7 @@ impl Checker<'_> {
         new
     }
 
-    /// Reopens an image: it must verify, hold what the history allows, and work on.
+    /// Reopens an image. It must verify, hold what the history allows, and remain usable.
     fn check_image(&self, run: &Run, moment: usize, file: &[u8], random: &mut Random) -> Checked {
         add(&self.counters.images, 1);
         caught(|| {
@@ -189,7 +189,8 @@ impl Checker<'_> {
             }
             let opened = Session::open(file, capacity, self.alive, seam, None);
             let mut session = opened.map_err(|e| Fault(format!("opening: {e}")))?;
-            // The first access after a crash recovers. It can be a verification, a lookup or an iteration.
+            // The first access after a crash recovers. It can be a verification, a lookup or an
+            // iteration.
             let way = random.below(3);
             if way == 0 {
                 let found = outlast::db::verify::verify(session.store())?;

@@ -52,8 +52,7 @@ pub struct Pause {
 
 /// Runs each of a workload's [pairs](Workload::pairs), with crashes, once for one in `every` of the
 /// steps before which one of its threads can be paused. If `only` is given, makes only that pause.
-/// Works on the calling thread, which gets a number. Returns the first pause with which something
-/// is wrong.
+/// Gives the calling thread a number. Returns the first pause with which something is wrong.
 ///
 /// # Errors
 /// If a pair cannot be made.
@@ -93,7 +92,8 @@ pub fn paused(
     Ok(None)
 }
 
-/// Steps near an access at a commit point are the one before it, and this many from it on.
+/// The steps *near* an access at a commit point are the step before it, the access itself, and
+/// those after it, this many from the access on.
 const NEAR: u64 = 8;
 
 /// Lists the schedules with a thread that is held: each instance of each workload, with each of the

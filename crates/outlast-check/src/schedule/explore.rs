@@ -47,7 +47,7 @@ impl Budget {
         Budget { schedules: 520, held_points: 16, held_others: 240, held_pairs: 1, ..Budget::ci() }
     }
 
-    /// At least 2,000 schedules, 200 of each workload.
+    /// 5,200 schedules, at least 150 of each workload.
     pub fn ci() -> Budget {
         Budget {
             schedules: 5_200,

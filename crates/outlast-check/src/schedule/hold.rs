@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// See the module's documentation.
 pub(super) struct Held {
-    /// Its pool.
+    /// The pool that the reference or the iteration belongs to.
     core: Arc<Core<Traced>>,
     what: What,
 }
@@ -23,7 +23,7 @@ pub(super) struct Held {
 enum What {
     /// A reference keeps its block from reuse. It borrows its map, but does not keep the pool open.
     Reference { reference: OfMap, value: u64, form: RecordForm },
-    /// An iteration keeps its map.
+    /// An iteration keeps its map open, and what it has reported so far.
     Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
 }
 

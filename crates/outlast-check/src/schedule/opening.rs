@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// How many turns a thread that reopens the pool waits for another thread to close it.
 const TURNS: u32 = 100;
 
-/// One opening of the pool, with all that a process has of its own.
+/// One opening of the pool, with everything that each process has for itself.
 pub(super) struct Opened {
     pub(super) store: Arc<Store<Traced>>,
     pub(super) map: Arc<OpenMap>,
@@ -21,9 +21,9 @@ pub(super) struct Opened {
 /// The pool of a run.
 ///
 /// `close` gives up the file's lock while references, iterations and lookups of the closed pool
-/// still exist. They keep the pool's mapping, but not its lock. So the next opener need not wait
-/// for them, and shares the memory with them. A run does the same: each opening has its own mapping
-/// of the one memory, its own DRAM, and the lock.
+/// still exist. They keep the pool's mapping but not its lock, so the next opener does not wait for
+/// them and shares the memory with them. A run imitates that: each opening has its own mapping of
+/// the same memory, its own DRAM, and the lock.
 pub(super) struct Pool<'r> {
     seam: Traced,
     alive: &'r Arc<Alive>,
@@ -46,7 +46,8 @@ impl<'r> Pool<'r> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Opened>> {
-        // No thread holds it at a scheduling point.
+        // This never blocks a scheduled thread, because no thread holds the lock at a scheduling
+        // point.
         self.current.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -55,8 +56,8 @@ impl<'r> Pool<'r> {
         Arc::clone(&self.lock())
     }
 
-    /// Opens the pool again once another thread has closed it. If none does, this fails as it does
-    /// for a second opener, without effect.
+    /// Opens the pool again once another thread has closed it. If none does so in time, the pool's
+    /// lock refuses this opener like any second one, and nothing changes.
     pub(super) fn reopen(&self) -> Result<()> {
         let mut turn = 0;
         let opened = loop {
@@ -75,7 +76,8 @@ impl<'r> Pool<'r> {
         opened
     }
 
-    /// Returns the opening after this one, which was closed; `None` if there will be none.
+    /// Waits for the opening that replaces `closed`, and returns it. Returns `None` if no thread
+    /// will open the pool again.
     pub(super) fn after(&self, closed: &Arc<Opened>) -> Option<Arc<Opened>> {
         let mut turn = 0;
         loop {

@@ -40,7 +40,7 @@ pub enum Victim {
     Step,
 }
 
-/// Operations that the other threads make.
+/// Operations that the other threads make, together.
 pub const OPERATIONS: u64 = 1_000;
 /// Steps of all threads together within which an operation must return.
 const STEPS_MAX: u64 = 20_000;

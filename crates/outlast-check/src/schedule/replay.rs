@@ -1,5 +1,5 @@
 //! One schedule, identified by its workload, strategy and seed. This module runs and checks it,
-//! minimises a violation, and runs the schedule again on request.
+//! minimizes a violation, and runs the schedule again on request.
 
 use super::baton::Strategy;
 use super::check::{Checker, Found};
@@ -17,7 +17,7 @@ use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A schedule by its names.
+/// What identifies a schedule, apart from the seed of its strategy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named {
     pub(super) workload: &'static Workload,
@@ -55,7 +55,8 @@ impl Named {
         run_once(instance, self.strategy(instance, seed, alive)?, alive)
     }
 
-    /// Runs the schedule and checks it. Returns the violation, made smaller if the checker asks for it.
+    /// Runs the schedule and checks it. Returns the violation, minimized if the checker asks for
+    /// it.
     pub(super) fn check(
         self,
         instance: &Instance,
@@ -100,8 +101,8 @@ impl Named {
     }
 }
 
-/// Makes a violation small. Drops operations as long as a violation of the same kind still shows,
-/// in this order of steps or one of a few others.
+/// Minimizes a violation. Drops operations as long as a violation of the same kind still shows,
+/// with the strategy's seed or one of a few others.
 fn minimise(
     named: Named,
     order: u64,
@@ -181,7 +182,7 @@ pub(super) fn describe(
     }
 }
 
-/// What names one schedule on the command line.
+/// What identifies one schedule on the command line.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The scheme.
@@ -194,7 +195,7 @@ pub struct Replay {
     pub strategy: Choice,
     /// The seed of the workload.
     pub seed: u64,
-    /// The seed of the order, if it is another one.
+    /// The seed of the strategy, if it differs.
     pub order: Option<u64>,
     /// Operations that are left out.
     pub without: Vec<usize>,

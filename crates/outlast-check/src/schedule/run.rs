@@ -159,7 +159,7 @@ fn judge_full(mut session: Session, instance: &Instance, fault: Fault) -> Fault 
     }
 }
 
-/// More records than a thread has blocks in hand.
+/// More records than the blocks that a thread keeps for its next allocations.
 const REUSED: u64 = 40;
 
 const STUCK: &str = "the threads make no progress: each waits or loops";
@@ -180,7 +180,7 @@ fn op_of(mark: &str) -> Option<usize> {
 }
 
 impl Run {
-    /// Returns whether no thread made progress any more.
+    /// Returns whether the run ended because no thread made progress.
     pub fn is_stuck(&self) -> bool {
         self.fault.as_ref().is_some_and(|f| f.0 == STUCK)
     }
@@ -337,10 +337,10 @@ impl Run {
             return Err(Fault(findings[0].to_string()));
         }
         session.settle(&found, &universe, true)?;
-        // Background work leaves a pool that was closed and opened alone until the first change.
+        // In a pool that was closed and opened, background work begins only after the first change.
         session.change(MAP, 6_999_999, Do::Put(1))?;
         session.come_to_rest()?;
-        // Reuse blocks that were freed. If something still leads to one of them, this shows it.
+        // Reuse blocks that were freed. This shows it if something still refers to one of them.
         let fresh: Vec<u64> = (6_999_999..7_000_000 + REUSED).collect();
         for &key in &fresh[1..] {
             session.change(MAP, key, Do::Insert(key - 6_999_000))?;

@@ -68,9 +68,9 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Answer, 
             Answer::Value(found[0].as_ref().map(number::<R>).transpose()?)
         }
         2 if index.contains(asked)? => match get()? {
-            // The value says more than that there is one.
+            // The value tells more than the key's presence.
             Some(value) => Answer::Value(Some(value)),
-            // Removed in between.
+            // Another thread removed the key in between.
             None => Answer::Present(true),
         },
         2 => Answer::Present(false),
@@ -182,7 +182,7 @@ impl<'r> Worker<'r> {
             self.shared.seam.mark(|| Mark::Begin(name(op, act)));
             let reopens = script[i..].contains(&Act::Reopen);
             match self.attempt(op, act, reopens) {
-                // `Read` does the rest of the iteration.
+                // A later `Read` does the rest of the iteration, and its result is recorded then.
                 Ok(None) if act == Act::Hold(Call::Scan) => self.shared.baton.answered(),
                 Ok(answer) => self.answer(op, act, answer),
                 Err(Asked::Refused) if reopens || self.is_open() => {}
@@ -209,9 +209,9 @@ impl<'r> Worker<'r> {
         self.shared.baton.answered();
     }
 
-    /// Performs an operation. If it is refused, it has had no effect, and the thread repeats it on the
-    /// next opening of the pool, if there will be one. A thread that reopens does not wait for
-    /// itself.
+    /// Performs an operation. A refused operation has had no effect, so the thread repeats a call
+    /// on the next opening of the pool, if there will be one. A thread whose own script still
+    /// reopens the pool does not wait, because it would wait for itself.
     fn attempt(&mut self, op: usize, act: Act, reopens: bool) -> Result<Option<Answer>, Asked> {
         loop {
             let was_open = self.is_open() || matches!(act, Act::Reopen | Act::Read);
@@ -247,7 +247,7 @@ impl<'r> Worker<'r> {
                 let form = map.info().form;
                 let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
                 let change = BatchRecord { map: Arc::clone(map), key, value };
-                // A second change, so that the first can be all that a crash leaves.
+                // The same change twice: with two changes, a crash could leave a part of the batch.
                 store.make_batch(&[], &[change.clone(), change])?;
                 return Ok(Some(said(true, None)));
             }
@@ -291,7 +291,7 @@ impl<'r> Worker<'r> {
     }
 
     /// Does what [`hold`] does, for another map, if that map exists. The records of another map
-    /// never change, and a map that was created meanwhile has none.
+    /// never change, and a map that another thread has created is empty.
     fn hold_other(&mut self, n: u64, call: Call) -> Result<(), Asked> {
         let map = match self.opened.store.open_map(&other(n)) {
             Ok(map) => map,

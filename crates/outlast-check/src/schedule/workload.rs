@@ -98,7 +98,7 @@ impl Workload {
         type Known = BTreeMap<(&'static str, String), (Vec<Fill>, Keys)>;
         static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
         let known = KNOWN.get_or_init(Mutex::default);
-        // Keep the lock, so that each is computed only once.
+        // Keep the lock, so that the fills of each workload and shape are computed only once.
         let mut known = known.lock().unwrap_or_else(|e| e.into_inner());
         let name = (self.name, format!("{shape:?}"));
         if let Some(fills) = known.get(&name) {
@@ -152,7 +152,7 @@ impl Workload {
                     moved.retain(|&other| other > number);
                     moved.push(number);
                 } else {
-                    // A record whose insert went through the phase earlier does as well.
+                    // Records whose inserts went through the phase earlier are as interesting.
                     moved.extend(fills.iter().map(|fill| fill.records));
                 }
                 moved.sort_unstable();
@@ -313,7 +313,7 @@ impl Workload {
         let there: Vec<u64> = self.filled(*records, *removed).collect();
         let target = if self.emptied { *removed } else { *records };
         let nth = |n: usize| there[n % there.len()];
-        // A record that the work moves, and some that it may leave in place.
+        // `one` is a record that the work moves. The fallback may stay in place.
         let is_there = |number: &&u64| there.contains(number) && **number != target;
         let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
         let last = there.last().copied().filter(|_| self.aim == Aim::Last);
@@ -410,7 +410,8 @@ impl Workload {
         let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
         changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
         for beside in [&work, &emptied] {
-            // The ways of a lookup: a reference, many at once, one.
+            // Three lookups, because instances differ in how they look a key up: by reference, in a
+            // batch, or alone.
             [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
         }
         // Hold a lookup, and also a change of the same key or of a later one.
@@ -432,7 +433,7 @@ impl Workload {
                 twice(one, &[change(one, by)]);
             }
             if self.emptied {
-                // The pairs that the work moves can take the freed places at once.
+                // The pairs that the work moves can take the freed places immediately.
                 twice(target, &[aim(target, 1_000)]);
             }
             for &one in moved.iter().filter(is_there).take(3) {
@@ -445,14 +446,14 @@ impl Workload {
     }
 }
 
-/// Records that a table is filled with.
+/// How a table is filled.
 #[derive(Debug, Clone)]
 struct Fill {
     records: u64,
-    /// How many of the first ones are removed again.
+    /// How many of the first records are removed afterwards.
     removed: u64,
     /// The records that the next insert or removal moves, or whose inserts went through the same
-    /// earlier.
+    /// phase earlier.
     moved: Vec<u64>,
 }
 
@@ -474,7 +475,7 @@ const HELD_STEPS_RECLAIMING: usize = 160;
 /// Background steps that do most of the work that growth leaves to do.
 const MOVED_BY: usize = 4;
 
-/// Returns the value that record `number` has at first.
+/// Returns the initial value of record `number`.
 fn value_of(number: u64) -> u64 {
     500_000 + number
 }

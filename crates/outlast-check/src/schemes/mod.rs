@@ -4,10 +4,10 @@
 //! - `workloads.rs`: the same for schedules
 //! - `planted.rs`: the seeded bug for each published bug, or why there is none
 //!
-//! `plays.rs` has what several schemes play.
+//! `plays.rs` has the runs that scenarios of several schemes share.
 //!
-//! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness uses
-//! [`parts`] and knows no scheme.
+//! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness
+//! uses [`parts`] and knows no scheme.
 
 pub mod clevel;
 pub mod dash_eh;

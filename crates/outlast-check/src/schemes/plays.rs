@@ -1,4 +1,4 @@
-//! Plays that several schemes have.
+//! The runs that scenarios of several schemes share.
 
 use crate::parts::play::Play;
 use crate::parts::scenario::Scenario;
@@ -7,7 +7,7 @@ use crate::state::Checked;
 use outlast::RecordForm;
 use outlast::pmem::Point;
 
-/// Fills places that growth and removals have left, some of them after a crash.
+/// Fills places that growth and removals have left empty, some of them after a crash.
 pub(super) fn again(play: &mut Play) -> Checked {
     play.map()?;
     let next = play.insert_until_grown(10, 2)?;

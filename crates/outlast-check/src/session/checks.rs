@@ -29,7 +29,7 @@ pub(super) fn check_closed(file: &[u8], records: u64) -> Checked {
     })
 }
 
-/// Checks that the verification of a whole pool found nothing wrong and `records` records.
+/// Checks that a verification of a pool found nothing wrong, and as many records as expected.
 pub fn check_verification(found: &Verification, records: u64) -> Checked {
     let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
     ensure(damage.is_empty(), || format!("damage: {}", damage.join("; ")))?;

@@ -92,7 +92,7 @@ pub enum Do {
     Put(u64),
     /// Replaces if present.
     Update(u64),
-    /// Replaces the value if it equals the first one, by the second one.
+    /// Replaces the value by the second one if it equals the first one.
     Swap(u64, u64),
     /// Removes if present.
     Remove,

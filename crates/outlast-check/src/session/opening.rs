@@ -51,7 +51,7 @@ pub(super) fn options() -> CoreOptions {
     CoreOptions { medium: MediumKind::Bytes, ..CoreOptions::default() }
 }
 
-/// Makes a recorder for one thread. It records at once if `recording`.
+/// Makes a recorder for one thread. If `recording`, it records from the start.
 pub fn recorder(recording: bool) -> Traced {
     let seam = Traced::with_control(Box::new(Alone::default()));
     if recording {
@@ -60,8 +60,8 @@ pub fn recorder(recording: bool) -> Traced {
     seam
 }
 
-/// Makes a recorder that starts at once, and that also keeps a digest of all reads in a pool of
-/// `bytes` bytes.
+/// Makes a recorder that records from the start, and that also keeps a digest of all reads in a
+/// pool of `bytes` bytes.
 pub fn watcher(bytes: u64) -> Traced {
     let seam = Traced::watching(Box::new(Alone::default()), bytes);
     seam.start(false);
@@ -71,7 +71,7 @@ pub fn watcher(bytes: u64) -> Traced {
 /// Opens a file's bytes as a pool.
 ///
 /// # Errors
-/// As opening a file.
+/// The same as for opening a file.
 pub fn open_bytes(
     file: &[u8],
     capacity: u64,
@@ -97,8 +97,8 @@ fn open_heap(
     Store::with_alive(core, Arc::clone(alive))
 }
 
-/// Opens the memory of a store as the next opener of its file does. Handles and references from
-/// the old store share that memory, so they see the new store's changes.
+/// Opens the memory of a store, like the next opener of its file. Handles and references from the
+/// old store share that memory, so they see the new store's changes.
 ///
 /// # Errors
 /// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.

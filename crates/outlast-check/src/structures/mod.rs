@@ -23,15 +23,16 @@ use std::collections::BTreeSet;
 
 /// What the maps of a scheme are like.
 pub struct Structure {
-    /// The shapes of the maps in the common scenarios, each with the suffix of their names. The
-    /// first is the smallest map.
+    /// The shapes of the maps in the common scenarios, each with the suffix that it adds to a
+    /// scenario's name. The first is the smallest map.
     pub shapes: &'static [(&'static str, Config)],
     /// How many records a new map of this shape takes without growing. The figure is a little low,
     /// because keys do not spread evenly.
     pub brim: fn(Config) -> u64,
-    /// How many keys of one hash a new map takes before it needs a special measure.
+    /// How many keys of one hash a new map takes before the scheme needs a special measure, such as
+    /// overflow nodes.
     pub crowd: u64,
-    /// The commit point of growth: a split, an expansion.
+    /// The commit point of growth, such as a split or an expansion.
     pub growth: &'static Point,
     /// The commit point of a new map's blocks.
     pub creation: &'static Point,
@@ -42,9 +43,9 @@ pub struct Structure {
     pub config: fn(u32, u32) -> Config,
     /// Checks what must hold for a map once all background work is done.
     pub at_rest: fn(&IndexStats) -> Checked,
-    /// Checks a map of a closed pool, as the offline walk finds it.
+    /// Checks what the offline walk of a closed pool reports of a map.
     pub closed: fn(&MapReport) -> Checked,
-    /// Finds the phases in a trace that no single commit point shows.
+    /// Finds in a trace those phases that no single commit point shows.
     pub phases: fn(&[Event], Config) -> BTreeSet<Phase>,
     /// Finds the words of records that a trace moves from one place to another.
     pub moved: fn(&[Event]) -> Vec<u64>,

@@ -7,7 +7,7 @@
 //! 2. settled = intended, then in flight = 0, once the change has returned.
 //!
 //! After a kill there are two cases. If no change is in flight, the pool must hold the settled
-//! value. Otherwise it must hold the settled value (which may be that of the change already) or the
+//! value. Otherwise it must hold the settled value (which may already be that of the change) or the
 //! intended one.
 
 use std::fs::File;

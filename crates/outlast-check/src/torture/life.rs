@@ -116,7 +116,7 @@ pub fn choose(random: &mut Random, before: Option<u64>) -> Option<Do> {
         4 => Do::Swap(value, value + 1),
         5 if before.is_some() => Do::Remove,
         6 if let Some(before) = before => {
-            // A few expect a value that is not there.
+            // A few of them compare with a value that the key does not have.
             Do::CompareRemove(before ^ u64::from(value.is_multiple_of(8)))
         }
         5 => Do::Insert(value),

@@ -100,8 +100,8 @@ pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Sum
             Until::Kills(kills) => summary.kills >= kills,
             Until::Elapsed(time) => start.elapsed() >= time,
         };
-        // Half of the time, start the next child at once: it is killed again before it has
-        // recovered.
+        // Half of the time, start the next child immediately, so that some are killed before the
+        // recovery from the last kill is complete.
         if ended || random.below(2) == 0 {
             let kills = summary.kills;
             check(options, &cells, &mut random, &mut summary)
@@ -164,7 +164,7 @@ pub fn child(subject: &Subject, dir: &Path, seed: u64) -> Checked {
     life::live(subject, &pool, &cells, seed, &AtomicBool::new(false))
 }
 
-/// Lives one of the parent's lives: works on the pool while it recovers, then checks it at rest.
+/// Runs one life of the parent: works on the pool while it recovers, then checks it at rest.
 fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
     let subject = &options.subject;
     let pool = life::open(&options.dir.join(POOL))?;

@@ -56,7 +56,7 @@ pub fn write(target: &Path, tools: &Tools, programs: &[(&str, &Path)]) -> Result
         .map_err(|e| Missing(format!("{} cannot be written: {e}", target.display())))
 }
 
-/// Orders the modules, each after those that it declares it depends on.
+/// Orders the modules, each after those on which it declares to depend.
 fn load_order<'m>(modules: &[(&'m str, Vec<u8>)]) -> Vec<&'m str> {
     let mut order: Vec<&str> = Vec::new();
     // As many rounds as there are modules are enough. Modules in a dependency cycle come last.
@@ -76,7 +76,7 @@ fn load_order<'m>(modules: &[(&'m str, Vec<u8>)]) -> Vec<&'m str> {
     order
 }
 
-/// Returns a module's dependencies, from its section of notes. The names have underscores.
+/// Returns a module's dependencies, from its `.modinfo` section, with underscores in the names.
 fn depends(module: &[u8]) -> Vec<String> {
     let field = b"\0depends=";
     let Some(start) = module.windows(field.len()).position(|window| window == field) else {

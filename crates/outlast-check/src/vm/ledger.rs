@@ -5,8 +5,8 @@
 //! each time before it starts the next batch. So at a power cut the host knows, for each thread,
 //! that A operations have returned and that at most one batch more was done. The next boot must
 //! find each thread's keys as they are after exactly n operations, for one n from A to A plus a
-//! batch: nothing acknowledged is lost, and the operations in flight are there in order, each whole
-//! or not at all. A journal may take back the newest of the A operations (`promises`).
+//! batch: nothing acknowledged is lost, and the operations in flight are there in order, each
+//! completely or not at all. A journal may take back the newest of the A operations (`promises`).
 
 mod promises;
 
@@ -46,7 +46,7 @@ enum Phase {
     Between,
 }
 
-/// A state, and the work that was done on it.
+/// The contents at the beginning of a life, and the work that was done on them.
 #[derive(Debug, Clone)]
 struct Base {
     contents: Contents,
@@ -74,15 +74,15 @@ pub struct Totals {
     pub refused: u64,
     /// Number of cuts while the pool was being opened and read.
     pub cut_while_opening: u64,
-    /// Operations of which a thread was told that they are durable.
+    /// Operations that a thread has waited for, so that they are durable.
     pub waited: u64,
-    /// Operations so old that they are durable even if nobody waited.
+    /// Operations so old that they must be durable even if no thread waited.
     pub aged: u64,
     /// Operations acknowledged that a journal has taken back.
     pub taken_back: u64,
     /// How long before its cut the oldest of them had returned, in microseconds.
     pub oldest_micros: u64,
-    /// Number of cuts that took back something older than an interval and the longest commit.
+    /// Number of cuts that took back something older than an interval plus the longest commit.
     pub older: u64,
     /// The longest group commit, in microseconds.
     pub commit_micros: u64,
@@ -168,7 +168,7 @@ impl Ledger {
                 self.working = false;
             }
             Said::Opened { .. } => {
-                // A refused pool may be opened all the same, to look at it.
+                // The guest may open a pool after it was refused, to look at it.
                 let may_tear = self.keeps == Keeps::Closed;
                 let torn = may_tear && self.phase == Phase::Dirty && !self.refused;
                 ensure(!torn, || "a pool that a power loss can have torn was opened".into())?;
@@ -346,7 +346,7 @@ impl Ledger {
         script
     }
 
-    /// Compares what was seen of all keys with a state and what may have been done on it.
+    /// Compares what was seen of all keys with a base and the work that may have been done on it.
     fn judge(&self, base: &Base) -> Verdict {
         let mut verdict = Verdict::default();
         // For each thread, the numbers of operations that lead to what was seen.
@@ -440,7 +440,7 @@ impl Ledger {
 }
 
 impl Base {
-    /// Makes a state on which no work is done.
+    /// Makes a base on which no work has been done.
     fn fixed(contents: Contents, subject: &Subject) -> Base {
         let acknowledged = vec![0; subject.threads as usize];
         let promises = Promises::new(acknowledged.len());

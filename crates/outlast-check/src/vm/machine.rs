@@ -121,7 +121,8 @@ impl Factory {
     /// # Errors
     /// If the machine cannot be started.
     pub fn boot(&self, hardware: &Hardware, step: &[String]) -> Checked<Guest> {
-        // Refuse here what the guest would refuse.
+        // Check the step here, because otherwise the guest would refuse it only after it has
+        // booted.
         check_step(step)?;
         let console = self.dir.join("console.log");
         let mut command = self.tools.qemu_command();
@@ -129,13 +130,13 @@ impl Factory {
         command.args(["-smp", &PROCESSORS.to_string(), "-m", "1G,slots=4,maxmem=8G"]);
         command.args(["-nodefaults", "-display", "none", "-no-reboot"]);
         command.arg("-kernel").arg(self.tools.kernel()).arg("-initrd").arg(&self.initramfs);
-        // Where the host is busy, the emulated timer is too slow for the kernel's check of it.
+        // If the host is busy, the emulated timer is too slow to pass the kernel's check.
         let options = "console=ttyS0 quiet panic=-1 no_timer_check";
         let line = format!("{options} -- {}", step.join(" "));
         command.arg("-append").arg(line);
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.args(["-serial", "stdio"]);
-        // SAFETY: between fork and exec, it makes one system call.
+        // SAFETY: the closure runs between fork and exec, where it only makes one system call.
         unsafe {
             command.pre_exec(|| {
                 // However this program ends, the machine must end too.
@@ -217,7 +218,7 @@ impl Guest {
     /// Returns the next report of the guest, or `None` once it is off.
     ///
     /// # Errors
-    /// If the guest reports nothing for long, or something that no guest reports.
+    /// If the guest reports nothing for long, or sends a line that is no report.
     pub fn hear(&mut self) -> Checked<Option<Said>> {
         let (start, before) = (Instant::now(), self.starved());
         loop {
@@ -247,7 +248,7 @@ impl Guest {
     /// Returns the next report of the guest before `deadline`.
     ///
     /// # Errors
-    /// If the guest reports something that no guest reports.
+    /// If the guest sends a line that is no report.
     pub fn next_until(&mut self, deadline: Instant) -> Checked<Next> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -269,7 +270,7 @@ impl Guest {
     /// Cuts the power, and returns what was reported until then.
     ///
     /// # Errors
-    /// If the machine cannot be killed, or reported something that no guest reports.
+    /// If the machine cannot be killed, or its guest has sent a line that is no report.
     pub fn cut(mut self) -> Checked<Vec<Said>> {
         self.child.kill().map_err(|e| Fault(format!("killing qemu: {e}")))?;
         self.child.wait().map_err(|e| Fault(format!("waiting for qemu: {e}")))?;

@@ -9,8 +9,8 @@
 //! image. So this tests mapping, detection, growth and recovery on a real kernel, and says nothing
 //! about flushes. Those are checked on recorded traces ([`explore`]).
 //!
-//! A pool with a journal is on a disk of our own, a network block device ([`nbd`]). That one does lose
-//! at a cut what the guest's kernel has not flushed ([`volume`]).
+//! A pool with a journal is on a disk of our own, a network block device ([`nbd`]). At a cut, that
+//! disk does lose what the guest's kernel has not flushed ([`volume`]).
 //!
 //! [`explore`]: crate::explore
 

@@ -17,13 +17,13 @@ const GREETING: u64 = u64::from_be_bytes(*b"NBDMAGIC");
 const OPTION: u64 = u64::from_be_bytes(*b"IHAVEOPT");
 /// Begins the reply to an option.
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
-/// Begin a request and a reply to it.
+/// These begin a request and the reply to it.
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
 
-/// The handshake's flags: the newstyle is fixed, and the zeros after the export's name are left out.
+/// The handshake's flags: *fixed newstyle*, and no zeros after the export's name.
 const HANDSHAKE_FLAGS: u16 = 0b11;
-/// The export's flags: there are flags, flushes and force unit access.
+/// The export's flags: the flags are valid, and the server takes flushes and force unit access.
 const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 3;
 /// The flag of a request with force unit access.
 const FORCE: u16 = 1;
@@ -76,8 +76,8 @@ impl Server {
         lock(&self.volume)
     }
 
-    /// Serves one machine, in a thread. That ends when the machine has disconnected, or is dead, and
-    /// all of its requests are done.
+    /// Serves one machine, in a thread. The thread ends when the machine has disconnected, or is
+    /// dead, and all of its requests are done.
     ///
     /// # Errors
     /// The system's.
@@ -134,8 +134,8 @@ fn converse(stream: UnixStream, volume: &Mutex<Volume>) -> io::Result<()> {
     loop {
         from.fill_buf()?;
         let mut volume = lock(volume);
-        // A machine that sends a request before it has the reply to another one does not know
-        // whether that is done. So what arrives together is one round.
+        // A machine that sends a request before it has the reply to an earlier one does not know
+        // whether the earlier one is done. So requests that arrive together form one round.
         volume.begin_round();
         loop {
             let Some(request) = Request::read(&mut from)? else { return Ok(()) };
@@ -217,7 +217,7 @@ impl Request {
         Ok(Some(Request { kind, force, cookie, at, len, data }))
     }
 
-    /// Does it, and appends its reply.
+    /// Performs the request, and appends its reply.
     fn answer(&self, volume: &mut Volume, replies: &mut Vec<u8>) {
         let data = match self.kind {
             READ if self.len <= REQUEST_BYTES => volume.read(self.at, self.len as usize),

@@ -7,14 +7,14 @@ use crate::session::Do;
 use crate::torture::life::{self, Subject};
 use std::time::Duration;
 
-/// The interval of journals, after which they make durable what nobody waits for.
+/// The interval at which journals make durable what no thread waits for.
 pub const INTERVAL: Duration = Duration::from_millis(10);
 /// Batch sizes: thread n uses entry n modulo 4. A thread reports after the last operation of each
 /// batch, so a thread with batches of one reports every operation.
 const BATCHES: [u64; 4] = [1, 4, 16, 64];
 
 /// Returns how many operations `thread` does between its reports. It starts the next batch only
-/// when the report is out.
+/// once the report has been sent.
 pub fn batch(thread: u64) -> u64 {
     BATCHES[(thread % BATCHES.len() as u64) as usize]
 }

@@ -130,7 +130,8 @@ impl Tools {
                 return Err(Missing(format!("{program} lacks a library: {}", text.trim())));
             }
             libraries.extend(text.split_whitespace().filter(|w| w.starts_with('/')).map(
-                // A line without an arrow names the loader, or with a colon, the program.
+                // A line without an arrow names the loader or, if it ends with a colon, the
+                // program.
                 |word| PathBuf::from(word.trim_end_matches(':')),
             ));
             libraries.remove(&path);
@@ -158,7 +159,8 @@ pub fn cache() -> Result<PathBuf, Missing> {
         .ok_or_else(|| Missing("no directory for a cache: OUTLAST_DAX_VM_CACHE is not set".into()))
 }
 
-/// Fetches and unpacks the packages. An interrupted run leaves nothing that counts as the cache.
+/// Fetches and unpacks the packages. An interrupted run leaves nothing that a later run would take
+/// for the cache.
 fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb", "ldd"] {
         let found = Command::new(tool)
@@ -189,7 +191,7 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     say("reading the lists of Debian packages");
     output(apt("apt-get").args(["-o", "APT::Update::Error-Mode=any", "update"]))?;
     let mut names: BTreeSet<String> = PACKAGES.map(String::from).into();
-    // The kernel's package depends on the newest one.
+    // This package depends on that of the newest kernel.
     let depends = output(apt("apt-cache").args(["depends", "linux-image-amd64"]))?;
     names.extend(
         depends
@@ -222,7 +224,7 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
         let _ = fs::remove_dir_all(unpacked.join(unused));
     }
     match fs::rename(&unpacked, root) {
-        // Another run was faster.
+        // Another run has put the packages there meanwhile.
         Err(_) if root.is_dir() => Ok(()),
         other => other.map_err(io),
     }

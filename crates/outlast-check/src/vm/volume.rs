@@ -1,15 +1,16 @@
 //! A disk with a write cache, which it loses when the power is cut.
 //!
-//! Reads return what was written last. A flush makes durable what was written before it, and a write
-//! with *force unit access* is durable by itself. At a cut, each sector that was written since keeps
-//! one of its contents: the durable one or any that was written later. Sectors are independent, so
-//! writes are reordered, dropped and torn between sectors, as a real disk's cache may do it.
+//! Reads return what was written last. A flush makes durable what was written before it, and a
+//! write with *force unit access* is durable by itself. At a cut, each sector that was written
+//! since keeps one of its contents: the durable one or any that was written later. Sectors are
+//! independent, so writes are reordered, dropped and torn between sectors, as they can be in a real
+//! disk's cache.
 
 use crate::random::Random;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Bytes that are written whole or not at all.
+/// The size of a sector, in bytes. A sector is written completely or not at all.
 pub const SECTOR: usize = 512;
 /// The chances, out of [`CHANCES`], that a sector's write survives a cut. Each cut draws one for
 /// all sectors.
@@ -158,7 +159,7 @@ mod tests {
     const B: [u8; SECTOR] = [2; SECTOR];
     const ZERO: [u8; SECTOR] = [0; SECTOR];
 
-    /// Lists what sector 1 holds after cuts with many seeds, once each.
+    /// Lists the contents that sector 1 has after cuts with many seeds, each once.
     fn left(work: impl Fn(&mut Volume)) -> Vec<[u8; SECTOR]> {
         let mut found = Vec::new();
         for seed in 0..100 {

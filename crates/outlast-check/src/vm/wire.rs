@@ -49,14 +49,14 @@ pub enum Held {
     Strange,
 }
 
-/// What a guest that works on a pool with a journal reports at short intervals, on all processors in
-/// turn. So a processor that stands still makes a gap.
+/// What a guest that works on a pool with a journal reports at short intervals, on all processors
+/// in turn. So a processor that stands still makes a gap.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pulse {
     /// The time since work began. It is read when the port is free, so all operations that were
     /// reported before have returned by then.
     pub micros: u64,
-    /// The longest group commit until then, with the one under way.
+    /// The longest group commit until then, including the one under way.
     pub commit_micros: u64,
     /// The longest time from one pulse to the next until then.
     pub gap_micros: u64,
@@ -238,7 +238,7 @@ mod tests {
         ] {
             let line = line(&said);
             assert_eq!(heard(line.trim_end_matches('\n')), Ok(Some(said)));
-            // A part of the line must not pass for the whole.
+            // A part of a line must not pass for a complete line.
             for cut in 0..line.len() - 1 {
                 assert_eq!(heard(&line[..cut]), Ok(None), "{line:?}");
             }

@@ -22,7 +22,7 @@ fn moves_pages(events: &[Event]) -> bool {
     has(events, &pool::CLAIM_FENCE) || has(events, &pool::RELEASE)
 }
 
-/// Returns whether the operation made room.
+/// Returns whether the operation made room, with another level or an overflow node.
 fn makes_room(events: &[Event]) -> bool {
     has(events, &points::CONTEXT_COMMIT) || has(events, &points::NODE_LINK)
 }
@@ -83,7 +83,8 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
             }
             seen.1 += 1;
             // The commit must be durable before the slot is empty, because an empty slot does not
-            // show a reader that the commit is pending. The slot is as above.
+            // show a reader that the commit is pending. The slot must be durable for the same
+            // reason as above.
             assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
             assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
             assert_eq!(cost(&events), (2, 2), "remove, {form}");

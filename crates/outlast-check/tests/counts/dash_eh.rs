@@ -51,7 +51,7 @@ fn lookups_store_nothing_wherever_the_record_is() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 2, 2));
         let mut homes = homes(&bench);
-        // Keys of one home fill bucket, neighbour and stash.
+        // Keys of one home fill the home bucket, the next one and the stash.
         let keys: Vec<u64> = homes[0].by_ref().take(32).collect();
         bench.fill(keys.iter().copied());
         // Look up keys in each of them, and absent keys with and without overflow to search.
@@ -85,7 +85,8 @@ fn an_insert_flushes_one_line_and_its_record() {
             }
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
         }
-        // Home and neighbour are full of records with the same home, so these go to the stash.
+        // The home bucket and the next one are full of records with the same home, so these keys go
+        // to the stash.
         for _ in 0..20 {
             let key = homes[0].next().unwrap();
             let events = bench.change(key, Do::Insert(VALUE + 41));
@@ -106,7 +107,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         let mut homes = homes(&bench);
         let keys: Vec<u64> = homes[0].by_ref().take(40).collect();
         bench.fill(keys.iter().copied());
-        // After the first round, the blocks for the new records are at hand.
+        // In the first round, some changes claim pages for the blocks of their records, and are
+        // skipped.
         for round in 0..3 {
             for &key in &keys {
                 let now = if round == 0 { VALUE + key } else { VALUE + 41 * 3 + round - 1 };
@@ -162,8 +164,8 @@ fn a_displacement_flushes_two_lines() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 2, 2));
         let mut homes = homes(&bench);
-        // Bucket 1 has guests from bucket 0, where there is room again. Bucket 2 only has guests
-        // from bucket 1.
+        // Bucket 1 has guests from bucket 0, which has room again. Bucket 2 has only guests, from
+        // bucket 1.
         let first: Vec<u64> = homes[0].by_ref().take(SLOTS + 5).collect();
         bench.fill(first.iter().copied());
         bench.fill(homes[1].by_ref().take(2 * SLOTS - 5).collect::<Vec<_>>());
@@ -173,8 +175,8 @@ fn a_displacement_flushes_two_lines() {
         for _ in 0..3 {
             let events = bench.change(homes[1].next().unwrap(), Do::Insert(VALUE + 41));
             assert!(has(&events, &points::DISPLACE_COPY), "{form}");
-            // Two lines of two buckets, and two fences: the copy must be durable before the slot it
-            // was copied from is overwritten.
+            // One line in each of two buckets, and two fences: the copy must be durable before the
+            // slot it was copied from is overwritten.
             let moved = cost_at(&events, &points::DISPLACE_COPY);
             let filled = cost_at(&events, &points::DISPLACE_FILL);
             assert_eq!((moved, filled), ((1, 1), (1, 1)));
@@ -239,8 +241,8 @@ fn a_split_and_a_doubling_flush_what_they_write() {
                     assert!(lines >= 1 && fences == 1);
                     assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
                     // Compaction flushes each line that receives a copy once, and each line that a
-                    // record leaves once. There is one fence for all copies, and one for all the
-                    // slots left.
+                    // record leaves once. There is one fence for all copies, and one for all
+                    // emptied slots.
                     let copies = cost_at(&events, &points::COMPACT_COPY);
                     let slots = cost_at(&events, &points::COMPACT_CLEAR);
                     assert_eq!(copies.0, lines_stored(&events, &points::COMPACT_COPY));

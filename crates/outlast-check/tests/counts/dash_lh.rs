@@ -1,4 +1,4 @@
-//! The costs of Dash-LH that are not those of its segments.
+//! The costs of Dash-LH, apart from those of its segments, which are the same as in Dash-EH.
 
 use super::{Bench, VALUE, colliding, cost_at, has};
 use outlast::RecordForm;
@@ -36,7 +36,8 @@ fn a_split_flushes_the_new_segment_the_turn_and_a_state() {
             assert_eq!(cost_at(&events, &points::SPLIT_NEW), (all * lines, all));
             assert_eq!(cost_at(&events, &points::SPLIT_COMMIT), (all, all));
             assert_eq!(cost_at(&events, &points::SPLIT_DONE), (0, 0));
-            // Two arrays for four segments. A new directory has one.
+            // Four segments need two arrays. The entry of one of them can be part of a new
+            // directory.
             let (arrays, fences) = cost_at(&events, &points::ARRAY);
             assert!(fences == 0 && arrays <= all / 2, "{arrays}");
             splits += all;
@@ -74,7 +75,7 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
     let (mut nodes, mut splits) = (0, 0);
     for key in 0..3_000 {
         let events = bench.change(SPECIAL + key, Do::Insert(VALUE));
-        // Store, flush and fence.
+        // Each has three events: store, flush and fence.
         nodes += count(&events, &points::NODE_COMMIT) / 3;
         splits += count(&events, &points::SPLIT_COMMIT) / 3;
     }

@@ -66,7 +66,8 @@ fn a_change_flushes_one_line() {
 }
 
 /// The counter and the bucket must be durable before the link. The thesis flushes four lines and
-/// fences eight times; its buckets are zeroed in advance. Here the owners of 16 are taken together.
+/// fences eight times; its buckets are zeroed in advance. Here the owners of 16 buckets are cleared
+/// together.
 #[test]
 fn an_overflow_insert_flushes_the_counter_the_bucket_and_a_link() {
     each(8, 4, |shape| {
@@ -75,7 +76,7 @@ fn an_overflow_insert_flushes_the_counter_the_bucket_and_a_link() {
         for key in SPECIAL..SPECIAL + 100 {
             let events = of_index(bench.change(key, Do::Insert(VALUE)));
             let simple = !has(&events, &points::NODE_COMMIT);
-            // So small a chunk has one overflow bucket, whose owner is taken alone.
+            // A chunk as small as this has one overflow bucket, whose owner is cleared by itself.
             let own = if simple { (1, 1) } else { (1 + 1 + LINES + 1, 3) };
             buckets += u64::from(!simple);
             assert_eq!(cost(&events), with_record(shape.form, &events, own), "{shape:?}");
@@ -131,15 +132,15 @@ fn keys_of_one_hash_do_not_grow_the_table_without_end() {
             resizes += cost_at(&events, &points::RESIZE_COMMIT).1;
         }
         assert_eq!(buckets, 66, "{shape:?}");
-        // A bucket in each of 16 chunks, and then annexes of 3 buckets and more, whose owners are taken
-        // together.
+        // One bucket in each of 16 chunks, and then annexes of 3 buckets and more, whose owners are
+        // cleared together.
         assert_eq!(disowned, (70, 26), "{shape:?}");
         assert_eq!(resizes, 3, "{shape:?}: one chain is enough for 8 buckets");
     });
 }
 
 /// The locks of EA-PHT lie in the pool. Opening a map leaves free locks alone. It resets others
-/// only after the pool's dirty mark: without the mark, another process could have the pool.
+/// only after the pool's dirty mark: without the mark, another process could have the pool open.
 #[test]
 fn opening_a_map_resets_locks_after_the_dirty_mark() {
     let shape = Shape::smallest(Scheme::EaPht, RecordForm::Inline);

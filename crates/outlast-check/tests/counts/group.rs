@@ -51,7 +51,7 @@ fn a_change_flushes_one_line() {
 }
 
 /// A split flushes the new segment, and the link that commits it. The new segment must be durable
-/// before the link to it. The old segment is not changed otherwise.
+/// before the link to it. Apart from that link, the old segment is not changed.
 #[test]
 fn a_split_flushes_the_new_segment_and_a_link() {
     for form in RecordForm::ALL {

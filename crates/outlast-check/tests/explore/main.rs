@@ -1,5 +1,5 @@
-//! Every scenario of every scheme: no image breaks the contract, and each scenario still reaches the
-//! phases that it is for.
+//! Every scenario of every scheme: no image breaks the contract, and each scenario still reaches
+//! the phases that it is for.
 
 mod states;
 
@@ -35,8 +35,8 @@ fn every_crash_of_every_scenario_leaves_what_it_may() {
     }
 }
 
-/// A process dies, and the power fails while the next one opens the pool. What the first has left in
-/// the caches may be lost then.
+/// A process dies, and the power fails while the next one opens the pool. The power failure may
+/// then take what the first process left in the caches.
 #[test]
 fn what_an_opening_finds_in_the_caches_may_be_lost() {
     let bugs = [
@@ -75,11 +75,11 @@ fn a_crash_is_replayed_alone() {
     assert!(outcome.rows.iter().all(|row| (row.images, row.nested) == (2, 1)));
 }
 
-/// Commit points whose missing flush or fence no image shows, in a run of one thread without
+/// Commit points whose missing flush or fence shows in no image of a run of one thread, without
 /// rehashing, in which no block is reused. Once the slot leads to the new record, or to none, the
-/// old record's state does not matter. It matters in other runs: another thread can follow the old
-/// state, and one of two slots can still lead to the old record. The trace corrects a slot that
-/// leads to a replaced or removed record, unless the block holds something else by then. The
+/// old record's state does not matter there. It matters in other runs: another thread can follow
+/// the old state, and one of two slots can still lead to the old record. The trace corrects a slot
+/// that leads to a replaced or removed record, unless the block holds something else by then. The
 /// mutation tests have such runs.
 const NOT_ALONE: &[&Point] = &[
     &clevel::points::UPDATE,

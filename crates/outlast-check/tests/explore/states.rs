@@ -12,8 +12,8 @@ use outlast_check::structures::{Shape, structure};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-/// The thesis's states. Its removal clears the key and then the value, and is partial in between. Here a
-/// removal stores one word, so there are no images of the tenth state.
+/// The thesis's states. Its removal clears the key and then the value, and is partial in between.
+/// Here a removal stores one word, so there are no images of the tenth state.
 const STATES: [&str; 16] = [
     "insert: successful",
     "insert: partial",
@@ -44,7 +44,7 @@ fn stores<'e>(
     events.iter().filter(move |event| event.point == Some(point)).filter_map(stored)
 }
 
-/// Finds the state of an image that a crash has left after `done` of an operation's events.
+/// Finds the state of an image that a crash leaves after the events `done` of an operation.
 fn state_of(
     operation: &str,
     done: &[Event],
@@ -136,7 +136,7 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
         let (file, before) = (session.file(), Arc::clone(session.state()));
         seam.start(false);
         session.change("m", key, change).unwrap();
-        // In EA-PHT-HPR, the background ends the resize.
+        // In EA-PHT-HPR, background work ends the resize.
         while operation == "resize" && session.background().unwrap() {}
         let (events, after) = (seam.take(), Arc::clone(session.state()));
         if operation.is_empty() {
@@ -189,8 +189,8 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
     counts
 }
 
-/// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter of the
-/// buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
+/// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter
+/// of the buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
 #[test]
 fn buckets_beyond_the_counter_have_no_owner_when_they_are_handed_out() {
     let alive = alive();

@@ -1,6 +1,6 @@
 //! A thread of clevel is stopped before each of its accesses in turn. Meanwhile another thread does
-//! a great deal: many inserts, expansions, rehashing and drops, and reuse of the freed blocks. Then
-//! the first thread continues. Nothing may be lost, and no operation may fail.
+//! much work: many inserts, expansions, rehashing, dropped levels, and reuse of the freed blocks.
+//! Then the first thread continues. Nothing may be lost, and no operation may fail.
 //!
 //! The second thread has to replace the context twice while the first is between two accesses.
 
@@ -61,7 +61,7 @@ impl Table {
         self.index().stats().unwrap().splits
     }
 
-    /// Uses free blocks for something else.
+    /// Allocates free blocks and stores something else in them.
     fn use_what_is_free(&self) {
         let core = self.store.core();
         core.collect();

@@ -1,8 +1,8 @@
 //! One thread is stopped before a chosen memory access while others work. Each test guards against
 //! a bug that once existed.
 //!
-//! The schedules of the harness switch threads now and then. Here one thread does a great deal
-//! while another is between two of its accesses.
+//! The random schedules of the harness switch back and forth between threads. Here one thread does
+//! much work while another is between two of its accesses.
 
 mod clevel;
 mod copies;

@@ -51,7 +51,7 @@ fn change(index: &dyn Index<Bytes>, key: &[u8], change: Change<'_, Bytes>) -> bo
 
 /// Tries each pair of moments of one thread's insert. At the first, another thread inserts the same
 /// key. At the second, it replaces that record until the block of the first record is reused.
-/// Returns whether there is a pair after which the key is there twice.
+/// Returns whether any such pair leaves the key in the table twice.
 fn a_key_can_stand_twice(put: bool) -> bool {
     for first in 0.. {
         for second in first + 1.. {

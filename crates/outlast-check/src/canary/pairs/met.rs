@@ -1,4 +1,5 @@
-//! Records runs in which threads meet, for a scheme whose threads never wait for one another.
+//! Records runs in which threads *meet*: one is stopped during an operation, while another begins
+//! and ends its own. The scheme must be lock-free, so that its threads never wait for one another.
 
 use super::{Plan, joined, marks, plans};
 use crate::canary::tape::{Allowed, Tape, placed};
@@ -40,9 +41,9 @@ pub fn met(
                 if let Some(tape) = plan.meet(n, (first, second), stop_at, alive)? {
                     each(tape)?;
                 }
-                // If a store may not be durable, then neither may what another thread builds on it.
-                // So also record a run in which the second thread is stopped too, right after its
-                // insert has taken effect.
+                // If a store of the first thread may be lost, then so may whatever the second
+                // builds on it. So also record a run in which the second thread is stopped too,
+                // right after its insert has taken effect.
                 let key = plan.first + n;
                 if first.key() == Some(key) && second == Op::Get(key) {
                     let Some(effect) = effect else { continue };
@@ -142,7 +143,8 @@ impl Plan {
             let insert = |key| Op::Change(key, Do::Insert(61));
             let update = |key| Op::Change(key, Do::Update(62));
             let remove = |key| Op::Change(key, Do::Remove);
-            // This insert changes nothing, but its result may depend on what it finds on its way.
+            // This update changes nothing, because its key is absent. But its result may depend on
+            // what it finds on its way.
             all.push((n, Op::Change(new, Do::Insert(51)), update(other)));
             for first in
                 [Op::Change(new, Do::Insert(51)), Op::Change(old, Do::Update(52)), remove(old)]

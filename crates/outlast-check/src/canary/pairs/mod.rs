@@ -2,8 +2,8 @@
 //!
 //! Whatever a thread has flushed but not fenced becomes durable with its next fence, whatever that
 //! fence is for. So a missing fence between a change and its publication does no harm as long as
-//! the same thread continues. In these runs it does not: the thread is stopped for ever, soon after
-//! each of its fences, and another thread builds on what it has done.
+//! the same thread continues. In these runs it does not continue: it is stopped for ever soon after
+//! one of its fences, and another thread builds on what it has stored.
 
 mod met;
 mod told;
@@ -52,7 +52,7 @@ fn plans(scheme: Scheme, form: RecordForm) -> [Plan; 2] {
     ]
 }
 
-/// What the second thread does.
+/// What the second thread does while the first is stopped.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
     Insert,
@@ -84,8 +84,8 @@ impl Plan {
         Ok((seam, session))
     }
 
-    /// Makes a tape of a recorded run. Its images are read with these keys and two that are never
-    /// present.
+    /// Makes a tape of a recorded run. The checks of its images look up these keys, and two that
+    /// are never present.
     fn tape(
         &self,
         name: String,
@@ -157,8 +157,8 @@ impl Plan {
         Ok(chosen)
     }
 
-    /// Inserts key number `n` in a thread that is stopped before its access `stop_at`, while this
-    /// thread does something else. Returns `None` if this thread has to wait for the other.
+    /// Inserts key number `n` in a thread that is stopped before its access `stop_at`. This thread
+    /// does `beside` meanwhile. Returns `None` if this thread has to wait for the stopped one.
     fn record(
         &self,
         n: u64,
@@ -178,7 +178,7 @@ impl Plan {
             }
             state
         };
-        // Remove the first keys, in the order of their removal.
+        // Remove the `count` first keys, in the order in which `RemoveAll` removes them.
         let remove = |state: &State, count: u64| {
             let mut state = state.clone();
             if let Some(map) = state.maps.get_mut("m") {

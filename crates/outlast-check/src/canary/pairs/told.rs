@@ -190,8 +190,8 @@ impl Plan {
 }
 
 /// Pauses a thread before one of its accesses while another thread inserts until the map differs
-/// from what the first has seen. Then both continue, and every record must be there. Tries one access
-/// in `every`.
+/// from what the first has seen. Then both continue, and every record must be there. Tries one
+/// access in `every`.
 ///
 /// # Errors
 /// If a record is missing.

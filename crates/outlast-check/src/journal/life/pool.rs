@@ -1,4 +1,5 @@
-//! The pool of a life, as the journal sees it: memory in which a recorded run happens.
+//! The pool of a life, as the journal sees it: memory to which the events of a recorded run are
+//! applied.
 
 use super::{At, DURABLE, io_fault, lock};
 use crate::explore::Recording;
@@ -26,7 +27,7 @@ pub(super) struct Working {
 
 impl Working {
     pub(super) fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Arc<Working>> {
-        // In memory, where a hole of terabytes costs nothing.
+        // The file is in memory, where a hole of terabytes costs nothing.
         let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
         let file = file.map_err(io_fault("a file for the notes"))?;
         let disk = Disk::default();
@@ -111,7 +112,7 @@ impl Pool {
         death.is_some()
     }
 
-    /// Grows the base and the notes. Repeats what the disk refuses, so that the run continues as
+    /// Grows the base and the notes. Retries what the disk refuses, so that the run continues as
     /// recorded. Returns whether both have grown.
     pub(super) fn grow(&self, journal: Option<&Journal>, len: u64) -> bool {
         let extended = self.wrong == Some(Wrong::GrownLate)

@@ -35,13 +35,13 @@ pub(super) const ALL: [Workload; 3] = [
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
-    /// Returns how many times as often as in other workloads a thread is held before accesses that
-    /// are at no commit point. The threads of these workloads only read what they hold.
+    /// Returns how many times as often as in other workloads a thread is held before accesses at no
+    /// commit point. A thread that reads what it holds reaches no commit points.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,
             Beside::Reopen => 4,
-            // Windows of few accesses.
+            // The windows to hit have few accesses.
             _ if matches!(self.aim, Aim::Late { .. }) => 8,
             _ => 1,
         }
@@ -49,7 +49,7 @@ impl Workload {
 }
 
 impl Instance {
-    /// Returns the records of the other maps that exist at first.
+    /// Returns the records of each other map that exists at first.
     pub(in crate::schedule) fn other_records(&self) -> Records {
         match self.workload.beside {
             Beside::HoldDropped => (0..OTHER_RECORDS).map(|n| (n, value_of(n))).collect(),
@@ -181,8 +181,8 @@ impl Numbers<'_> {
                 let insert = self.change(self.records, Do::Insert(1_000));
                 let work = [vec![insert, Act::Background], reopened(&reuse)].concat();
                 let opener = [&[Act::Reopen], &reuse[..]].concat();
-                // Holds a close; and a change, which a close waits for. No thread can open the
-                // pool meanwhile.
+                // In one schedule a close is held, in the other a change for which the close waits.
+                // No thread can open the pool meanwhile.
                 let update = self.change(self.one, Do::Update(2_000));
                 let closing = [
                     [vec![Act::Close], opener.clone(), look.clone()],
@@ -222,7 +222,8 @@ impl Numbers<'_> {
             Act::CreateMap(1),
         ];
         victims.extend(changes.map(|by| self.change(self.one, by)));
-        // The ways of a lookup: a reference, many at once, whether it is there and then one, one.
+        // Four lookups, because instances differ in how they look a key up: by reference, in a
+        // batch, with `contains` before `get`, or with `get` alone.
         victims.extend([Act::Call(self.get(self.one)); 4]);
         victims.push(Act::Call(Call::Scan));
         victims.into_iter().map(|victim| vec![victim]).collect()

@@ -36,13 +36,13 @@ pub struct Instance {
     pub(super) keys: Keys,
     /// How many records are inserted at first.
     pub fill: u64,
-    /// How many of the first ones are removed again.
+    /// How many of the first records are then removed.
     pub(super) removed: u64,
     /// The other maps that exist at first.
     pub others: Vec<u64>,
     /// Whether and where the process has died since.
     pub(crate) crashed: Start,
-    /// Whether freed blocks are reused at once.
+    /// Whether freed blocks are reused immediately.
     pub reuses: bool,
     /// Chooses how the first operation looks a key up, or whether it wants the previous value.
     pub way: u64,
@@ -98,7 +98,7 @@ impl Instance {
         }
     }
 
-    /// Opens the pool as a process leaves it that dies in an update, just after the last store at
+    /// Opens the pool as it is after its process died in an update, just after the last store at
     /// `point`. The update stores the value that the record already has.
     fn crash_in(
         &self,

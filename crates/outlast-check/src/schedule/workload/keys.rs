@@ -5,9 +5,9 @@ use std::sync::Arc;
 /// The keys of a workload, by number.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
-    /// The keys of the first numbers, if they matter.
+    /// The keys with the first numbers, if the workload chooses its keys.
     pub(super) chosen: Arc<[u64]>,
-    /// If no keys are chosen, the key with number 0. The others follow it.
+    /// The key with number 0 if no keys are chosen. The others follow it.
     pub(super) first: u64,
 }
 

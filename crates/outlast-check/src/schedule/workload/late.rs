@@ -1,5 +1,5 @@
-//! Directed schedules in which a thread sleeps until others have done the same work, and have
-//! reused the space that this freed.
+//! Directed schedules in which a thread is held until others have done the same work, and have
+//! reused the space that this work freed.
 
 use super::Holding;
 use super::closing::Numbers;
@@ -14,11 +14,11 @@ const MORE: u64 = 18;
 /// Returns the scripts of the threads, each with how the threads are held. The table's keys share a
 /// bucket.
 ///
-/// - One thread sleeps in an operation. The second does the work, and makes other maps and more
+/// - One thread is held in an operation. The second does the work, and makes other maps and more
 ///   records, which take the freed space. The third reads.
-/// - The same, but the first thread sleeps once more, and the third thread reuses the space.
-/// - The thread that does the work sleeps near its end. A lookup begins and sleeps. The first
-///   thread goes on and sleeps again, until the third has changed what the lookup reads.
+/// - The same, but the first thread is held a second time, and the third thread reuses the space.
+/// - The first thread does the work, and is held near its end. A lookup begins and is held. The
+///   first thread goes on and is held again, until the third has changed what the lookup reads.
 pub(super) fn scripts(
     numbers: &Numbers<'_>,
     takes: &'static Point,
@@ -38,7 +38,7 @@ pub(super) fn scripts(
         .map(|&victim| ([vec![victim], after.clone(), look.to_vec()], Holding::First))
         .collect();
     scripts.push(([vec![late], work.clone(), reuse], Holding::Twice(takes)));
-    // The thread that does the work sleeps near its end. A lookup begins, and sleeps until others
+    // The thread that does the work is held near its end. A lookup begins, and is held until others
     // use what the work has made.
     let changes = [numbers.reuse(one), look.to_vec()].concat();
     let lookup = vec![Act::Call(numbers.get(one))];

@@ -59,7 +59,7 @@ impl Maker<'_> {
             scripts.push((0..count).map(|_| self.beside(beside)).collect());
         }
         if beside == Beside::Close {
-            // One such thread is enough.
+            // One close is enough.
             if let Some(last) = scripts.last_mut() {
                 last.truncate(1);
             }

@@ -1,4 +1,4 @@
-//! What clevel adds.
+//! What clevel adds to the harness.
 
 mod planted;
 mod scenarios;
@@ -6,7 +6,7 @@ mod workloads;
 
 use crate::parts::Parts;
 
-/// What clevel adds.
+/// What clevel adds to the harness.
 pub const PARTS: Parts = Parts {
     expected: scenarios::expected,
     scenarios: scenarios::catalogue,

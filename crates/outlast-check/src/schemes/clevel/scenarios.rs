@@ -125,7 +125,7 @@ fn ready(play: &mut Play) -> Checked {
         play.session.background()?;
         key += 1;
     }
-    // Crash while a level is kept ready that no expansion has taken.
+    // Crash while the map keeps a level ready that no expansion has taken yet.
     play.session.crash()?;
     play.change(key, Do::Insert(5))?;
     play.session.come_to_rest()?;
@@ -137,7 +137,7 @@ fn ready(play: &mut Play) -> Checked {
 
 fn shrink(play: &mut Play) -> Checked {
     play.map()?;
-    // Removing this many makes the table check its size.
+    // Enough records that removing most of them makes the table check its size.
     for key in 10..310 {
         play.change(key, Do::Insert(key + 100_000))?;
     }
@@ -159,7 +159,7 @@ fn shrink(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Inserts so many keys of one hash that they need a second node.
+/// Inserts enough keys of one hash that they need a second overflow node.
 fn crowd(play: &mut Play) -> Checked {
     play.map()?;
     // Two buckets of each level, and a node.

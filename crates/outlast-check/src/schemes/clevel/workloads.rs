@@ -9,7 +9,7 @@ use std::ops::Range;
 struct Emptied;
 
 impl Emptied {
-    /// So many that removing them makes the table check its size.
+    /// Enough records that removing them makes the table check its size.
     const RECORDS: u64 = 300;
     const LEFT: usize = 6;
 }

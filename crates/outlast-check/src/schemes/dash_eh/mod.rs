@@ -1,4 +1,4 @@
-//! What Dash-EH adds.
+//! What Dash-EH adds to the harness.
 
 mod planted;
 pub mod rows;
@@ -7,7 +7,7 @@ mod workloads;
 
 use crate::parts::Parts;
 
-/// What Dash-EH adds.
+/// What Dash-EH adds to the harness.
 pub const PARTS: Parts = Parts {
     expected: scenarios::expected,
     scenarios: scenarios::catalogue,

@@ -38,8 +38,9 @@ impl Row {
     /// at least six keys whose inserts move records.
     ///
     /// Forward: the buckets from the last keys' home on are full of records that are at home there.
-    /// Back: starting with the last keys' home, the keys of each home fill it and the bucket after,
-    /// and are then removed from the home itself, which guests fill afterwards.
+    /// Backward: beginning with the last keys' home, the keys of each home fill it and the bucket
+    /// after it. Then those in the home itself are removed, and guests from the bucket before fill
+    /// their places.
     pub fn keys(self, hash: impl Fn(u64) -> u64, half: u64) -> Vec<u64> {
         let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
         for key in 10..4_000 {

@@ -194,10 +194,11 @@ fn row(play: &mut Play, forward: bool) -> Checked {
 
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // A whole node in addition.
+    // As many keys as fill a node in addition.
     let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
-    // All the keys have one hash. The chain must begin at a depth, 10, whose next bit is set in
-    // that hash. How far the directory is doubled depends on the number of segments.
+    // All special keys have one hash. The chain must begin at depth 10, because the hash's next bit
+    // is set there. How far the directory is doubled for such keys depends on the number of
+    // segments.
     play.insert_and_remove_until_grown(10, 10)?;
     for key in 0..CROWD + 8 {
         play.change(SPECIAL + key, Do::Insert(key))?;

@@ -113,8 +113,8 @@ fn turns(play: &mut Play) -> Checked {
 /// Splits a segment that has a chain of nodes for keys of one hash.
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // With so many nodes, it is the turn of the segment that has them, and the next bit of that hash is
-    // set. So the splits for one more node carry all of them over.
+    // With this many nodes, it is the turn of the segment that has them, and the next bit of their
+    // keys' hash is set. So the splits that one more node causes carry all of them over.
     let chained = CROWD + 5 * u64::from(NODE_BUCKETS) * SLOTS as u64;
     for key in 0..chained {
         play.change(SPECIAL + key, Do::Insert(key))?;

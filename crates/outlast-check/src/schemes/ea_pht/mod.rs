@@ -1,4 +1,4 @@
-//! What EA-PHT, EA-PHT-H and EA-PHT-HPR add.
+//! What EA-PHT, EA-PHT-H and EA-PHT-HPR add to the harness.
 
 mod planted;
 mod scenarios;
@@ -13,7 +13,7 @@ use outlast::index::ea_pht::points;
 /// moved.
 macro_rules! parts {
     ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
-        /// What this scheme adds.
+        /// What this scheme adds to the harness.
         pub const $parts: Parts = Parts {
             expected: |name, form| scenarios::expected(name, form, $goes_on),
             scenarios: |form| scenarios::catalogue(form, $scheme::config, $goes_on),
@@ -39,8 +39,8 @@ const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
 }];
 
 /// The harmless mutant of EA-PHT and EA-PHT-H. The first line of a new table is the first chunk's
-/// header. The table is resized because there are chains, so one of the copies takes an overflow
-/// bucket, and flushes the counter in this line.
+/// header. A table is resized because it has chains, so one of the moves takes an overflow bucket,
+/// and flushes this line for the counter in it.
 const COUNTED_AGAIN: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_NEW,
     act: Act::Flush,

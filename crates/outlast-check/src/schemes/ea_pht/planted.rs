@@ -110,8 +110,9 @@ const RETIRED_LATE: Line = bytes(
 )
 .slow();
 
-/// The lines of EA-PHT. Its locks are the first words that opening stores. In the others that would be the
-/// owner, and the dirty mark before it fences.
+/// The lines of EA-PHT. The last bug shows only in this scheme, whose opening resets locks first,
+/// after the dirty mark. In the others the owner would be the first word that opening stores, so
+/// the fence of the dirty mark would make the link durable before it.
 pub(super) const PLAIN: &[Line] = lines!(
     WAITING,
     RETIRED_LATE,

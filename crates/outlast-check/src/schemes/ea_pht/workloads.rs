@@ -47,8 +47,9 @@ const SCANNED: Workload = Workload {
     ..PLAIN
 };
 
-/// Keys of the last bucket of a table of sixteen: two buckets full, so that the next insert resizes the
-/// table. In HPR, each change then moves the first buckets first.
+/// Keys that share the last bucket even in a table of sixteen buckets. They fill it and an overflow
+/// bucket, so the next insert resizes the table. In EA-PHT-HPR, each change then begins by moving
+/// the table's first buckets.
 #[derive(Debug)]
 struct LastBucket;
 

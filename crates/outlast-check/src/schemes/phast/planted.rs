@@ -116,7 +116,8 @@ pub(super) const LINES: &[Line] = &[
         Held("duel"),
     )
     .slow(),
-    // Inline only: with byte strings, each removal increments a counter, by which a lookup notices.
+    // Inline only: with byte strings, each removal increments a counter, so a lookup notices
+    // anyway.
     inline(
         "Readers do not notice that a merge reuses slots",
         Seeded::InCode(&phast_bugs::MERGE_UNTOLD),

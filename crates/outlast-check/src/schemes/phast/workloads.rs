@@ -17,8 +17,8 @@ const MERGE: Workload = Workload {
     ..PLAIN
 };
 
-/// A leaf with one slot left. Of two inserts, one is in progress in it and the other finds the leaf
-/// full. The split then reads a leaf that is not at rest. (A leaf of four slots with three pairs
+/// A leaf with one slot left. While one insert fills that slot, another finds the leaf full. So its
+/// split reads a leaf in which an insert is in progress. (A leaf of four slots with three pairs
 /// would be compacted and not split. A leaf that is full at first takes no insert.)
 #[derive(Debug)]
 struct Brim;

@@ -57,8 +57,8 @@ pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
     Shape { form, config: config(bucket_bits, stash) }
 }
 
-/// Checks that the directory has not been doubled for keys that no split separates: from depth 6
-/// on, one entry in 64 is a segment of its own.
+/// Checks that the directory has not been doubled for keys that no split separates: beyond depth 6,
+/// it has at least one segment for every 64 entries.
 fn closed(map: &MapReport) -> Checked {
     let entries = 1u64 << map.depth;
     ensure(entries <= (map.segments * 64).max(64), || {

@@ -46,7 +46,7 @@ pub(in crate::structures) fn found(events: &[Event], config: Config) -> BTreeSet
                 copied.push(bucket);
             }
         } else if point == &points::DISPLACE_FILL {
-            // This is the first store of the new record. The last copy is in a bucket beside it.
+            // This is the first store of the new record. The last copy is in a bucket next to it.
             let moves = copied.len();
             if let Some(last) = copied.pop() {
                 let steps =

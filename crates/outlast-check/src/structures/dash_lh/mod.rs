@@ -1,4 +1,4 @@
-//! The structure of Dash-LH. Phases, and what fits a segment, are those of Dash-EH.
+//! The structure of Dash-LH. Its phases, and what fits in a segment, are those of Dash-EH.
 
 use super::dash_eh::{self, CROWD, brim};
 use super::{Shape, Structure, dash_eh::phases};
@@ -32,8 +32,8 @@ pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
     Shape { form, config: config(bucket_bits, stash) }
 }
 
-/// Checks that keys that no split separates have not made the table grow: a segment has at most
-/// sixteen records less than fill an overflow node, or is one of the first few.
+/// Checks that keys that no split separates have not made the table grow: apart from the first 64
+/// segments, there are at least four records for each.
 fn closed(map: &MapReport) -> Checked {
     let few = 64 + map.records / 4;
     ensure(map.segments <= few, || format!("{} segments for {} records", map.segments, map.records))

@@ -9,7 +9,7 @@ use outlast::index::ea_pht::{ConfigOf, points};
 use outlast::offline::MapReport;
 use outlast::{Config, MapOptions, RecordForm};
 
-/// The structure of a scheme of the family. They differ in their configurations only.
+/// The structure of one scheme of the family. The structures differ only in their configurations.
 macro_rules! structure {
     ($module:ident: $scheme:ident) => {
         /// One scheme of the family.
@@ -59,13 +59,13 @@ fn small(_: RecordForm, options: MapOptions) -> MapOptions {
 /// Checks that keys that no resize separates have not made the table grow.
 fn closed(map: &MapReport) -> Checked {
     let buckets = 1u64 << map.depth;
-    // One chain makes up to sixteen buckets.
+    // One long chain can make the table grow to sixteen buckets.
     ensure(buckets <= (16 + 2 * map.records).max(64), || {
         format!("{buckets} buckets for {} records", map.records)
     })
 }
 
-/// A table grows when a bucket has overflown, if it is small.
+/// A small table grows as soon as one bucket has overflowed.
 fn brim(config: Config) -> u64 {
     9 << depth_of(config)
 }

@@ -1,5 +1,5 @@
-//! Finds the phases of the EA-PHT family that a trace went through: the states that a crash can leave
-//! (3.6.1 of the thesis), where stores show them.
+//! Finds the phases of the EA-PHT family that a trace went through: the states that a crash can
+//! leave (3.6.1 of the thesis), where stores show them.
 
 use crate::model::stored;
 use crate::structures::Phase;
@@ -9,7 +9,7 @@ use outlast::index::ea_pht::points;
 use outlast::pmem::Event;
 use std::collections::BTreeSet;
 
-/// A record went to an overflow bucket that was there.
+/// A record went to an overflow bucket that was already in the chain.
 pub const IN_CHAIN: &str = "ea-pht/insert: chain";
 /// A resize copied records to overflow buckets.
 pub const CHAIN_MOVED: &str = "ea-pht/resize: chain";

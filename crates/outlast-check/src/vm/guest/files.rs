@@ -254,7 +254,7 @@ fn value(key: u64) -> Vec<u8> {
     key.to_le_bytes().repeat(1 + (key % 9) as usize)
 }
 
-/// Inserts records, checks all of them from 0, and closes the pool.
+/// Opens or creates a pool, inserts records, checks all records from key 0 on, and closes the pool.
 fn add(
     place: &str,
     path: &Path,

@@ -45,7 +45,8 @@ fn insert_all(map: &Map<u64, [u8]>, mut key: u64, port: &Port) -> Checked<u64> {
     }
 }
 
-/// Checks that the keys below `end` are present. Returns how many keys are, including any above.
+/// Checks that the keys below `end` are present. Returns how many keys in a row from 0 on are
+/// present, including any above.
 fn records(map: &Map<u64, [u8]>, end: u64) -> Checked<u64> {
     let mut key = 0;
     loop {
@@ -77,7 +78,7 @@ pub(super) fn fill(scheme: Scheme, port: &Port) -> Checked {
     port.say(&Said::Done { thread: 0, operations: first })?;
     ensure(records(&full_map, first)? == first, || "a refused record is there".into())?;
     verify(&pool, first)?;
-    // Removing records makes room for as many, without growth.
+    // Removing records makes room for as many new ones, without growth.
     for key in 0..first / 2 {
         let removed = full_map.remove(&key)?;
         ensure(removed == Some(value(key)), || format!("key {key} was not there"))?;

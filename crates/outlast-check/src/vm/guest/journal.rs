@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where working files are. It is lost with the machine's memory.
+/// The directory of working files. Its contents are lost with the machine's memory.
 const MEMORY: &str = "/dev/shm";
 /// The lengths that the journal should not exceed, in bytes. Two lives have the first, the next two
 /// the second, and so on. With the first, there is always a checkpoint under way.
@@ -31,7 +31,7 @@ const WAITS: [u64; 4] = [8, 40, 16, 24];
 /// The pause between pulses.
 const PULSE: Duration = Duration::from_millis(10);
 
-/// Makes fsync pretend, once it is told to.
+/// Makes fsync return success without effect, once its flag is set.
 #[derive(Default)]
 struct Pretender(AtomicBool);
 

@@ -105,7 +105,7 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
         Plan::Close | Plan::Work => {}
     }
     if plan == Plan::Sync && !args.place.is_dax() {
-        // What was not modified since the sync must survive.
+        // A pool that was not modified since the sync must survive.
         wait_for_the_end();
     }
     work(&maps, &mut hands, None, port, &nothing)

@@ -39,7 +39,7 @@ pub(super) struct Promises {
     begun: Vec<Vec<Numbers>>,
     /// The time of each pulse and what had returned by then.
     pulses: Vec<(u64, Numbers)>,
-    /// How many of them are old enough.
+    /// How many of the pulses are old enough.
     old: usize,
     last: Pulse,
 }
@@ -100,9 +100,9 @@ impl Promises {
 
     /// Notes a pulse, and what is old enough by then.
     ///
-    /// An operation that returns just after a cut waits for that group commit, for the interval,
-    /// and for its own commit. It may take longer by the longest pauses of a processor and by the
-    /// scheduler's delays, but by no more.
+    /// An operation that returns just after a group commit has begun waits for that commit, for the
+    /// interval, and for its own commit. Its wait may be longer by the longest pauses of a
+    /// processor and by the scheduler's delays, but by no more.
     pub(super) fn pulse(&mut self, pulse: Pulse, returned: &[u64]) -> Checked {
         let in_order = pulse.micros >= self.last.micros;
         ensure(in_order, || format!("a pulse at {} µs, too late", pulse.micros))?;
@@ -121,18 +121,18 @@ impl Promises {
         Ok(())
     }
 
-    /// Finds a moment at which the pool had the observed contents. A moment is, for each thread, the
-    /// number of its operations done by then. Returns the earliest such moment, or a finding.
+    /// Finds a moment at which the pool had the observed contents. A moment is, for each thread,
+    /// the number of its operations done by then. Returns the earliest such moment, or a finding.
     pub(super) fn one_moment(&self, seen: &[Vec<u64>]) -> Result<Numbers, String> {
         let mut found: Numbers = seen.iter().map(|numbers| numbers[0]).collect();
-        // The more operations of one thread there are, the more of the others they need. So raise
-        // the numbers that are too low until none is.
+        // The more operations of one thread are there, the more of the other threads' operations
+        // must be there too. So raise the numbers that are too low until none is.
         loop {
             let before = found.clone();
             for thread in 0..found.len() {
                 let Some(last) = found[thread].checked_sub(1) else { continue };
                 let number = last / batch(thread as u64);
-                // Not noted on media that keep whatever has returned.
+                // Batches are not noted on media that keep whatever has returned.
                 let Some(needed) = self.begun[thread].get(number as usize) else { continue };
                 for (other, needed) in needed.iter().enumerate() {
                     let enough = seen[other].iter().find(|number| *number >= needed);
@@ -154,7 +154,7 @@ impl Promises {
 
     /// Returns a lower bound on the age, in microseconds at the last pulse, of the oldest operation
     /// that had returned and is not in `found`. Also returns whether that is more than an interval
-    /// and the longest commit.
+    /// plus the longest commit.
     pub(super) fn oldest(&self, found: &[u64]) -> (u64, bool) {
         let missed = |(_, returned): &&(u64, Numbers)| {
             returned.iter().zip(found).any(|(returned, found)| returned > found)

@@ -116,7 +116,7 @@ fn what_was_acknowledged_and_what_was_in_flight_is_accepted() {
         }
         let totals = ledger.totals();
         assert_eq!((totals.lost, totals.torn), (0, 0), "{:?}", ledger.findings());
-        // Operations that change nothing cannot be told from none.
+        // An operation that changed nothing cannot be seen, so it is not counted.
         assert!(totals.in_flight <= in_flight);
         assert_eq!(totals.acknowledged, (30 + 5 * 3) * (1 + 4 + 16 + 64));
         assert_eq!(totals.checks, 6);
@@ -265,7 +265,7 @@ fn acknowledgements_come_in_their_order() {
         let mut guest = Guest::new();
         guest.open();
         if log == ["done 0 1"] {
-            // Before the contents are known.
+            // Keep only the lines before the contents are known.
             guest.log.truncate(2);
         }
         guest.hear(&mut ledger).unwrap();

@@ -88,8 +88,8 @@ pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {
         trial.ledger.cut();
         let acknowledged = trial.ledger.totals().acknowledged;
         ensure(acknowledged > 0, || "the process was killed before it had done anything".into())?;
-        // The kernel has written everything back. On a page-cache medium, the pool cannot know
-        // that, and says so. It must be whole all the same.
+        // The kernel has written everything back. On a page-cache medium the library cannot know
+        // that, so it refuses the pool. The pool must be intact nevertheless.
         let accept = if on == On::Ext4 { " --accept" } else { "" };
         let step = format!("work --rest{accept} {}", trial.work(2));
         trial.run(&step)?;

@@ -20,7 +20,7 @@ fn trial<'t>(stage: &'t Stage<'t>, options: &JournalCut) -> Result<Trial<'t>, En
         FileSystem::Xfs => "disk-xfs",
     };
     let socket = stage.factory.dir.join(format!("{place}.socket"));
-    // An earlier trial may have left it.
+    // An earlier trial may have left the socket.
     let _ = std::fs::remove_file(&socket);
     let server = Server::new(Volume::new(DEVICE_BYTES as usize), &socket)?;
     let hardware = Hardware { disk: Some(server.name()), ..Hardware::default() };

@@ -13,13 +13,14 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One in this many cuts comes while the pool is being opened and read.
+/// One cut in this many comes while the pool is being opened and read.
 const CUTS_WHILE_OPENING: u64 = 4;
-/// Such a cut comes within this time, in milliseconds, or within the longest opening so far.
+/// Such a cut comes within this time, in milliseconds, or within the longest opening so far if that
+/// took longer.
 const OPENING_MS: u64 = 400;
-/// If the machine's disk has a server, half of the cuts come at one of the next writes of the disk:
-/// at most this many while the pool is being opened, and while threads work. At a random time,
-/// little is on its way to the disk.
+/// If the machine's disk has a server, half of the cuts come at one of the next writes to the disk:
+/// at most the first number of writes later while the pool is being opened, and at most the second
+/// while threads work. At a random time, few writes are on their way to the disk.
 const WRITES: [u64; 2] = [40, 120];
 /// How long to wait for that write.
 const WRITES_WITHIN: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ pub(super) struct Pool {
     pub(super) hardware: Hardware,
     /// The server of the machine's disk, if it has one.
     pub(super) server: Option<Server>,
-    /// Additional words for each guest.
+    /// Additional words for the step of each guest.
     pub(super) also: &'static str,
 }
 
@@ -101,7 +102,8 @@ impl<'t> Trial<'t> {
         self.pool.server.as_ref().map(Server::serve).transpose()
     }
 
-    /// Waits for the server's thread once the machine is off. The disk then loses every write that was not flushed.
+    /// Waits for the server's thread once the machine is off, and cuts the disk's power: it may
+    /// lose every write that was not flushed.
     fn end(&self, serving: Serving, life: u64) -> Checked {
         let (Some(server), Some(serving)) = (&self.pool.server, serving) else { return Ok(()) };
         let served = serving.join().map_err(|_| Fault("the disk's server panicked".into()))?;

@@ -35,7 +35,8 @@ impl Trial {
         self.guest.say(&Said::Pulse(Pulse { micros, commit_micros, gap_micros, checkpoints: 1 }));
     }
 
-    /// Cuts the power, and opens the pool with `contents`. Returns the totals, and the first finding.
+    /// Cuts the power, and opens the pool with `contents`. Returns the totals, and the first
+    /// finding.
     fn cut(mut self, contents: Contents) -> (Totals, String) {
         self.guest.hear(&mut self.ledger).unwrap();
         self.ledger.cut();
@@ -56,7 +57,7 @@ fn the_newest_operations_may_be_taken_back() {
     let earlier = trial.work();
     let (totals, first) = trial.cut(earlier);
     assert_eq!((totals.lost, totals.torn), (0, 0), "{first}");
-    // Operations that change nothing cannot be told from none.
+    // An operation that changed nothing cannot be seen, so it is not counted.
     assert!(totals.taken_back >= WORK && totals.taken_back < 2 * WORK, "{totals:?}");
     assert_eq!((totals.in_flight, totals.waited), (0, 0));
 }
