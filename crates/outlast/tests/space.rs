@@ -383,3 +383,22 @@ fn max_size_bounds_small_pools_too() {
     let refused = unsafe { PoolOptions::new().initial_size(u64::MAX).create(&path) };
     assert!(refused.is_err() && !path.exists());
 }
+
+/// The blocks of a dropped map are freed by the background work. An insert that finds the pool full does
+/// not fail before that is done.
+#[test]
+fn the_space_of_a_dropped_map_is_there_when_the_pool_is_full() {
+    for &scheme in Scheme::ALL {
+        let options = PoolOptions::new().page_bits(12).max_size(4 << 20).background(false);
+        let pool = options.anonymous().unwrap();
+        let open = || pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        for _ in 0..3 {
+            let map = open();
+            let full = (0..).find(|key| map.insert(key, key).is_err_and(|e| e.is_full())).unwrap();
+            assert!(full > 1_000, "{scheme}: {full}");
+            pool.drop_map("m").unwrap();
+            // Only now has the dropped map no handle.
+            drop(map);
+        }
+    }
+}

@@ -147,4 +147,8 @@ impl<S: MapSeam> Reclaimer for Store<S> {
             }
         }
     }
+
+    fn free_dropped(&self) -> Result<bool> {
+        Store::free_dropped(self)
+    }
 }

@@ -307,7 +307,8 @@ impl<S: MapSeam> Store<S> {
         maps.open.remove(&map.slot);
         maps.dropped.push(map);
         drop(maps);
-        self.free_dropped()
+        self.free_dropped()?;
+        Ok(())
     }
 
     fn trace_map(
@@ -329,7 +330,7 @@ impl<S: MapSeam> Store<S> {
 
     /// Frees the blocks of dropped maps that no handle refers to any more. The caller has passed
     /// the gate, or holds it.
-    fn free_dropped(&self) -> Result<()> {
+    pub(super) fn free_dropped(&self) -> Result<bool> {
         let seam = self.core.memory.seam();
         let early = seam.seeded(&bugs::DROPPED_IN_USE);
         let ready: Vec<_> = {
@@ -344,6 +345,7 @@ impl<S: MapSeam> Store<S> {
         // Pairs with the Release in the drop of the last handles: this thread sees what was done
         // through them.
         fence(Ordering::Acquire);
+        let found = !ready.is_empty();
         for map in ready {
             let mut blocks = Vec::new();
             let traced = self.trace_map(&map, &mut |offset, _| {
@@ -363,7 +365,7 @@ impl<S: MapSeam> Store<S> {
             // or reference that could still read a block would hold a handle.
             blocks.into_iter().for_each(|offset| self.core.free_unlinked(offset));
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Visits the blocks of dropped maps that still have handles. The caller holds the gate.
@@ -483,7 +485,7 @@ impl<S: MapSeam> Store<S> {
     /// Closes the pool. From then on, calls through other handles fail with [`Error::NotOpen`].
     pub fn close(&self) -> Result<()> {
         self.check()?;
-        self.core.close(|| self.free_dropped(), || self.is_settled())
+        self.core.close(|| self.free_dropped().map(|_| ()), || self.is_settled())
     }
 
     /// Marks the pool dirty and holds all writers back while `during` walks the structures.

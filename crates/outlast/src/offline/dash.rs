@@ -104,7 +104,7 @@ impl Walk<'_, '_> {
         while node != 0 {
             let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
             if !node.is_multiple_of(256) {
-                return Err(bad("an odd offset".into()));
+                return Err(bad("a misaligned offset".into()));
             }
             if !seen.insert(node) {
                 return Err(bad("one that occurred earlier in the chain".into()));

@@ -233,7 +233,7 @@ impl Walk<'_, '_> {
             }
             let bad = |found: &str| Err(Damage::new(annex, "an annex", found).into());
             if !annex.is_multiple_of(BUCKET) || !seen.insert(annex) {
-                return bad("an odd offset, or one for the second time");
+                return bad("a misaligned offset, or one for the second time");
             }
             let words = self.image.words(annex, 3)?;
             if words[0] != identity(ANNEX, u64::from(bits), annex, 0) || bits == 0 {
@@ -256,7 +256,7 @@ impl Walk<'_, '_> {
         let (chunk, extra) = unpack(link, word)?;
         let bad = |found: String| Err(Damage::new(chunk, "a chunk", found).into());
         if !chunk.is_multiple_of(BUCKET) || extra != 0 {
-            return bad("an odd offset".into());
+            return bad("a misaligned offset".into());
         }
         let words = self.image.words(chunk, 2)?;
         if words[0] != identity(CHUNK, u64::from(table.chunk_bits), chunk, number as u64) {

@@ -131,7 +131,7 @@ impl Walk<'_, '_> {
             }
             let bad = |found: String| Err(Damage::new(node, "an overflow node", found).into());
             if !node.is_multiple_of(HEADER) || !seen.insert(node) {
-                return bad("an odd offset, or one for the second time".into());
+                return bad("a misaligned offset, or one for the second time".into());
             }
             let words = self.image.words(node, 2)?;
             if words[0] != identity(NODE, segment.group, node, 0) {

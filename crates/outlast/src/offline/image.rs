@@ -119,7 +119,7 @@ impl<'f> Image<'f> {
 
 fn check_aligned(offset: u64) -> Result<()> {
     if !offset.is_multiple_of(8) {
-        return Err(Damage::new(offset, "words at a multiple of 8", "an odd offset").into());
+        return Err(Damage::new(offset, "words at a multiple of 8", "a misaligned offset").into());
     }
     Ok(())
 }

@@ -34,6 +34,10 @@ use std::thread::Thread;
 pub trait Reclaimer: Send + Sync {
     /// Runs the reclaim to its end. Returns whether all space is accounted for.
     fn finish(&self) -> Result<bool>;
+
+    /// Frees the blocks of dropped maps that have no handle any more. Returns whether there were any
+    /// such maps.
+    fn free_dropped(&self) -> Result<bool>;
 }
 
 /// The core of a pool; see the module's documentation.

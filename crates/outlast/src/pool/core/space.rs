@@ -211,6 +211,7 @@ impl<S: Seam> Core<S> {
             if let Err(error) = grown {
                 if error.is_full()
                     && (self.alloc.give_back(self)?
+                        || self.free_dropped()?
                         || unreclaimed && self.help()?
                         || self.wait_for_space(of_class)?)
                 {
@@ -312,6 +313,14 @@ impl<S: Seam> Core<S> {
     pub(super) fn help(&self) -> Result<bool> {
         match self.reclaimer.get().and_then(Weak::upgrade) {
             Some(reclaimer) => reclaimer.finish(),
+            None => Ok(false),
+        }
+    }
+
+    /// Frees the blocks of dropped maps, which otherwise wait for the background work.
+    fn free_dropped(&self) -> Result<bool> {
+        match self.reclaimer.get().and_then(Weak::upgrade) {
+            Some(reclaimer) => reclaimer.free_dropped(),
             None => Ok(false),
         }
     }
