@@ -21,7 +21,8 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Runs an example and returns what it prints. It must succeed, and leave nothing on standard error.
+/// Runs an example and returns what it prints. It must succeed, and leave nothing on standard
+/// error.
 fn run(name: &str, arguments: &[&PathBuf]) -> String {
     let done = Command::new(program(name)).args(arguments).output().unwrap();
     let (out, error) = (String::from_utf8(done.stdout), String::from_utf8(done.stderr));

@@ -142,7 +142,8 @@ fn what_lookups_find_in_a_damaged_map_is_salvaged() {
                 assert!(is_salvaged || !is_found, "{what}: a record is found, and not salvaged");
                 missing += usize::from(!is_salvaged);
             }
-            // A damaged record that is stored in place can look like one that a split has left behind.
+            // A damaged record that is stored in place can look like one that a split has left
+            // behind.
             if form == RecordForm::Bytes {
                 assert!(missing == 0 || places > 0, "{what}: {missing} are missing in silence");
             }

@@ -428,8 +428,8 @@ fn child() {
     }
 }
 
-/// Runs the child until it has printed `lines` lines, and kills it. Returns the key of the last insert
-/// that had returned, and of the last that was durable.
+/// Runs the child until it has printed `lines` lines, and kills it. Returns the key of the last
+/// insert that had returned, and of the last that was durable.
 fn killed(path: &Path, lines: usize) -> (u64, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
