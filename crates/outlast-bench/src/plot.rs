@@ -19,7 +19,7 @@ struct Panel<'r> {
 const WIDTH: u32 = 1500;
 const BARS_HEIGHT: u32 = 460;
 const CURVES_HEIGHT: u32 = 430;
-/// The legend is beside the bars, where it covers none.
+/// The legend is next to the bars, so that it covers none.
 const LEGEND_WIDTH: u32 = 130;
 const LEGEND_TOP: i32 = 52;
 const LEGEND_LINE: i32 = 22;
@@ -95,7 +95,7 @@ impl Figure for Run<'_> {
 /// Draws into a file how full each table was while it grew.
 ///
 /// # Errors
-/// As [`draw`].
+/// Those of [`draw`].
 pub fn draw_load_factor(path: &Path, samples: &[Sample], title: &str) -> Fallible {
     if samples.is_empty() {
         return Err("nothing to plot".into());
@@ -270,7 +270,8 @@ where
     Ok(())
 }
 
-/// Quantiles by their distance from 1, as powers of ten: 0 is quantile 0, and 2 is quantile 0.99.
+/// The range of quantiles drawn, each given as the number of nines: 0 is quantile 0, 2 is quantile
+/// 0.99.
 const NINES: std::ops::Range<f64> = 0.0..5.0;
 
 fn draw_curves<B: DrawingBackend>(
