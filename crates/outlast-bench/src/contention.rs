@@ -3,7 +3,7 @@
 //! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until
 //! the pool is full. Then the pool is closed, and [`outlast::offline`] checks the file and counts
 //! its records. After that the threads fill another pool, so there is always a table that grows. A
-//! thread that waits for ever, or whose work another thread undoes, makes no progress.
+//! thread that waits forever, or whose work another thread undoes, makes no progress.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};

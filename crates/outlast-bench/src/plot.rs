@@ -118,7 +118,7 @@ impl Figure for Growth<'_> {
         let mut chart = ChartBuilder::on(area)
             .caption(format!("{}: load factor over records", self.title), ("sans-serif", 22))
             .margin(12)
-            // The last label is centred below the right end.
+            // The last label is centered below the right end.
             .margin_right(48)
             .x_label_area_size(40)
             .y_label_area_size(56)
@@ -221,7 +221,7 @@ where
         .y_label_style(("sans-serif", 16))
         .light_line_style(WHITE)
         .draw()?;
-    // Names are centred below their groups.
+    // Names are centered below their groups.
     let (_, y) = chart.plotting_area().get_pixel_range();
     for (i, phase) in names.iter().enumerate() {
         let (x, _) = chart.plotting_area().map_coordinate(&(i as f64 + 0.5, 0.0));
@@ -256,7 +256,7 @@ where
     Ok(())
 }
 
-/// Draws the names of the systems beside their colours.
+/// Draws the names of the systems beside their colors.
 fn draw_legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, systems: &[&str]) -> Fallible
 where
     B::ErrorType: 'static,

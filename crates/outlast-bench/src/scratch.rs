@@ -1,5 +1,5 @@
 //! Directories that are removed when the program ends, also when SIGINT, SIGTERM or SIGHUP ends it.
-//! A pool on an in-memory file system would otherwise occupy memory for ever.
+//! A pool on an in-memory file system would otherwise occupy memory forever.
 //!
 //! The signals that ask a program to end are blocked in all threads but one. That thread waits for
 //! them, removes the directories, and lets the signal do what it would have done. So no other
@@ -73,7 +73,7 @@ pub fn remove_on_signals() -> Fallible {
         let mut signal = 0;
         // SAFETY: the set is valid, and `signal` has room for the result.
         while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
-        // Any thread that ends the program now waits here for ever, and no more directories are
+        // Any thread that ends the program now waits here forever, and no more directories are
         // created.
         let all = all();
         for dir in all.iter() {
@@ -87,7 +87,7 @@ pub fn remove_on_signals() -> Fallible {
 /// Returns the signals that would end this program. `nohup`, for example, makes it ignore some.
 fn asked_for() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the call initialises the set.
+    // SAFETY: the call initializes the set.
     let mut set: libc::sigset_t = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()

@@ -462,7 +462,7 @@ fn maps_come_and_go(scheme: Scheme) {
     }
 }
 
-/// A lookup retries if a change of another record may have interfered. It must not retry for ever,
+/// A lookup retries if a change of another record may have interfered. It must not retry forever,
 /// although here each attempt takes longer than the interval between the changes.
 #[test]
 fn a_long_value_is_read_beside_constant_changes() {

@@ -132,7 +132,7 @@ fn nothing_acknowledged_after_a_failed_sync_is_lost_with_the_process() {
         put(&map, 0..100);
         setup.faults.fail_after(left);
         assert!(matches!(pool.sync(), Err(Error::Io { .. })), "{how}");
-        // A disk that fails for ever may even refuse the dirty mark. Then no change is made.
+        // A disk that fails forever may even refuse the dirty mark. Then no change is made.
         let mut acknowledged = 100;
         for key in 100..160 {
             match map.put(&key, &format!("value of {key}")) {

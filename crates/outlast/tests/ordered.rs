@@ -2,7 +2,7 @@
 //!
 //! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves, nodes
 //! and partitions split and merge all the time. Every few steps, the test reads ranges with all
-//! kinds of bounds from both ends, and the neighbours of a key. Values never equal keys.
+//! kinds of bounds from both ends, and the neighbors of a key. Values never equal keys.
 
 use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
 use rand_xoshiro::SplitMix64;

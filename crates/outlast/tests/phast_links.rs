@@ -146,7 +146,7 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
 }
 
 /// If a read were valid only if nothing in the leaf was replaced meanwhile, it would never end
-/// where reading a value takes longer than replacing a neighbour.
+/// where reading a value takes longer than replacing a neighbor.
 #[test]
 fn a_long_value_is_read_beside_a_neighbour_that_is_replaced_all_the_time() {
     let pool = PoolOptions::new().anonymous().unwrap();

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 const RUN: u64 = 64 << 10;
-/// The number of turns after which a thread counts as stopped for ever.
+/// The number of turns after which a thread counts as stopped forever.
 const GRACE: u64 = 1 << 10;
 
 type Beside = Box<dyn FnMut(u64) + Send>;

@@ -21,7 +21,7 @@ pub struct Mops {
 }
 
 impl Mops {
-    /// Summarises the figures of the rounds. Returns `None` if there are none.
+    /// Summarizes the figures of the rounds. Returns `None` if there are none.
     pub fn of(rounds: &[f64]) -> Option<Mops> {
         let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rounds.iter().copied().fold(0.0, f64::max);

@@ -28,7 +28,7 @@ pub trait Key: Value {}
 ///
 /// If you implement this trait, a decoded value must encode to the bytes that it was decoded from.
 /// Decoding must reject all other bytes. Otherwise the methods that compare values, such as
-/// [`Map::alter`](crate::Map::alter), would retry for ever, because the bytes that they expect
+/// [`Map::alter`](crate::Map::alter), would retry forever, because the bytes that they expect
 /// would never equal the stored ones.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the value of a map",
