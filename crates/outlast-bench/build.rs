@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the program is made of, from the root of the workspace.
+/// The sources of the program, relative to the root of the workspace.
 const SOURCES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "crates/outlast", "crates/outlast-bench"];
 
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
-    // Locks would disturb whoever works in the tree meanwhile.
+    // Git must not take locks, which would disturb someone who works in the tree meanwhile.
     let mut command = Command::new("git");
     let output = command.arg("--no-optional-locks").args(arguments).current_dir(root).output();
     let output = output.ok().filter(|output| output.status.success())?;
@@ -20,7 +20,7 @@ fn commit(root: &Path) -> Option<String> {
     if top.canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // They change when another commit becomes the current one.
+    // These files change when another commit becomes the current one.
     for name in ["HEAD", "logs/HEAD"] {
         let path = root.join(git(root, &["rev-parse", "--git-path", name])?);
         if path.exists() {

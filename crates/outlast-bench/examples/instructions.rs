@@ -10,10 +10,10 @@ use std::hint::black_box;
 const RECORDS: u64 = 100_000;
 /// Operations of each kind. The script divides by it.
 const OPERATIONS: u64 = 10_000;
-/// Bytes of a key of the form `bytes`; its values have 8.
+/// The size, in bytes, of a key of the form `bytes`; its values have 8 bytes.
 const KEY_BYTES: usize = 16;
 
-/// How a map of one form is used.
+/// The operations on a map of one form.
 trait Form {
     type Item: Key + ?Sized;
     fn key(word: u64, with: impl FnOnce(&Self::Item) -> bool) -> bool;
@@ -80,7 +80,7 @@ fn get_ref<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     })
 }
 
-/// This repeats `get`'s code in a function of its own, so that the two are counted apart.
+/// This repeats the code of `get` in a separate function, so that the two are counted separately.
 fn miss<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     F::key(word, |key| map.get(key).unwrap().is_none())
 }
@@ -137,7 +137,8 @@ struct Counted<F: Form> {
     remove: fn(&MapOf<F>, &[u64]) -> usize,
 }
 
-/// Does what the background thread would do: a step now and then, or else clevel's levels pile up.
+/// Does what the background thread would do, a step now and then, so that clevel's levels do not
+/// pile up.
 fn rest(pool: &Pool, number: u64) {
     if number.is_multiple_of(16) {
         pool.step().unwrap();

@@ -19,7 +19,8 @@ const THREADS: usize = 2;
 const LIFETIME: u64 = 15 * 60;
 
 type Id = [u8; 16];
-/// User, time at which it expires, requests. (A struct would have to implement `redb::Value`.)
+/// The user, when the session expires, and its number of requests. (A struct would have to
+/// implement `redb::Value`.)
 type Session = (u64, u64, u64);
 
 const TABLE: TableDefinition<'_, &Id, Session> = TableDefinition::new("sessions");

@@ -19,7 +19,7 @@ const DAY: u64 = 24 * HOUR;
 type Place = (u32, u64);
 
 const READINGS: TableDefinition<'_, Place, f64> = TableDefinition::new("readings");
-/// The mean of each hour, and how many readings it had.
+/// The mean of each hour's readings, and their number.
 const HOURS: TableDefinition<'_, Place, (f64, u32)> = TableDefinition::new("hours");
 
 type Fallible<T> = Result<T, redb::Error>;
@@ -94,7 +94,8 @@ fn mean(
     Ok((sum / f64::from(count.max(1)), count))
 }
 
-/// What a sensor measures: made up, so that the program can check what it reads.
+/// Returns what a sensor measures. The values are computed, so that the program can check what it
+/// reads.
 fn measure(sensor: u32, time: u64) -> f64 {
     f64::from(sensor) + (time % 1000) as f64 / 1000.0
 }
@@ -104,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args_os().nth(1).map(PathBuf::from);
     let path = path.unwrap_or_else(|| temporary.path().join("readings.redb"));
     let series = Series::open(&path)?;
-    // A run that found the database goes on with the day after.
+    // If the database has readings from an earlier run, continue with the next day.
     let begin = series.last(0)?.map_or(0, |(time, _)| (time / DAY + 1) * DAY);
     let end = begin + DAY;
 

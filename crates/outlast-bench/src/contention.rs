@@ -1,9 +1,9 @@
 //! `contention`: the progress of each of several threads that change one map for a long time.
 //!
 //! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until
-//! the pool is full. Then the pool is closed. [`outlast::offline`] checks the file, and counts its
-//! records. After that the threads fill another pool, so the table grows all the time. A thread
-//! that waits for ever, or whose work another thread undoes, makes no progress.
+//! the pool is full. Then the pool is closed, and [`outlast::offline`] checks the file and counts
+//! its records. After that the threads fill another pool, so there is always a table that grows. A
+//! thread that waits forever, or whose work another thread undoes, makes no progress.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
@@ -54,7 +54,7 @@ pub struct Row {
     pub splits: u64,
     /// The thread's operations.
     pub operations: u64,
-    /// Its number of operations, divided by the average of all threads.
+    /// The thread's number of operations, divided by the average of all threads.
     pub share: f64,
     /// Half of its operations took at most this long.
     pub p50_ns: u64,
@@ -67,8 +67,8 @@ pub struct Row {
 /// Runs each number of threads, and prints a row for each thread.
 ///
 /// # Errors
-/// If an option is invalid; if an operation fails or returns a wrong result; if the pool is not sound
-/// in the end, or does not hold the records that the threads left in it.
+/// If an option is invalid; if an operation fails or returns a wrong result; if the pool is not
+/// sound in the end, or does not hold the records that the threads left in it.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let Options { setup, records, seconds, .. } = options;
@@ -164,20 +164,20 @@ struct Worker<'a> {
     setup: &'a Setup,
     threads: usize,
     thread: usize,
-    /// Number of records at which it is done.
+    /// Number of records at which the thread is done.
     share: u64,
     end: Instant,
 }
 
 impl Worker<'_> {
-    /// Does operations until its share of records is there, or the time is over. Returns how long
-    /// they took, and how many records are left.
+    /// Does operations until the thread's share of records is present, or the time is over. Returns
+    /// how long the operations took, and how many records are left.
     fn fill(&self) -> Fallible<(Latency, u64)> {
         let keys = Keys::new(self.setup.seed);
         let key = |number: u64| keys.key(number * self.threads as u64 + self.thread as u64);
         let mut hand = self.setup.hand();
         let mut times = Latency::new()?;
-        // Its keys with these numbers are in the map.
+        // The thread's keys with numbers from `first` to below `next` are in the map.
         let (mut first, mut next) = (0, 0);
         let mut now = Instant::now();
         while next - first < self.share && now < self.end {

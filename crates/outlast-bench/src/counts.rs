@@ -1,7 +1,7 @@
 //! `counts`: what operations cost in persistent memory, counted and not timed.
 //!
-//! The library runs on its recorder, in memory of the process. The counts do not depend on the
-//! machine, and are never mixed with measurements.
+//! The library runs with the seam that records all accesses ([`Traced`]), in memory of the process.
+//! The counts do not depend on the machine, and are never mixed with measurements.
 
 use crate::Fallible;
 use crate::form::{Hand, Reads};
@@ -92,7 +92,7 @@ pub struct Row {
     pub lines_stored: f64,
     /// Distinct 256-byte blocks of the medium that were read.
     pub blocks_read: f64,
-    /// Distinct 256-byte blocks that lines were flushed to.
+    /// Distinct 256-byte blocks that contain flushed lines.
     pub blocks_flushed: f64,
     /// The most lines that a single operation flushed.
     pub lines_flushed_max: u64,
@@ -104,7 +104,7 @@ pub struct Row {
 
 /// Bytes per line.
 const LINE: u64 = 64;
-/// Bytes that the medium reads and writes at once.
+/// The size, in bytes, of the unit in which the medium reads and writes.
 pub const BLOCK: u64 = 256;
 
 /// The cost of one operation.
@@ -156,7 +156,7 @@ impl Cost {
     }
 }
 
-/// A map on the recorder.
+/// A map whose accesses are recorded.
 struct Recorded {
     seam: Traced,
     map: Arc<OpenMap>,
@@ -332,7 +332,7 @@ pub fn count(options: &Options) -> Fallible<Vec<Row>> {
 /// Counts the operations and prints the rows.
 ///
 /// # Errors
-/// As [`count`], and if the rows cannot be printed.
+/// Those of [`count`]; also if the rows cannot be printed.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.run("counts", report)?;
     let rows = count(options)?;

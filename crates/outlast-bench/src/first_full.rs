@@ -1,8 +1,8 @@
 //! `first-full`: how full a table that does not grow is when the first insert fails, compared with
 //! a simulation.
 //!
-//! Group hashing as published does not grow. Here the first split of a table that begins with all
-//! of its segments stands for the first failed insert.
+//! Group hashing as published does not grow. Here, a table begins with all of its segments, and its
+//! first split stands for the first failed insert.
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys};
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub struct Options {
     /// Cells of a group; one table for each number.
     pub group_sizes: Vec<u32>,
-    /// Cells of the table, in each level half of them; one table for each number.
+    /// Cells of the table, half of them in each level; one table for each number.
     pub cells: Vec<u64>,
     /// Number of rounds, each with another seed. Results are medians.
     pub rounds: u64,
@@ -48,7 +48,7 @@ impl Options {
     }
 }
 
-/// A table, when its first insert fails.
+/// A table at the moment when its first insert fails.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Full {
     /// Cells of a group of the first level.
@@ -66,7 +66,7 @@ pub struct Full {
     pub simulated_equal: f64,
 }
 
-/// How many inserts come between two looks at whether the table has been split.
+/// The number of inserts between two checks of whether the table has been split.
 const STEP: u64 = 256;
 
 /// Fills the tables and prints how full they are.
@@ -142,7 +142,7 @@ fn median(mut numbers: Vec<u64>) -> u64 {
     numbers[numbers.len() / 2]
 }
 
-/// Inserts until the first split. Returns the number of records before.
+/// Inserts until the first split. Returns the number of records before that split.
 fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
     let depth = (cells / (2 * u64::from(group_size))).trailing_zeros();
@@ -184,7 +184,7 @@ fn simulate(segments: u64, homes: u64, second: u64, seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The figures for a uniform hash, of tables of 2^20 cells in all.
+    /// The load factors for a uniform hash and a table of 2^20 cells.
     #[test]
     fn larger_groups_fill_further() {
         let of = |homes: u64| {

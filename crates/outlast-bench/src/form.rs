@@ -1,4 +1,5 @@
-//! The encoding of a workload's words as records: as words, or as byte strings.
+//! The encoding of a workload's keys and values, which are words, as records of words or of byte
+//! strings.
 
 use outlast::pool::hash::Hasher as OurHasher;
 use std::borrow::Borrow;

@@ -1,14 +1,14 @@
 //! The keys and values of all workloads, computed where they are needed.
 //!
 //! Key number *i* is a hash of *i* and the seed, a different one for each *i*. So a range of
-//! numbers is a set of distinct keys, without an array of keys that would cost a cache miss of its
-//! own per operation. Values are computed from keys. They equal their key only with a chance of one
-//! in 2^64, and contain a version that updates change.
+//! numbers stands for a set of distinct keys, without an array of keys, which would cost an
+//! additional cache miss per operation. Values are computed from keys. They equal their key only
+//! with a chance of one in 2^64, and contain a version that updates change.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Key numbers from here on are never inserted.
+/// Key numbers from this one on are never inserted.
 pub const ABSENT: u64 = 1 << 40;
 
 /// A bijective mix of 64 bits: distinct numbers stay distinct.
@@ -53,7 +53,7 @@ pub fn belongs(key: u64, value: u64) -> bool {
 /// Returns the least of the `count` greatest keys: from any greater key on, fewer than `count` keys
 /// are left. Returns 0 if there are not that many keys.
 pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
-    // Ascending, with at most one more than wanted.
+    // The keys are ascending, and are at most one more than requested.
     let mut greatest: Vec<u64> = Vec::new();
     for key in keys {
         if greatest.len() < count || key > greatest[0] {
@@ -90,8 +90,8 @@ impl Draw {
     }
 }
 
-/// Visits every number below a bound once, in leaps of about 0.618 of the bound, and so in another
-/// order than that of insertion.
+/// Visits every number below a bound once, in leaps of about 0.618 of the bound, so not in the
+/// order of insertion.
 #[derive(Debug, Clone)]
 pub struct Walk {
     at: u64,

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// The longest time that is distinguished from longer ones, in nanoseconds.
+/// The longest time, in nanoseconds, that is distinguished from longer ones.
 const MAX_NS: u64 = 60_000_000_000;
 
 /// A histogram of times, accurate to three digits.
@@ -115,7 +115,7 @@ impl Watch for Clock {
     fn tick(&mut self) {
         let now = Instant::now();
         self.latency.record((now - self.last).as_nanos() as u64);
-        // Restarts here, so that recording a time is not part of the next one.
+        // Restart the clock here, so that recording a time is not part of the next one.
         self.last = Instant::now();
     }
 }

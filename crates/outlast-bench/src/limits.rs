@@ -1,5 +1,5 @@
-//! The limits of options. An invalid option is refused at once, by name, and the program exits with
-//! 2 instead of 1.
+//! The limits of options. An invalid option is refused by name before anything is run, and the
+//! program exits with 2 instead of 1.
 
 use crate::report::thousands;
 use crate::{Failure, Fallible};
@@ -24,7 +24,7 @@ pub fn refused(why: impl Into<String>) -> Failure {
     Box::new(Refused(why.into()))
 }
 
-/// The greatest number of records and of operations. Key numbers beyond are reserved for absent
+/// The greatest number of records and of operations, so that no key number reaches those of absent
 /// keys.
 pub const RECORDS_MAX: u64 = crate::keys::ABSENT / 4;
 /// The greatest number of threads in a run.
@@ -51,7 +51,7 @@ pub fn range<N: Display + PartialOrd>(option: &str, number: N, of: RangeInclusiv
     Err(refused(format!("--{option} {number}: {bound}")))
 }
 
-/// Checks a list of thread counts: not empty, none twice, none too great.
+/// Checks that a list of thread counts is not empty, and that no count is repeated or too great.
 ///
 /// # Errors
 /// If a check fails.
@@ -66,7 +66,7 @@ pub fn threads(numbers: &[usize]) -> Fallible {
 /// Checks that a list has no item twice.
 ///
 /// # Errors
-/// If it has one.
+/// If an item is repeated.
 pub fn each_once<T: Display + PartialEq>(option: &str, list: &[T]) -> Fallible {
     for (at, item) in list.iter().enumerate() {
         if list[..at].contains(item) {

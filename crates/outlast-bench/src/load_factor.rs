@@ -143,7 +143,7 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Sample>> {
 
 fn grow(options: &Options, stash_buckets: u32) -> Fallible<Vec<Sample>> {
     let seed = options.seed;
-    // Memory will do, because this is counted and not timed.
+    // A pool in memory suffices, because nothing is timed here.
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
     let setup = Setup::plain(options.scheme, options.form, "".into(), seed);
     let map_options = map_options(&Setup { stash_buckets, ..setup });

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    // The child's parent removes its files.
+    // The files of a recovery child are removed by its parent.
     if !matches!(command, Command::RecoveryChild(_))
         && let Err(failure) = scratch::remove_on_signals()
     {
@@ -98,8 +98,8 @@ fn run_micro(args: MicroArgs) -> Fallible {
     Ok(())
 }
 
-/// Checks that the plot's file can be written. A run may take hours, and must not fail at its end
-/// because of that.
+/// Checks that the plot's file can be written, because a run that may take hours must not fail at
+/// its end for that reason.
 fn check_plot(path: Option<&Path>) -> Fallible {
     if cfg!(not(feature = "plot")) && path.is_some() {
         return Err(refused("--plot: this build cannot (feature `plot`)"));

@@ -1,10 +1,10 @@
 //! `model`: what counted operations would take on persistent memory that is not available.
 //!
-//! This is a model, not a measurement. Per operation, it takes the time that was measured or
-//! assumed for everything else, and adds a read latency for every block of the medium that was read
-//! and a write latency for every line that was flushed. It bounds throughput by the medium's
-//! bandwidth for the bytes of all blocks touched. It ignores caches (every block counts as a miss),
-//! overlapping accesses, and contention.
+//! This is a model, not a measurement. The time of an operation is a base time, measured or
+//! assumed, plus a read latency for every block of the medium that was read and a write latency for
+//! every line that was flushed. The medium's bandwidth for the bytes of all blocks touched bounds
+//! throughput. The model ignores caches (every block counts as a miss), overlapping accesses, and
+//! contention.
 
 use crate::Fallible;
 use crate::counts::{self, BLOCK};
@@ -27,7 +27,7 @@ pub struct MediumFigures {
     pub write_gb_s: f64,
 }
 
-/// Media with published figures, and a plain one with 300 ns per flushed line.
+/// Media with published figures, and a simple one with 300 ns per flushed line.
 pub const MEDIA: &[MediumFigures] = &[
     MediumFigures {
         name: "300 ns a line",
@@ -57,7 +57,7 @@ pub const MEDIA: &[MediumFigures] = &[
 /// One operation on one medium.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// Always true: nothing here was measured.
+    /// Always true, because nothing here was measured.
     pub model: bool,
     /// The medium.
     pub medium: &'static str,
@@ -100,7 +100,7 @@ fn row(medium: &MediumFigures, counted: &counts::Row, base_ns: f64) -> Row {
 /// nanoseconds of an operation if nothing about the medium is slow.
 ///
 /// # Errors
-/// As counting.
+/// Those of counting.
 pub fn run(options: &counts::Options, base_ns: f64, report: &mut Report) -> Fallible<Vec<Row>> {
     limits::range("base-ns", base_ns, 0.001..=1e12)?;
     options.run("model", report)?;

@@ -29,7 +29,7 @@ pub struct Options {
     pub leaf_slots: Vec<u32>,
     /// Number of records per map.
     pub records: u64,
-    /// Number of threads that share them.
+    /// Number of threads that share the records.
     pub threads: usize,
     /// Number of rounds.
     pub rounds: usize,
@@ -206,8 +206,8 @@ fn turn(options: &Options, sizes: NodeSizes) -> Fallible<Turn> {
     })
 }
 
-/// Builds the row of the sizes with this index. Their turns have the same index in each round; the
-/// default sizes have the first.
+/// Builds the row of the sizes with this index. In each round, the turn of these sizes has the same
+/// index; the default sizes have index 0.
 fn row(options: &Options, sizes: NodeSizes, turns: &[Vec<Turn>], index: usize) -> Fallible<Row> {
     let of_rounds = |of: &dyn Fn(&Turn) -> f64| {
         let all: Vec<f64> = turns.iter().map(|round| of(&round[index])).collect();

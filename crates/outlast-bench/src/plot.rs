@@ -19,7 +19,7 @@ struct Panel<'r> {
 const WIDTH: u32 = 1500;
 const BARS_HEIGHT: u32 = 460;
 const CURVES_HEIGHT: u32 = 430;
-/// The legend is beside the bars, where it covers none.
+/// The legend is next to the bars, so that it covers none.
 const LEGEND_WIDTH: u32 = 130;
 const LEGEND_TOP: i32 = 52;
 const LEGEND_LINE: i32 = 22;
@@ -95,7 +95,7 @@ impl Figure for Run<'_> {
 /// Draws into a file how full each table was while it grew.
 ///
 /// # Errors
-/// As [`draw`].
+/// Those of [`draw`].
 pub fn draw_load_factor(path: &Path, samples: &[Sample], title: &str) -> Fallible {
     if samples.is_empty() {
         return Err("nothing to plot".into());
@@ -118,7 +118,7 @@ impl Figure for Growth<'_> {
         let mut chart = ChartBuilder::on(area)
             .caption(format!("{}: load factor over records", self.title), ("sans-serif", 22))
             .margin(12)
-            // The last label is centred below the right end.
+            // The last label is centered below the right end.
             .margin_right(48)
             .x_label_area_size(40)
             .y_label_area_size(56)
@@ -221,7 +221,7 @@ where
         .y_label_style(("sans-serif", 16))
         .light_line_style(WHITE)
         .draw()?;
-    // Names are centred below their groups.
+    // Names are centered below their groups.
     let (_, y) = chart.plotting_area().get_pixel_range();
     for (i, phase) in names.iter().enumerate() {
         let (x, _) = chart.plotting_area().map_coordinate(&(i as f64 + 0.5, 0.0));
@@ -256,7 +256,7 @@ where
     Ok(())
 }
 
-/// Draws the names of the systems beside their colours.
+/// Draws the names of the systems beside their colors.
 fn draw_legend<B: DrawingBackend>(area: &DrawingArea<B, Shift>, systems: &[&str]) -> Fallible
 where
     B::ErrorType: 'static,
@@ -270,7 +270,8 @@ where
     Ok(())
 }
 
-/// Quantiles by their distance from 1, as powers of ten: 0 is quantile 0, and 2 is quantile 0.99.
+/// The range of quantiles drawn, each given as the number of nines: 0 is quantile 0, 2 is quantile
+/// 0.99.
 const NINES: std::ops::Range<f64> = 0.0..5.0;
 
 fn draw_curves<B: DrawingBackend>(

@@ -1,7 +1,7 @@
 //! Progress of a long run, on standard error.
 //!
-//! It is updated between measurements, by the thread that waits for them, so nothing runs next to
-//! the workers.
+//! The thread that waits for measurements updates the progress between them, so nothing runs
+//! alongside the workers.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr};

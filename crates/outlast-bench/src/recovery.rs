@@ -5,13 +5,14 @@
 //! pages are in the page cache, as after any restart of a process. Then the parent closes
 //! the pool and repeats this with another child.
 //!
-//! With a journal, the restart can also be that of the machine (`reboot`): the parent deletes the
-//! working file and takes the other files out of the page cache before it opens the pool. Then it
-//! takes the pool's file out of the page cache again, and reads its bytes, for comparison.
+//! With a journal, the command can also simulate a restart of the machine (`reboot`): the parent
+//! deletes the working file and drops the other files from the page cache before it opens the pool.
+//! Then it drops the pool's file from the page cache again, and reads all of it, for comparison.
 //!
-//! If the scheme reads all of a map when it opens it, this is done with several numbers of threads.
-//! The best possible gain from them is measured as well: the same threads read the file's lines,
-//! two per KiB (a leaf's header), from a new mapping like the pool's.
+//! If the scheme reads all of a map when it opens the map, this is done with several numbers of
+//! threads. For comparison, the best possible gain from threads is measured as well: the same
+//! threads read lines of the file, two per KiB (a leaf's header), from a new mapping like the
+//! pool's.
 
 use crate::Fallible;
 use crate::keys::{Draw, Keys, belongs, value};
@@ -42,7 +43,7 @@ pub struct Options {
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
-    /// Losses besides the process.
+    /// What is lost in addition to the process.
     pub lost: Lost,
     /// Where pools are made.
     pub dir: PathBuf,
@@ -74,7 +75,7 @@ impl Lost {
 pub struct Row {
     /// The least number of records that the pool held.
     pub records: u64,
-    /// Size of its file in bytes.
+    /// Size of the pool's file in bytes.
     pub file_bytes: u64,
     /// Number of kills.
     pub kills: usize,
@@ -92,8 +93,7 @@ pub struct Row {
     pub answer_ms: f64,
     /// The longest such time.
     pub answer_ms_max: f64,
-    /// Time to read the bytes of the pool's file from the disk in one piece, median; after a
-    /// reboot.
+    /// Time to read the pool's file from the disk sequentially, median; only after a reboot.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub read_ms: Option<f64>,
     /// The effect of threads, if opening reads all of the map.
@@ -198,7 +198,7 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
         for (times, &threads) in times.iter_mut().zip(&options.threads) {
             let mut child = Worker::start(options, &path, records)?;
             child.wait_until_ready()?;
-            // Kills the child in the middle of whatever it is doing.
+            // Kill the child in the middle of an arbitrary operation.
             std::thread::sleep(Duration::from_millis(20 + draw.below(50)));
             child.kill()?;
             if options.lost == Lost::Memory {
@@ -256,7 +256,7 @@ struct Times {
     read: Duration,
 }
 
-/// Loses what a reboot loses of a journaled pool.
+/// Removes what a journaled pool loses in a reboot.
 fn lose_memory(seed: u64, path: &Path) -> Fallible {
     let facts = options_of(seed, true).facts(path)?.journal.ok_or("the pool has no journal")?;
     std::fs::remove_file(facts.working.ok_or("the pool has no working file")?)?;
@@ -266,7 +266,7 @@ fn lose_memory(seed: u64, path: &Path) -> Fallible {
     drop_cached(path)
 }
 
-/// Takes a file out of the page cache.
+/// Drops a file from the page cache.
 fn drop_cached(path: &Path) -> Fallible {
     let file = std::fs::File::open(path)?;
     // Only pages that are on the disk can be dropped.
@@ -274,7 +274,7 @@ fn drop_cached(path: &Path) -> Fallible {
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
-/// Bytes per read of a file that is read in one piece.
+/// The number of bytes that each call reads of a file that is read sequentially.
 const READ_BYTES: usize = 1 << 20;
 
 /// Reads all of a file that is not in the page cache.
@@ -287,7 +287,7 @@ fn read_all(path: &Path) -> Fallible<Duration> {
     Ok(start.elapsed())
 }
 
-/// Bytes from one leaf's header to the next, and bytes per header.
+/// The number of bytes from one leaf's header to the next, and the size of a header.
 const LEAF_BYTES: u64 = 1024;
 const HEADER_BYTES: u64 = 128;
 
@@ -303,7 +303,7 @@ fn read_raw(path: &Path, threads: usize) -> Fallible<Duration> {
         for leaf in first..first + count {
             for at in (0..HEADER_BYTES).step_by(64) {
                 let place = base + (leaf * LEAF_BYTES + at) as usize;
-                // SAFETY: inside the mapping, which no one changes.
+                // SAFETY: the word is inside the mapping, which nobody changes.
                 let word =
                     unsafe { std::ptr::with_exposed_provenance::<u64>(place).read_volatile() };
                 sum = sum.wrapping_add(word);
@@ -361,8 +361,8 @@ fn check(key: u64, found: Option<u64>) -> Fallible {
     }
 }
 
-/// Makes the child die with this program, however this program ends. The child gets none of the
-/// signals that ask a program to end: this program blocks them, and the child inherits that.
+/// Makes the child die with this program, however this program ends. The signals that ask a program
+/// to end do not reach the child, because this program blocks them, and the child inherits that.
 fn die_with_this(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: between fork and exec, this only makes system calls.
@@ -371,7 +371,7 @@ fn die_with_this(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // If the parent died before `prctl` was called, no signal comes.
+            // If the parent died before `prctl` was called, no signal will come.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
             }
@@ -424,17 +424,17 @@ impl Drop for Worker {
 /// until it is killed.
 ///
 /// # Errors
-/// As the pool's operations. It never returns otherwise.
+/// Those of the pool's operations. The function returns only if there is an error.
 pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64, journal: bool) -> Fallible {
     // SAFETY: the parent made the directory for this pool, and does not open the pool meanwhile.
     let pool = unsafe { options_of(seed, journal).open_or_create(path)? };
     let map = map_of(&pool, scheme)?;
     let keys = Keys::new(seed);
-    // Leaves records in place that an earlier child stored.
+    // Records that an earlier child stored stay as they are.
     for key in (0..records).map(|number| keys.key(number)) {
         map.insert(&key, &value(key, 0))?;
     }
-    // A reboot may undo inserts that nothing has waited for.
+    // Wait until the inserts are durable, because a reboot may undo others.
     if journal {
         pool.wait_durable()?;
     }
@@ -442,7 +442,7 @@ pub fn child(scheme: Scheme, path: &Path, records: u64, seed: u64, journal: bool
     writeln!(out, "ready")?;
     out.flush()?;
     let mut draw = Draw::new(draw_seed());
-    // Inserts and removes equally many new keys, so the pool keeps its size.
+    // Insert and remove equally many new keys, so that the pool keeps its size.
     for turn in 0.. {
         let key = keys.key(draw.below(records));
         map.update(&key, &value(key, turn as u8))?;

@@ -10,7 +10,7 @@ use std::io::Write;
 /// The format of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object per line, printed at once.
+    /// One JSON object per line, printed immediately.
     Json,
     /// A table at the end.
     Table,
@@ -210,8 +210,8 @@ pub fn median(numbers: &[f64]) -> Option<f64> {
     }
 }
 
-/// Rounds a number to this many decimal places. More digits would suggest a precision that is not
-/// there.
+/// Rounds a number to this many decimal places. More digits would suggest a precision that the
+/// measurements do not have.
 pub fn rounded(number: f64, digits: i32) -> f64 {
     let scale = 10f64.powi(digits);
     (number * scale).round() / scale

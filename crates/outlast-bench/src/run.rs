@@ -7,7 +7,7 @@ use crate::systems::{self, Setup};
 use outlast::Scheme;
 use serde::Serialize;
 
-/// What a reader has to know about any result, whatever the command.
+/// What a reader has to know about a result of any command.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The command.
@@ -27,7 +27,7 @@ pub struct Run {
     pub stash_buckets: Vec<u32>,
     /// The medium that the pool is on, or is treated as being on.
     pub medium: String,
-    /// What makes a line durable there.
+    /// What makes a line durable on that medium.
     pub flush: String,
     /// The file system of the pool's directory; none if the pool is in memory.
     pub file_system: Option<String>,
@@ -105,7 +105,8 @@ impl Run {
 
 /// Returns the calendar date of a time in seconds since 1970, in UTC.
 fn date(seconds: u64) -> String {
-    // Counts eras of 400 years from a first of March, so a leap day is the last day of its year.
+    // Count eras of 400 years from a first of March, so that a leap day is the last day of its
+    // year.
     let days = seconds / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

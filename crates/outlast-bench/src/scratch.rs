@@ -1,10 +1,10 @@
 //! Directories that are removed when the program ends, also when SIGINT, SIGTERM or SIGHUP ends it.
-//! A pool on an in-memory file system would otherwise occupy memory for ever.
+//! A pool on an in-memory file system would otherwise occupy memory forever.
 //!
 //! The signals that ask a program to end are blocked in all threads but one. That thread waits for
 //! them, removes the directories, and lets the signal do what it would have done. So no other
-//! thread is interrupted, and the code being measured makes no checks. Nothing can be done about
-//! SIGKILL.
+//! thread is interrupted, and the code being measured need not check for signals. SIGKILL cannot be
+//! handled.
 
 use crate::Fallible;
 use std::mem::MaybeUninit;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
-/// The existing directories. Locked while one is created or removed, and by the thread that ends
-/// the program.
+/// The existing directories. The lock is held while one is created or removed, and by the thread
+/// that ends the program.
 static ALL: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn all() -> MutexGuard<'static, Vec<PathBuf>> {
@@ -73,7 +73,7 @@ pub fn remove_on_signals() -> Fallible {
         let mut signal = 0;
         // SAFETY: the set is valid, and `signal` has room for the result.
         while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
-        // Any thread that ends the program now waits here for ever, and no more directories are
+        // Any thread that ends the program now waits here forever, and no more directories are
         // created.
         let all = all();
         for dir in all.iter() {
@@ -87,7 +87,7 @@ pub fn remove_on_signals() -> Fallible {
 /// Returns the signals that would end this program. `nohup`, for example, makes it ignore some.
 fn asked_for() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the call initialises the set.
+    // SAFETY: the call initializes the set.
     let mut set: libc::sigset_t = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         set.assume_init()
@@ -106,8 +106,8 @@ fn asked_for() -> libc::sigset_t {
     set
 }
 
-/// Removes a directory in which other threads may still create files. Once it is renamed, they
-/// cannot create any more.
+/// Removes a directory in which other threads may still create files. The function renames the
+/// directory first, after which they cannot create any more.
 fn remove(dir: &Path) {
     let away = dir.with_extension("removed");
     let dir = if std::fs::rename(dir, &away).is_ok() { &away } else { dir };
@@ -115,7 +115,7 @@ fn remove(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir).or_else(|_| std::fs::remove_dir_all(dir));
 }
 
-/// Ends the program as the signal would have, so that its parent sees that.
+/// Ends the program as the signal would have, so that the exit status tells the parent.
 fn end_by(signal: libc::c_int, set: &libc::sigset_t) -> ! {
     // SAFETY: the handler is the default one, and the set is valid.
     unsafe {

@@ -90,7 +90,7 @@ fn account(options: &Options) -> Fallible<Vec<Row>> {
     }
     let slot = setup.scheme.row().slot_bytes;
     let slots = match setup.scheme {
-        // Levels have different sizes, and chains different lengths.
+        // The index's own count, because levels have different sizes, and chains different lengths.
         Scheme::Clevel | Scheme::EaPht | Scheme::EaPhtH | Scheme::EaPhtHpr => stats.slots,
         // The walk has counted the segments, while the index may have sampled them.
         _ => found.maps[0].segments * (stats.slots / stats.segments.max(1)),

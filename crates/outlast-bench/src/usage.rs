@@ -1,11 +1,11 @@
-//! What the process uses of the machine: heap, huge pages, faults, context switches, time.
+//! What the process uses: heap, huge pages, page faults, context switches, processor time.
 
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// Returns the bytes of the heap in use, including allocations with mappings of their own, as the C
-/// library counts them. `None` if the C library does not.
+/// Returns how many bytes of the heap are in use, including allocations that have their own
+/// mappings, as the C library counts them. `None` if the C library does not.
 pub fn heap_bytes() -> Option<u64> {
     #[cfg(target_env = "gnu")]
     {
@@ -17,8 +17,8 @@ pub fn heap_bytes() -> Option<u64> {
     None
 }
 
-/// Returns free heap memory to the system, so that the next measurement does not benefit from what
-/// the last one left.
+/// Returns free heap memory to the system, so that the next measurement does not reuse what the
+/// last one freed.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call only returns pages that the allocator does not use.
@@ -33,8 +33,8 @@ pub fn anon_huge_kb() -> Option<u64> {
 }
 
 /// Writes back everything in the page cache that belongs to the file system of a directory, and
-/// returns the bytes that were written to its disk since the system started, by anybody. `None` if
-/// it has no disk of its own.
+/// returns how many bytes all programs have written to its disk since the system started. `None` if
+/// the file system has no disk.
 pub fn disk_bytes(dir: &Path) -> Option<u64> {
     let file = fs::File::open(dir).ok()?;
     rustix::fs::syncfs(&file).ok()?;
@@ -110,7 +110,8 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn the_heap_grows_with_what_is_allocated() {
-        // Much more than concurrent tests allocate or free, and never touched.
+        // The size is much more than concurrent tests allocate or free, and the memory is never
+        // touched.
         const BYTES: usize = 1 << 30;
         let before = heap_bytes().unwrap();
         let block = std::hint::black_box(vec![0u8; BYTES]);

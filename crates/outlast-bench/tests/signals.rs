@@ -1,5 +1,5 @@
-//! A command that a signal ends, in the middle of whatever it does, leaves no files and no
-//! processes, and its exit status names that signal.
+//! A command that a signal ends, whatever it is doing, leaves no files and no processes, and its
+//! exit status names that signal.
 //!
 //! Each command starts with more work than it can do during the test.
 
@@ -20,10 +20,10 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outlast-bench"));
         command.args(arguments).arg("--pool-dir").arg(dir);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: between fork and exec, it only makes system calls.
+        // SAFETY: between fork and exec, the closure only makes system calls.
         unsafe {
             command.pre_exec(|| {
-                // The tests may run where some of these signals are ignored.
+                // The tests may themselves run with some of these signals ignored.
                 for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
                     libc::signal(signal, libc::SIG_DFL);
                 }
@@ -84,7 +84,7 @@ fn lives(id: libc::pid_t) -> bool {
     !matches!(stat.rsplit(") ").next().and_then(|rest| rest.chars().next()), Some('Z' | 'X'))
 }
 
-/// Waits for a process to end. This must take less time than its work would.
+/// Waits for a process to end. The process must end sooner than it could complete its work.
 fn ends(id: libc::pid_t) {
     let start = Instant::now();
     wait_for("the child's end", || (!lives(id)).then_some(()));
@@ -142,7 +142,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outlast-bench"));
     command.args(["space", "--records", "200000", "--pool-dir"]).arg(dir.path());
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: between fork and exec, it only makes one system call.
+    // SAFETY: between fork and exec, the closure only makes one system call.
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);

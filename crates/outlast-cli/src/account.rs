@@ -9,8 +9,8 @@ use std::path::Path;
 /// The result of a walk over the whole file.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// Bytes that are neither used nor free; `None` if the file does not say, because the pool was
-    /// not closed.
+    /// Bytes that are neither used nor free; `None` if the pool was not closed, because its file
+    /// then does not say which space is free.
     pub(crate) leaked_bytes: Option<u64>,
     /// Live records of all maps.
     pub(crate) records: u64,
@@ -20,8 +20,8 @@ pub(crate) struct Account {
     pub(crate) problems: Vec<Damage>,
 }
 
-/// Accounts for the pool at `path`, which no process may have open for writing. Calls `watch` with the
-/// bytes of each block as it is reached.
+/// Accounts for the pool at `path`, which no process may have open for writing. Calls `watch` with
+/// the bytes of each block as it is reached.
 pub(crate) fn account(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Account, Failure> {
     let report = match offline::walk_watched(path, watch) {
         // Part of the pool is in its journal, and the library has checked it there.

@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     Failed(String),
     /// There is no such key.
     NotFound(String),
-    /// The request makes no sense.
+    /// The arguments are wrong.
     Usage(String),
     /// The pool is damaged.
     Damaged(String),
@@ -64,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// Puts the place where it happened before the message.
+    /// Puts the place of the failure in front of the message.
     pub(crate) fn within(self, place: impl std::fmt::Display) -> Self {
         match self {
             Failure::Failed(text) => Failure::Failed(format!("{place}: {text}")),

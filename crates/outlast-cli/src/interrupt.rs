@@ -11,7 +11,7 @@ extern "C" fn note(_signal: libc::c_int) {
     ASKED.store(true, Ordering::Relaxed);
 }
 
-/// From now on, records these signals instead of being killed by them.
+/// From now on, the process records these signals instead of being killed by them.
 pub(crate) fn listen() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is allowed in a handler.
@@ -36,8 +36,8 @@ pub(crate) fn close(pool: &Pool) {
     });
 }
 
-/// If there was such a signal, waits for the thread of [`close`] to end the process. An operation
-/// has then failed only because that thread closed the pool.
+/// If there was such a signal, waits for the thread of [`close`] to end the process. Called after
+/// an operation failed, because it may have failed only because that thread closed the pool.
 pub(crate) fn wait_if_asked() {
     while ASKED.load(Ordering::Relaxed) {
         std::thread::park();

@@ -1,5 +1,5 @@
-//! The `outlast` command: loads, reads and checks pools, and demonstrates what a crash leaves of
-//! one.
+//! The `outlast` command: loads, reads and checks pools, and demonstrates that they survive
+//! crashes.
 //!
 //! Standard output carries only results: tab-separated text, or with `--json` one object per line.
 //! Progress and errors go to standard error.

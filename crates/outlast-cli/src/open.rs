@@ -39,7 +39,7 @@ pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, F
     pool.ok_or_else(|| about(path, Error::Locked))
 }
 
-/// As [`to_read`]. Returns `None` if another process has the pool open for writing.
+/// Like [`to_read`], but returns `None` if another process has the pool open for writing.
 pub(crate) fn to_read_if_free(
     path: &Path,
     accept_possibly_torn: bool,
@@ -49,7 +49,8 @@ pub(crate) fn to_read_if_free(
     // out other users of the library.
     let open = || unsafe { options.open_read_only(path) };
     let pool = match open() {
-        // After a power loss: opening it for writing completes the file from its journal.
+        // This happens after a power loss. Opening the pool for writing completes it from its
+        // journal.
         Err(Error::Unfinished) if !accept_possibly_torn => {
             to_write(path)?.close()?;
             open()
@@ -63,7 +64,8 @@ pub(crate) fn to_read_if_free(
     }
 }
 
-/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used.
+/// Opens a pool for reading, even if only parts of it can be read. If its journal is present, the
+/// pool is completed from it.
 pub(crate) fn to_salvage(path: &Path) -> Result<Pool, Failure> {
     match to_read(path, false) {
         Err(Failure::Damaged(_)) => to_read(path, true),
@@ -76,19 +78,19 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     to_write_with(path, false)
 }
 
-/// As [`to_write`]. Gives the pool a journal, if asked to.
+/// Like [`to_write`]. Gives the pool a journal if `journal` is set.
 pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
     // SAFETY: as in `to_read`.
     let pool = unsafe { options(journal).open(path) };
     pool.map_err(|e| about(path, e))
 }
 
-/// Closes a pool that was opened for writing. Finishes the reclaim after a crash first: otherwise it would
-/// never end in a pool that only short commands write to.
+/// Closes a pool that was opened for writing. First finishes the reclaim after a crash, which would
+/// otherwise never end in a pool to which only short commands write.
 pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
     let bar = progress::spinner("reclaiming the space that a crash has left");
     while pool.stats().reclaim == ReclaimState::Running {
-        // The pool's own thread does steps as well. At times, there is only something to wait for.
+        // The pool's background thread does steps as well, so at times this thread can only wait.
         if !pool.step().unwrap_or(false) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -97,13 +99,13 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
     Ok(pool.close()?)
 }
 
-/// Options that give the pool a journal, if asked to.
+/// Returns options that give the pool a journal if `journal` is set.
 fn options(journal: bool) -> PoolOptions {
     let options = PoolOptions::new().require_working_file(true);
     if journal { options.journal(JournalOptions::new()) } else { options }
 }
 
-/// Opens a pool for writing that a power loss may have torn. Nothing is done in the background.
+/// Opens a pool that a power loss may have torn for writing, without a background thread.
 pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     let options = PoolOptions::new().accept_possibly_torn(true).background(false);
     // SAFETY: as in `to_read`.
@@ -111,8 +113,8 @@ pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-/// A map that records will be put into. Neither the map nor its pool is created until that is known
-/// to be possible.
+/// The map into which records will be put. Neither the map nor its pool is created before it is
+/// known that the records can be stored.
 pub(crate) struct Target {
     path: PathBuf,
     /// The pool, if it exists.
@@ -181,7 +183,7 @@ impl Target {
         match pool.raw_map_with(&self.name, &self.key_type, &self.value_type, &options) {
             Ok(map) => Ok((pool, map)),
             Err(error) => {
-                // A pool that was created only for this map is of no use to anyone.
+                // Remove the pool if it was created only for this map.
                 if made && pool.close().is_ok() {
                     let _ = std::fs::remove_file(&self.path);
                 }
@@ -293,7 +295,8 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
     pool.raw_map(&name).map_err(|error| no_such_map(pool, error))
 }
 
-/// Describes an error of a call that names a map. If there is no such map, lists those that there are.
+/// Describes an error of a call that names a map. If there is no such map, lists the maps that
+/// exist.
 pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
     if !matches!(error, Error::NoSuchMap { .. }) {
         return error.into();

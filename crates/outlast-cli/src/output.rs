@@ -48,7 +48,7 @@ impl Output {
     }
 
     /// Prints a line, if results are text. On a terminal, control characters other than tabs and
-    /// newlines are escaped: a terminal would obey them.
+    /// newlines are escaped, because the terminal would act on them.
     pub(crate) fn line(&mut self, line: impl AsRef<[u8]>) -> Result<(), Failure> {
         if self.json {
             return Ok(());
@@ -86,7 +86,7 @@ impl Output {
         }
         let object =
             json!({"event": "error", "kind": failure.kind(), "message": failure.message()});
-        // If this fails too, no one is reading.
+        // If this fails too, nobody is reading the output.
         let _ = self.object(&object).and_then(|()| self.flush());
         complain(failure.message());
     }
@@ -102,8 +102,8 @@ fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "outlast: {}", String::from_utf8_lossy(&message));
 }
 
-/// Writes control characters other than those of `keep` as \xHH. Bytes that belong to no UTF-8
-/// character are left alone, except those that some terminals take for control characters.
+/// Writes control characters other than those of `keep` as \xHH. Bytes that are not part of a UTF-8
+/// character are not changed, except those that some terminals take for control characters.
 fn escaped<'t>(text: &'t [u8], keep: &[u8]) -> Cow<'t, [u8]> {
     let is_plain = |c: char| !c.is_control() || u8::try_from(c).is_ok_and(|c| keep.contains(&c));
     let is_safe = |chunk: &Utf8Chunk<'_>| {

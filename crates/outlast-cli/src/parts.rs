@@ -63,7 +63,7 @@ impl Part {
         })
     }
 
-    /// Bytes of an encoding.
+    /// The size of an encoding, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Part::Unsigned { bytes }
@@ -93,7 +93,7 @@ impl Part {
             Part::Float { bytes: 4 } => {
                 let bits = number() as u32;
                 let float = f32::from_bits(if bits >> 31 == 1 { bits ^ 1 << 31 } else { !bits });
-                // As few digits as tell it from every other `f32`.
+                // As few digits as distinguish the value from every other `f32`.
                 of_float(&float.to_string(), float.is_nan()).unwrap_or_else(|| as_hex(bytes))
             }
             Part::Float { .. } => {
@@ -135,7 +135,7 @@ impl Part {
             Part::Signed { bytes } => {
                 let number: i128 = text()?.parse().ok()?;
                 let unused = 128 - 8 * *bytes as u32;
-                // Its highest bits are all like its sign.
+                // The unused highest bits must all equal the sign.
                 (number << unused >> unused == number).then_some(())?;
                 let ordered = number as u128 ^ 1 << (8 * bytes - 1);
                 out.extend(&ordered.to_be_bytes()[16 - bytes..]);
@@ -190,8 +190,8 @@ fn as_hex(bytes: &[u8]) -> Value {
     json!({ "hex": hex(bytes) })
 }
 
-/// Returns a float as JSON: a number if it is finite, otherwise text. There are many NaNs, and their
-/// text does not tell them apart.
+/// Returns a float as JSON: a number if it is finite, otherwise text. There are many NaNs, which
+/// text does not distinguish, so those become hexadecimal.
 fn of_float(text: &str, is_nan: bool) -> Option<Value> {
     if is_nan {
         return None;
@@ -204,7 +204,7 @@ fn of_float(text: &str, is_nan: bool) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// Checks that a value is decoded from what it is encoded as.
+    /// Checks that decoding the encoding of a value returns the value.
     fn check(schema: &str, value: Value) -> Vec<u8> {
         let part = Part::of(schema).unwrap_or_else(|| panic!("{schema}"));
         let mut bytes = Vec::new();

@@ -10,8 +10,8 @@ pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     own(std::env::temp_dir().join(format!("outlast-demo-{uid}.pool")))
 }
 
-/// Refuses a file that does not belong to this user. Anyone can create a file with a predictable
-/// name in the temporary directory, and write to it while it is mapped here.
+/// Refuses a file that does not belong to this user. Other users can create a file with a
+/// predictable name in the temporary directory, and write to it while it is mapped here.
 fn own(path: PathBuf) -> Result<PathBuf, Failure> {
     match path.symlink_metadata() {
         Ok(meta) if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() => {

@@ -13,7 +13,7 @@ pub(crate) const TYPES: [&str; 15] = [
     "f32", "f64",
 ];
 
-/// What some programs write before text in UTF-8.
+/// The byte order mark, which some programs write before text in UTF-8.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How the bytes of keys or values are interpreted.
@@ -260,7 +260,8 @@ impl Column {
         let text = self.plain(bytes);
         let mut rest = &text[..];
         if text.starts_with(BYTE_ORDER_MARK) {
-            // At the beginning of a file, a byte order mark would not be read as part of the key.
+            // At the beginning of a file, a byte order mark would be skipped, not read as part of
+            // the key.
             line.extend(b"\\xef");
             rest = &text[1..];
         }
@@ -288,7 +289,7 @@ impl Column {
                 value.unwrap_or_else(as_hex)
             }
             _ => match self.to_number(bytes) {
-                // Fits 64 bits in either case.
+                // The number fits in 64 bits in either case.
                 Some(number) if number < 0 => json!(number as i64),
                 Some(number) => json!(number as u64),
                 None => as_hex(),

@@ -1,5 +1,5 @@
 //! Every command except the demonstration, as a user runs it: its output, its exit code, and what
-//! it leaves alone.
+//! it must not change.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn json_is_objects_and_nothing_else() {
     assert_eq!(stat.len(), 2);
     assert_eq!(stat[0]["event"], "pool");
     assert_eq!(stat[1]["records_estimate"], 1);
-    // A process that serves the map keeps at least 2 bytes per slot in DRAM.
+    // A process that has the map open keeps at least 2 bytes per slot in DRAM.
     assert!(stat[1]["dram_bytes"].as_u64() >= Some(2 * stat[1]["slots"].as_u64().unwrap()));
     let verify = run(&["verify"]);
     assert_eq!(verify.last().unwrap()["verified"], true);
@@ -74,7 +74,7 @@ fn what_cannot_be_put_makes_no_pool_and_no_map() {
     }
 }
 
-/// Starts to load 100,000 records. The command waits for more.
+/// Starts a command that has loaded most of 100,000 records and waits for more.
 fn loading(place: &Place) -> (Child, ChildStdin) {
     let mut load = command()
         .arg("--pool")
@@ -187,8 +187,7 @@ fn numbers_are_numbers() {
     for bad in [["put", "x", "1"], ["put", "1", "-1"], ["put", "2147483648", "1"]] {
         place.run(bad).expect(2);
     }
-    // The library reads the same.
-    // SAFETY: the file belongs to this test.
+    // The library reads the same records. SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
     assert_eq!(pool.map::<i32, u64>("main").unwrap().get(&-5).unwrap(), Some(u64::MAX));
     pool.close().unwrap();
@@ -547,7 +546,7 @@ fn a_reader_that_leaves_is_no_error() {
     }
 }
 
-/// The next command that writes finishes what the kill has left, however short it is.
+/// However short the next command that writes is, it finishes the reclaim after the kill.
 #[test]
 fn a_load_that_is_killed_leaves_nothing_pending_for_long() {
     let place = Place::new();

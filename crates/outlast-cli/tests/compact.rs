@@ -10,7 +10,7 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-/// The size of the pools that become small. The test was also run with 61 MiB.
+/// The size of the pools before compaction. The test was also run with 61 MiB.
 fn large() -> u64 {
     std::env::var("OUTLAST_TEST_MIB").map_or(24, |mib| mib.parse().unwrap()) * MIB
 }
@@ -256,7 +256,7 @@ fn a_pool_that_was_replaced_meanwhile_is_not_replaced_again() {
     let (path, other) = (place.pool(), place.path("other.pool"));
     worn(&options(), &path);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    // Another compaction has come to its end, and the pool was changed since.
+    // Meanwhile another compaction finishes, and the pool is changed.
     compact([&path, &other]).expect(0);
     let pool = open(&other);
     assert!(pool.map::<u64, u64>("later").unwrap().insert(&1, &2).unwrap());
@@ -305,9 +305,10 @@ fn segments_that_a_killed_process_has_left_lock_nobody_out() {
     let journal = place.path("test.pool.journal");
     copy_segments(&journal, &kept);
     pool.close().unwrap();
-    // The process was killed after it had closed the pool, and before it had deleted the segments.
+    // As if the process was killed after it had closed the pool, but before it had deleted the
+    // segments.
     copy_segments(&kept, &journal);
-    // A compaction was killed while it gave its pool a journal.
+    // As if a compaction was killed while it gave its pool a journal.
     let other = place.path("other.pool");
     let pool = create(&journaled, &other);
     pool.wait_durable().unwrap();

@@ -24,7 +24,7 @@ fn tree() -> Place {
     place
 }
 
-/// Runs a demonstration with a temporary directory of its own.
+/// Runs a demonstration with its own temporary directory.
 fn demo(place: &Place, args: &[&str]) -> Run {
     let temporary = place.path("tmp");
     std::fs::create_dir_all(&temporary).unwrap();

@@ -1,4 +1,4 @@
-//! Damaged pools: what `scan` prints of them, and what `salvage` brings into a new one.
+//! Damaged pools: what `scan` prints of them, and what `salvage` copies into a new one.
 
 mod common;
 
@@ -135,7 +135,7 @@ fn one_damaged_root_does_not_hide_the_other_maps() {
     assert_eq!((&sum["records"], &sum["lost_maps"]), (&(2 * RECORDS).into(), &1.into()));
     assert_eq!(in_new(&place, &["maps"]).expect(0).text().lines().count(), 2);
     std::fs::remove_file(place.path("new.pool")).unwrap();
-    // Only the map that the option names, and nothing else.
+    // Only the map that the option names is copied.
     salvage(&place, &["--map", "none"]).expect(1);
     assert!(!place.path("new.pool").exists());
     let third = salvage(&place, &["--map", "third"]).expect(3);
@@ -148,7 +148,7 @@ fn a_pool_that_may_be_torn_is_salvaged() {
     let place = Place::new();
     fill(&place, "m", "dash-eh");
     let all = lines(&place.run(["scan"]).expect(0));
-    // A copy of a pool in use.
+    // Salvage a copy of a pool that is in use.
     let live = place.path("live.pool");
     std::fs::rename(place.pool(), &live).unwrap();
     // SAFETY: the file belongs to this test.

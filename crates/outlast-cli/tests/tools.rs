@@ -1,5 +1,5 @@
-//! Commands and options that make the others easier to use: listing, counting and dropping, prefixes,
-//! plain text in and out, and refusals that prevent mistakes.
+//! Commands and options that make the command easier to use: listing, counting and dropping,
+//! prefixes, plain text as input and output, and refusals that prevent mistakes.
 
 mod common;
 
@@ -115,7 +115,8 @@ fn a_byte_order_mark_and_carriage_returns_at_line_ends_are_no_part_of_records() 
     let object = b"\xef\xbb\xbf{\"key\": \"k\", \"value\": \"v\"}\r\n";
     place.run_with(["load", "--format", "ndjson", "--map", "json"], object).expect(0);
     assert_eq!(place.run(["get", "--map", "json", "k"]).expect(0).text(), "v\n");
-    // What `scan` prints comes back, the mark in a key and the carriage returns included.
+    // `load` reads back what `scan` prints, including the byte order mark in a key and carriage
+    // returns.
     place.run(["put", "--map", "odd", "\u{feff}k", "v\r"]).expect(0);
     let printed = place.run(["scan", "--map", "odd"]).expect(0).out;
     place.run_with(["load", "--map", "again"], &printed).expect(0);
@@ -165,7 +166,7 @@ fn terminals_get_control_characters_escaped() {
         let mut command = command();
         command.arg("--pool").arg(place.pool()).args(args).stdout(theirs).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // Only the child has the other end now.
+        // From here on, only the child has the other end.
         drop(command);
         let mut text = Vec::new();
         // Fails once the child has ended.
@@ -190,7 +191,7 @@ fn a_snapshot_is_of_a_sound_pool_and_replaces_no_sound_copy_by_another() {
     let made = place.run(["snapshot", copy, "--json"]).expect(0).objects();
     assert_eq!(made[0]["verified"], true);
     let sound = std::fs::read(copy).unwrap();
-    // One byte of a record.
+    // Change one byte of a record.
     let mut bytes = std::fs::read(place.pool()).unwrap();
     let at = bytes.windows(9).position(|window| window == b"value 777").unwrap();
     bytes[at] ^= 1;

@@ -1,4 +1,4 @@
-//! Loads many records at once, from lines of text: with several threads, and many records per call.
+//! Loads many records from lines of text, with several threads and many records per call.
 //!
 //! ```text
 //! cargo run --release --example bulk_load               # in a temporary directory
@@ -16,7 +16,8 @@ const LINES: usize = 300_000;
 /// overlap.
 const PER_CALL: usize = 1_000;
 
-/// What other programs would read from a file: a word, a tab and a number in each line.
+/// Returns the input, which a real program would read from a file: lines of a word, a tab and a
+/// number.
 fn input() -> String {
     (0..LINES).map(|n| format!("word-{:06}\t{}\n", n * 7919 % LINES, n % 1000)).collect()
 }
@@ -31,9 +32,9 @@ fn load(words: &Map<str, u64>, lines: &[&str]) -> Result<usize, Box<dyn Error + 
             records.push((word, number.parse::<u64>()?));
         }
         let records: Vec<_> = records.iter().map(|(word, number)| (*word, number)).collect();
-        // Each record is durable by itself. If the process dies, start the load again: it stores
-        // the same records again, with the same values. (`insert_many` would leave older values
-        // alone.)
+        // Each record is durable by itself. If the process dies, just run the load again: it stores
+        // the same records again, with the same values. (`insert_many` would not replace older
+        // values.)
         let was_there = words.put_many(&records)?;
         new += was_there.iter().filter(|was_there| !**was_there).count();
     }
@@ -47,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let text = input();
     let lines: Vec<&str> = text.lines().collect();
 
-    // A pool grows by itself. It need not do so during the load if it begins with enough space.
+    // A pool grows by itself, but if it begins with enough space, it need not grow during the load.
     let options = PoolOptions::new().initial_size(48 << 20);
     // SAFETY: no other program writes this file while the pool is open.
     let pool = unsafe { options.open_or_create(path)? };
@@ -69,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     println!("{:.1} million records a second", LINES as f64 / took.as_secs_f64() / 1e6);
     assert_eq!(words.len()?, before + new as u64);
 
-    // Lookups of many keys at once are faster, too.
+    // Lookups of many keys in one call are faster, too.
     let keys: Vec<&str> = lines.iter().filter_map(|line| line.split('\t').next()).collect();
     let start = Instant::now();
     for (keys, lines) in keys.chunks(PER_CALL).zip(lines.chunks(PER_CALL)) {

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 const ACCOUNTS: u64 = 100;
 const KILLS: usize = 3;
-/// Transfers that the child has reported before it is killed.
+/// The number of transfers that the child has reported before it is killed.
 const REPORTED: usize = 2_000;
 
 struct Bank {
@@ -34,7 +34,8 @@ impl Bank {
     }
 
     /// Moves money. A crash leaves all three changes or none. Any number of threads may call this:
-    /// if a balance was changed since it was read, the batch is not made, and this begins again.
+    /// if a balance has changed since it was read, `commit` changes nothing, and the transfer is
+    /// retried.
     fn transfer(&self, number: u64, from: u64, to: u64, amount: i64) -> outlast::Result<()> {
         loop {
             let mut batch = self.pool.batch();
@@ -50,8 +51,7 @@ impl Bank {
         }
     }
 
-    /// Checks that the balances are what the transfers make of them. Returns the number of the last
-    /// transfer.
+    /// Checks that the balances follow from the transfers. Returns the number of the last transfer.
     fn check(&self) -> outlast::Result<u64> {
         let (mut last, mut balances) = (0, [0; ACCOUNTS as usize]);
         for transfer in self.transfers.range(..) {

@@ -1,7 +1,7 @@
 //! Pairs of functions for `.ci/seam-asm`: an access through the seam, and the same access to a bare
 //! atomic. Both must compile to the same instructions.
 //!
-//! The bare function also takes the seam, and ignores it, so that both get their arguments in the
+//! The bare function also takes the seam, which it ignores, so that both get their arguments in the
 //! same registers.
 
 use outlast::pmem::{Point, Real, Seam, Word};

@@ -22,8 +22,8 @@ const LIFETIME: u64 = 15 * 60;
 
 type Id = [u8; 16];
 
-/// The struct is stored as its bytes. `zerocopy`'s derives make sure that it has no padding and
-/// that all bytes are valid.
+/// The struct is stored as its bytes in memory. `zerocopy`'s derives make sure that it has no
+/// padding and that any bytes are a valid value.
 #[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Session {
@@ -31,7 +31,8 @@ struct Session {
     expires: u64,
     requests: u64,
 }
-// The name goes into the file, and a map opens only under it. Change it when the layout changes.
+// The name is stored in the file, and a map opens only with the same name. Change it when the
+// layout changes.
 outlast::fixed_record!(Session, "session/1");
 
 struct Sessions(Map<Id, Session>);

@@ -23,7 +23,7 @@ type Place = (u32, u64);
 struct Series {
     pool: Pool,
     readings: OrderedMap<Place, f64>,
-    /// The mean of each hour, and how many readings it had.
+    /// The mean of each hour's readings, and their number.
     hours: OrderedMap<Place, (f64, u32)>,
 }
 
@@ -54,8 +54,8 @@ impl Series {
         Ok((sum / f64::from(count.max(1)), count))
     }
 
-    /// Returns a sensor's last reading: the record with the greatest key up to the greatest one
-    /// that the sensor can have.
+    /// Returns a sensor's last reading. Its key is the greatest that is not above the greatest
+    /// possible key of that sensor.
     fn last(&self, sensor: u32) -> outlast::Result<Option<(u64, f64)>> {
         let found = self.readings.floor(&(sensor, u64::MAX))?;
         Ok(found.filter(|((of, _), _)| *of == sensor).map(|((_, time), value)| (time, value)))
@@ -78,7 +78,8 @@ impl Series {
     }
 }
 
-/// What a sensor measures: made up, so that the program can check what it reads.
+/// Returns what a sensor measures. The values are computed, so that the program can check what it
+/// reads.
 fn measure(sensor: u32, time: u64) -> f64 {
     f64::from(sensor) + (time % 1000) as f64 / 1000.0
 }
@@ -88,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args_os().nth(1).map(PathBuf::from);
     let path = path.unwrap_or_else(|| temporary.path().join("readings.pool"));
     let series = Series::open(&path)?;
-    // A run that found the pool goes on with the day after.
+    // If the pool has readings from an earlier run, continue with the next day.
     let begin = series.last(0)?.map_or(0, |(time, _)| (time / DAY + 1) * DAY);
     let end = begin + DAY;
 

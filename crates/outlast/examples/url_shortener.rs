@@ -1,5 +1,5 @@
-//! A URL shortener: short codes, the links of each user, and counters of visits, used by several
-//! threads at once.
+//! A URL shortener with short codes, the links of each user, and counters of visits. Several
+//! threads use it at the same time.
 //!
 //! ```text
 //! cargo run --release --example url_shortener               # in a temporary directory
@@ -19,7 +19,8 @@ const VISITS_EACH: usize = 5_000;
 /// An open pool and its maps. All of these are handles: threads share them by reference.
 struct Shortener {
     pool: Pool,
-    /// The number that was given out last. A map of one record is a variable in the file.
+    /// The number that was assigned last. A map with a single record serves as a variable in the
+    /// file.
     last_number: Map<str, u64>,
     /// The URL of each number.
     urls: Map<u64, str>,
@@ -62,7 +63,8 @@ impl Shortener {
     fn visit(&self, code: &str) -> outlast::Result<Option<String>> {
         let Ok(number) = u64::from_str_radix(code, 16) else { return Ok(None) };
         let Some(url) = self.urls.get(&number)? else { return Ok(None) };
-        // No lock and no transaction: every visit counts once, however many threads count.
+        // This needs neither a lock nor a transaction: every visit counts once, however many
+        // threads count.
         self.visits.add(&number, 1)?;
         Ok(Some(url))
     }

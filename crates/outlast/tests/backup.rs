@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// The number of threads of the process that writes.
 const THREADS: usize = 2;
-/// The number of records of each thread, which it replaces in turn.
+/// The number of records that each thread replaces, one after another, again and again.
 const RING: u64 = 1_000;
-/// Each thread adds a record after this many operations.
+/// Each thread adds a record every time it has done this many operations.
 const GROWS: u64 = 64;
 
 /// Returns options with which checkpoints follow each other closely.
@@ -66,8 +66,8 @@ fn step(ring: &Map<u64, u64>, grown: &Map<u64, u64>, thread: usize, n: u64) {
     }
 }
 
-/// Checks that the pool holds the first operations of a thread and nothing else, except perhaps the
-/// first half of the next one. Returns how many.
+/// Checks that the pool holds the effects of a thread's first operations and nothing else, except
+/// perhaps the first half of the next operation. Returns their number.
 fn prefix_of(pool: &Pool, thread: usize) -> u64 {
     let (ring, grown) = (map(pool, "ring"), map(pool, "grown"));
     let found: Vec<_> = (0..RING).map(|at| ring.get(&key(thread, at)).unwrap()).collect();
@@ -94,8 +94,8 @@ fn prefix_of(pool: &Pool, thread: usize) -> u64 {
 /// The path for a child process of one of the tests.
 const CHILD: &str = "OUTLAST_TEST_CHILD";
 
-/// The child process: each thread continues its operations where the pool ends, and reports which
-/// are durable.
+/// The child process: each thread continues its operations after the last one in the pool, and
+/// reports which are durable.
 #[test]
 fn child() {
     let Some(place) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
@@ -137,7 +137,7 @@ fn start(place: &Path) -> (Killed, impl BufRead + use<>) {
     (Killed(child), said)
 }
 
-/// Notes the operations that the child calls durable, until it has ended.
+/// Records the operations that the child reports as durable, until the child has ended.
 fn listen(said: impl BufRead, durable: &[AtomicU64; THREADS]) {
     for line in said.lines().map(Result::unwrap) {
         let words: Vec<_> = line.split(' ').collect();

@@ -1,4 +1,5 @@
-//! Batches: all changes or none, also in a full pool, beside other threads, and after a kill.
+//! Batches make all of their changes or none, also in a full pool, alongside other threads, and
+//! after a kill.
 
 mod files;
 
@@ -75,7 +76,7 @@ fn what_a_batch_refuses_it_refuses_whole() {
     pool.drop_map("gone").unwrap();
     assert!(matches!(batch.commit(), Err(Error::MapDropped)));
     assert_eq!(map.get(&1).unwrap(), None);
-    // A batch that does not fit in any block.
+    // A batch that is too large for any block.
     let mut batch = pool.batch();
     batch.put(&map, &1, &1).unwrap();
     for key in 0..5_u8 {
@@ -123,7 +124,7 @@ fn a_batch_whose_requirements_do_not_hold_changes_nothing() {
     }
 }
 
-/// Transfers that require what they were computed from neither lose nor make money.
+/// Transfers that require the balances from which they were computed neither lose nor create money.
 #[test]
 fn transfers_between_threads_keep_the_sum() {
     const ACCOUNTS: u64 = 8;
@@ -214,8 +215,8 @@ fn a_batch_that_does_not_fit_is_taken_back() {
     }
 }
 
-/// No other thread changes a record between the changes of a batch. So two records that batches set
-/// to one value never end up different, and an addition is never lost.
+/// No other thread changes a record between the changes of a batch. So two records that every batch
+/// sets to the same value never end up different, and no addition is lost.
 #[test]
 fn batches_do_not_mix_with_other_changes() {
     for options in everything() {
@@ -253,7 +254,7 @@ fn batches_do_not_mix_with_other_changes() {
     }
 }
 
-/// Kills a process that makes batches, and finds all of each or nothing.
+/// Kills a process that commits batches. Of each batch, the pool then has all changes or none.
 #[test]
 fn a_killed_process_leaves_whole_batches() {
     const KEYS: u64 = 40;

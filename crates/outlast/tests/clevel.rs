@@ -18,7 +18,7 @@ fn stats(pool: &Pool) -> IndexStats {
     map.stats().unwrap()
 }
 
-/// The inserting thread does the background work, so that every run is the same.
+/// The inserting thread itself does the background work, so that every run is the same.
 #[test]
 fn levels_are_full_when_one_is_added() {
     let pool = pool();
@@ -63,8 +63,8 @@ fn levels_stay_few_under_a_steady_load() {
 }
 
 /// Two inserting threads and the background thread compete for the processors. How many levels pile
-/// up depends on which thread gets one; the test prints the number. At the end, all extra levels
-/// are gone.
+/// up depends on which threads get a processor; the test prints the number. At the end, all extra
+/// levels are gone.
 #[test]
 fn levels_that_pile_up_with_real_threads_are_emptied() {
     const EACH: u64 = 750_000;
@@ -98,8 +98,8 @@ fn levels_that_pile_up_with_real_threads_are_emptied() {
     }
 }
 
-/// Of two million records, one in a hundred stays. The levels shrink to less than a tenth, while
-/// another thread finds the records that stay and inserts more.
+/// Of two million records, all but one in a hundred are removed. The levels shrink to less than a
+/// tenth, while another thread looks up the remaining records and inserts more.
 #[test]
 fn levels_go_when_the_table_empties() {
     const MANY: u64 = 2_000_000;

@@ -18,7 +18,7 @@ fn is_closed<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::NotOpen(_)))
 }
 
-/// A reference never shows what the next opener stores.
+/// A reference never returns what a later process stores in the pool.
 #[test]
 fn a_reference_fails_once_its_pool_is_closed() {
     for &scheme in Scheme::ALL {
@@ -96,8 +96,8 @@ fn every_read_of_a_closed_pool_fails() {
         assert!(is_closed(words.stats()), "{scheme}");
         assert!(is_closed(words.iter().next().unwrap()), "{scheme}: a new iterator");
         assert!(is_closed(texts.iter().next().unwrap()), "{scheme}: a new iterator");
-        // An iterator still returns what it has read. Then it ends with the error, unless it had
-        // read everything.
+        // An iterator still returns the records that it has read ahead. Then it ends with the
+        // error, unless it had read all records.
         let ends = |rest: Vec<bool>| {
             let failed = rest.iter().position(|failed| *failed);
             assert_eq!(failed.map_or(999, |at| at + 1), rest.len(), "{scheme}");
@@ -115,8 +115,8 @@ fn every_read_of_a_closed_pool_fails() {
     }
 }
 
-/// A read that overlaps `close` returns the whole value or fails, whatever the next opener does
-/// to the file meanwhile.
+/// A read that overlaps `close` returns the complete value or fails, whatever the next process that
+/// opens the file does to it meanwhile.
 #[test]
 fn a_read_beside_close_is_whole_or_fails() {
     const BYTES: usize = 24 << 20;

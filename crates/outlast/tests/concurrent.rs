@@ -1,7 +1,7 @@
 //! Many threads on one map of every scheme, through the public interface.
 //!
 //! Method: small tables, so that splits, doublings and expansions run alongside everything else.
-//! Values contain their key and their writer, so that a mixture shows.
+//! Values contain their key and their writer, so that the test notices a mixture of two values.
 
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::HashSet;
@@ -184,7 +184,7 @@ fn sums_are_exact() {
     Scheme::ALL.iter().copied().for_each(sums);
 }
 
-/// Threads add to one counter, which another thread removes again and again.
+/// Threads add to counters, which another thread keeps removing.
 fn sums(scheme: Scheme) {
     let pool = pool();
     let inline = pool.map_with::<u64, i64>("inline", &small(scheme)).unwrap();
@@ -228,12 +228,12 @@ fn a_reaper_removes_no_session_that_was_refreshed() {
 }
 
 /// Sessions are refreshed while a reaper removes the expired ones. A session whose new end is still
-/// in the future must be there, with that end.
+/// in the future must be present, with that end.
 fn reaper(scheme: Scheme) {
     let pool = pool();
     const SESSIONS: u64 = 40;
     const LIVES: u64 = 300;
-    /// How the test works with the sessions of one record form.
+    /// The operations of the test on the sessions of one record form.
     struct Sessions<'m> {
         refresh: &'m (dyn Fn(u64, u64) + Sync),
         reap: &'m (dyn Fn(u64, u64) -> bool + Sync),
@@ -277,7 +277,8 @@ fn reaper(scheme: Scheme) {
                 let (now, working, reaped) = (&now, &working, &reaped);
                 s.spawn(move || {
                     let (begun, mut lives) = (Instant::now(), 0);
-                    // The reaper may have to wait for a processor.
+                    // Continue until the reaper has removed some, because it may have to wait for a
+                    // processor.
                     while (lives < LIVES || reaped.load(Ordering::SeqCst) < 50)
                         && begun.elapsed() < Duration::from_secs(60)
                     {
@@ -318,7 +319,7 @@ fn reaper(scheme: Scheme) {
     assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
 }
 
-/// A caller's function runs while nothing is locked and the gate is open.
+/// While a caller's function runs, the thread holds no lock and is outside the gate.
 #[test]
 fn a_function_may_use_the_pool_and_panic() {
     for &scheme in Scheme::ALL {
@@ -358,8 +359,8 @@ fn a_function_may_use_the_pool_and_panic() {
     }
 }
 
-/// Thousands of keys with the same full hash are slow, but all are there, and the directory stays
-/// small.
+/// Thousands of keys with the same full hash make operations slow, but all keys are there, and the
+/// directory stays small.
 #[test]
 fn keys_with_one_hash_degrade_and_never_loop() {
     Scheme::ALL.iter().copied().for_each(keys_with_one_hash);
@@ -389,8 +390,8 @@ fn keys_with_one_hash(scheme: Scheme) {
             assert_eq!(map.get(&same(n + SAME)).unwrap(), None);
         }
         let stats = map.stats().unwrap();
-        // With a deep directory, the number of segments is an estimate. Each split makes one
-        // segment.
+        // With a deep directory, the number of segments is only an estimate. Each split makes one
+        // segment, so the number of splits is a second one.
         let segments = stats.segments.max(stats.splits);
         assert!(stats.directory_entries <= 64 * segments, "{stats:?}");
         assert_eq!(map.iter().count() as u64, 2 * SAME);
@@ -445,8 +446,8 @@ fn maps_come_and_go(scheme: Scheme) {
             });
         }
     });
-    // The background thread may still hold a map for which it began a step. Until it lets go, the
-    // map's blocks count as in use. They never count as leaked.
+    // The background thread may still hold a map for which it began a step. Until it releases the
+    // map, the map's blocks count as in use. They never count as leaked.
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         while pool.step().unwrap() {}
@@ -461,8 +462,8 @@ fn maps_come_and_go(scheme: Scheme) {
     }
 }
 
-/// A lookup reads again if a change of another record may have disturbed it. It must not do so for
-/// ever: here each read takes longer than the interval between the changes.
+/// A lookup retries if a change of another record may have interfered. It must not retry forever,
+/// although here each attempt takes longer than the interval between the changes.
 #[test]
 fn a_long_value_is_read_beside_constant_changes() {
     for &scheme in Scheme::ALL {

@@ -1,4 +1,4 @@
-//! A damaged map is dropped: it is gone, and the next open reclaims its space.
+//! A damaged map can be dropped: it is gone then, and the next open reclaims its space.
 
 use outlast::offline::{self, What};
 use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};

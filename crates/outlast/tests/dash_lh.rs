@@ -1,5 +1,5 @@
-//! The turn of Dash-LH: splits that find no space, splits that a crash prevents, and a turn that is
-//! older than the segments.
+//! The turn of Dash-LH (the word that says which segment is split next): splits that find no space,
+//! splits that a crash prevents, and a turn that is older than the segments.
 
 mod files;
 
@@ -9,10 +9,10 @@ use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs;
 
-/// Keys from here on have one hash. It begins with 10100 and then 1.
+/// Keys from this one on all have the same hash, which begins with the bits 10100 and then 1.
 const CROWD: u64 = 1 << 32;
-/// The keys of one hash that fit a segment and five overflow nodes. Before the sixth, the turn is
-/// at segment 10100, and its split would move all of them.
+/// The number of keys of one hash that fit in a segment and five overflow nodes. When the sixth
+/// node is needed, the turn is at segment 10100, and its split would move all of the keys.
 const FIVE_NODES: u64 = 4 * SLOTS as u64 + 5 * NODE_BUCKETS as u64 * SLOTS as u64;
 
 fn crowd(pool: &Pool, keys: std::ops::Range<u64>) {
@@ -35,7 +35,7 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
     let options = PoolOptions::new().max_size(4 << 20).background(false).hash_function(0x7e57);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
-    // The first map does the split.
+    // In the first map, the split succeeds.
     crowd(&pool, 0..FIVE_NODES + 1);
     assert!(splits(&pool) >= 24);
     pool.drop_map("m").unwrap();
@@ -92,8 +92,8 @@ fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
     assert!(pool.verify().unwrap().is_sound());
 }
 
-/// A turn older than the segments is damage. Inserts must leave everything alone that a later turn
-/// has made: once the turn is mended, all records are there.
+/// A turn that is older than the segments is damage. Inserts must not touch what later turns have
+/// made, so that all records are there once the turn is restored.
 #[test]
 fn an_older_turn_destroys_no_segment() {
     const KEYS: u64 = 2_400;
@@ -145,8 +145,8 @@ fn an_older_turn_destroys_no_segment() {
     }
 }
 
-/// A crash after the turn has passed and before the split leaves a segment that is late. The next turn
-/// may be the first to read its header, and must not forget that.
+/// A crash between the passing of the turn and the split leaves a segment that is late. The next
+/// turn may be the first to read its header, and must record that there is a late segment.
 #[test]
 fn a_turn_that_finds_a_late_segment_remembers_it() {
     let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);
@@ -160,7 +160,7 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         for key in 0..keys {
             assert!(map.insert(&key, &key).unwrap());
         }
-        // Make the file that process death would leave here, with a turn that has just passed.
+        // Make the file that process death would leave just after a turn has passed.
         let mut bytes = fs::read(&path).unwrap();
         drop((map, pool));
         let (_, regions) = offline::regions(&bytes).unwrap();
@@ -168,7 +168,7 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         let turn = Turn::unpack(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
         bytes[at..at + 8].copy_from_slice(&turn.following().pack().to_le_bytes());
         if !offline::walk_bytes(&bytes).is_ok_and(|walked| walked.problems.is_empty()) {
-            // Skip it, because that turn would have needed another array.
+            // Skip this case, because that turn would have needed another array.
             continue;
         }
         fs::write(&path, bytes).unwrap();
@@ -178,7 +178,7 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         let pool = unsafe { again.open(&path).unwrap() };
         let map = pool.map_with::<u64, u64>("m", &options).unwrap();
         late += 1;
-        // Keys of one hash, so that nothing but the turns reads the headers of other segments.
+        // Insert keys of one hash, so that only the turns read the headers of other segments.
         let grown = (CROWD..).take_while(|key| {
             assert!(map.insert(key, key).unwrap());
             splits(&pool) < 1

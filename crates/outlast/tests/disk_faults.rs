@@ -15,7 +15,7 @@ const EIO: i32 = 5;
 #[derive(Default)]
 struct Faults {
     calls: Mutex<Vec<Call>>,
-    /// How many more write-backs succeed. Negative: all of them.
+    /// How many more write-backs succeed; if negative, all of them.
     left: AtomicI32,
     /// Whether all write-backs after those fail, or only the next one.
     for_ever: bool,
@@ -116,7 +116,7 @@ fn check(map: &Map<u64, str>, keys: std::ops::Range<u64>, how: &str) {
 fn each_fault(mut run: impl FnMut(Setup, &str, i32)) {
     for &scheme in Scheme::ALL {
         for for_ever in [false, true] {
-            // The fsync of the data, and the sync of the clean header.
+            // First the fsync of the data fails, then the sync of the clean header.
             for left in 0..2 {
                 let how = format!("{scheme}, call {left} fails, for ever: {for_ever}");
                 run(Setup::new(scheme, for_ever), &how, left);
@@ -132,7 +132,7 @@ fn nothing_acknowledged_after_a_failed_sync_is_lost_with_the_process() {
         put(&map, 0..100);
         setup.faults.fail_after(left);
         assert!(matches!(pool.sync(), Err(Error::Io { .. })), "{how}");
-        // A disk that fails for ever may not even take a dirty mark. Then nothing is changed.
+        // A disk that fails forever may even refuse the dirty mark. Then no change is made.
         let mut acknowledged = 100;
         for key in 100..160 {
             match map.put(&key, &format!("value of {key}")) {
@@ -292,7 +292,7 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         setup.faults.take_calls();
         put(&map, 200..201);
         assert_eq!(writes_back(&setup.faults), [Call::Msync], "{scheme}");
-        // A dirty mark from another file or another boot does not count as durable either.
+        // Nor does a dirty mark from another file or another boot count as durable.
         let copy = setup.path.with_extension("copy");
         std::fs::copy(&setup.path, &copy).unwrap();
         let other = Setup { path: copy, ..Setup::new(scheme, false) };
@@ -325,7 +325,7 @@ fn a_clean_pool_that_is_verified_stays_clean() {
     }
 }
 
-/// Whichever call fails, a new pool exists whole or not at all.
+/// Whichever call fails, a new pool is complete or does not exist.
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
     let mut calls = 0;
@@ -378,7 +378,7 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
         let present = std::fs::read(&copy).unwrap();
         let renamed = present != first;
         if renamed {
-            // Only the last call has failed, the sync of the directory.
+            // The call that failed was the last one, the sync of the directory.
             break;
         }
         calls += 1;
@@ -389,7 +389,7 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
     check(&pool.map("m").unwrap(), 0..20, "snapshot");
 }
 
-/// Fails only the call after `left` more.
+/// Fails a single call, after `left` others have succeeded.
 struct Nth {
     left: AtomicI32,
 }
@@ -417,7 +417,8 @@ fn a_failed_sync_in_the_background_is_not_hidden() {
         let pool = unsafe { options.create(&setup.path) }.unwrap();
         let map: Map<u64, str> = pool.map("m").unwrap();
         put(&map, 0..100);
-        // The write-back during changes, that of the sync, and that of the clean header.
+        // One after another, fail the write-back during changes, that of the sync, and that of the
+        // clean header.
         setup.faults.fail_after(left);
         let start = Instant::now();
         while !pool.durability().is_suspect {

@@ -1,7 +1,7 @@
-//! Several threads open, fill and drop maps at once.
+//! Several threads open, fill and drop maps at the same time.
 //!
-//! Goal: if one thread opens a map while another drops it, the first gets either the dropped map,
-//! whose calls fail with `MapDropped`, or a new one. It never gets a live handle to freed blocks.
+//! Goal: a thread that opens a map while another drops it gets either the dropped map, whose calls
+//! fail with `MapDropped`, or a new one. It never gets a live handle to freed blocks.
 
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
 use std::sync::atomic::{AtomicBool, Ordering};

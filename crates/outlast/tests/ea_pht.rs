@@ -12,8 +12,8 @@ fn options() -> PoolOptions {
     PoolOptions::new().identity(1, 1).page_bits(12).background(false)
 }
 
-/// With pages of 4 KiB, the annex of a large table would have had more buckets than the largest
-/// block holds. Such a table got no overflow bucket, and its inserts failed.
+/// With pages of 4 KiB, the annex of a large table would have more buckets than the largest block
+/// holds. Such a table must nevertheless get overflow buckets, or its inserts fail.
 #[test]
 fn a_large_table_in_small_pages_grows() {
     for scheme in SCHEMES {
@@ -29,8 +29,8 @@ fn a_large_table_in_small_pages_grows() {
     }
 }
 
-/// A resize that found no space is tried again when there is some, even if every bucket has
-/// overflow buckets by then, so that their number cannot rise any more.
+/// A resize that found no space is retried once there is some, even if by then every bucket has
+/// overflow buckets, so that the number of buckets that have some can no longer rise.
 #[test]
 fn a_table_whose_resize_was_refused_grows_later() {
     for scheme in SCHEMES {
@@ -60,8 +60,8 @@ fn a_table_whose_resize_was_refused_grows_later() {
     }
 }
 
-/// Indexes announce what they will allocate, and the pool grows for it. Free space is used first:
-/// maps that are made and dropped again and again do not make the pool grow.
+/// Indexes announce what they will allocate, and the pool grows for it. Free space is used first,
+/// so a pool in which maps are created and dropped again and again does not grow.
 #[test]
 fn what_is_announced_is_taken_from_free_space() {
     for scheme in [SCHEMES.as_slice(), &[Scheme::DashLh]].concat() {
@@ -92,8 +92,8 @@ fn set(bytes: &mut [u8], at: u64, word: u64) {
     bytes[at as usize..at as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// A chain of 8-byte records that has lost a link has lost records, and no block is left over that shows
-/// it. The overflow bucket names the chain that owns it.
+/// If a chain of 8-byte records has lost a link, it has lost records, and no unowned block reveals
+/// that. The overflow bucket does, because it names the chain that owns it.
 #[test]
 fn a_lost_link_is_noticed() {
     for scheme in SCHEMES {
@@ -158,7 +158,7 @@ fn a_lost_link_is_noticed() {
             let salvaged = map.salvage().filter(Result::is_ok).count() as u64;
             assert_eq!(salvaged, records, "{scheme}, {name}");
 
-            // It is not forgotten if the process then dies in the middle of its work.
+            // The damage is not forgotten if the process then dies in the middle of its work.
             let another = (records..).find(|key| map.insert(key, key).is_ok()).unwrap();
             let left = dir.path().join("left");
             std::fs::write(&left, std::fs::read(&path).unwrap()).unwrap();

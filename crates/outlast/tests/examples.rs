@@ -1,11 +1,11 @@
 //! Runs the example programs, as a user would, and reads what they print.
 //!
-//! `cargo test` builds them before the tests. `cargo test --test examples` does not.
+//! `cargo test` builds the examples before the tests; `cargo test --test examples` does not.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path of an example's program, which is beside the directory of this test's program.
+/// Returns the path of an example's program. Its directory is next to that of this test's program.
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).unwrap().join("examples");
@@ -21,7 +21,8 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Runs an example and returns what it prints. It must succeed, and leave nothing on standard error.
+/// Runs an example and returns what it prints. It must succeed, and leave nothing on standard
+/// error.
 fn run(name: &str, arguments: &[&PathBuf]) -> String {
     let done = Command::new(program(name)).args(arguments).output().unwrap();
     let (out, error) = (String::from_utf8(done.stdout), String::from_utf8(done.stderr));

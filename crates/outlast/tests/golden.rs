@@ -2,8 +2,8 @@
 //!
 //! Goal: this build opens, reads, verifies and changes `tests/golden/format2.pool` and the pools of
 //! the schemes added since, which are written once and never again. It refuses `format1.pool` and
-//! reports its version. If a change of the code makes this test fail, the change is one of the
-//! format: see the versioning rules in docs/format.md.
+//! reports its version. If a change of the code makes this test fail, it changes the format: see
+//! the versioning rules in docs/format.md.
 //!
 //! `examples/golden.rs` wrote the files, once for each new format.
 
@@ -123,7 +123,7 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     assert_eq!(words.get(&word(7)).unwrap(), None);
 }
 
-/// Opens the same pool as a kill left it. It is copied while it is open.
+/// Opens such a pool as a kill leaves it: the file is copied while the pool is open.
 #[test]
 fn a_pool_of_format_2_recovers() {
     for (name, scheme) in POOLS {

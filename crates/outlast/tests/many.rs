@@ -1,4 +1,4 @@
-//! Changes of many keys at once do what single changes do, one after another.
+//! Changes of many keys in one call do what single changes do, one after another.
 
 use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! Method: a seeded run of all operations on few keys, where values never equal keys. Each result
 //! is compared with the model's. Then the iteration, the length and the verification are checked,
-//! and the same again after closing and reopening.
+//! and checked again after closing and reopening.
 
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
 use rand_xoshiro::SplitMix64;
@@ -57,7 +57,7 @@ fn shapes() -> Vec<MapOptions> {
     shapes
 }
 
-/// What a test needs of a type: keys and values by number.
+/// What a test needs of a type: its keys and values by number.
 trait Sample {
     type Of: ?Sized;
     fn with<T>(n: u64, f: impl FnOnce(&Self::Of) -> T) -> T;

@@ -196,8 +196,8 @@ fn the_walk_knows_every_scheme() {
     assert_eq!(known, all);
 }
 
-/// The trace after a crash takes a descriptor for a run, whether the page is free or not. It may even be
-/// of a run that is impossible, and then the pool could not be reclaimed.
+/// The trace after a crash trusts a run's descriptor, whether the page is free or not. If the
+/// descriptor is of an impossible run, the trace stops, and the space could never be reclaimed.
 #[test]
 fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
         (PageKind::Large, 255, 0, false),
         (PageKind::Large, 255, 1, false),
         (PageKind::Blocks, 200, 1, false),
-        // It ends beyond the frontier, so the trace passes over it.
+        // This run ends beyond the frontier, so the trace skips it.
         (PageKind::Large, 255, frontier, true),
     ];
     let mut tried = 0;

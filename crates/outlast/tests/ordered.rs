@@ -2,7 +2,7 @@
 //!
 //! Method: a seeded run of changes on few keys of each type, in shapes so small that leaves, nodes
 //! and partitions split and merge all the time. Every few steps, the test reads ranges with all
-//! kinds of bounds from both ends, and the neighbours of a key. Values never equal keys.
+//! kinds of bounds from both ends, and the neighbors of a key. Values never equal keys.
 
 use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
 use rand_xoshiro::SplitMix64;
@@ -172,7 +172,8 @@ fn a_scheme_without_order_has_no_ordered_maps() {
     assert!(pool.raw_map("m").unwrap().range(Bound::Unbounded, Bound::Unbounded).is_err());
 }
 
-/// A record that stays is reported exactly once and in order, whatever else comes and goes.
+/// A record that stays is returned exactly once and in order, whatever other threads insert and
+/// remove.
 #[test]
 fn scans_keep_their_word_beside_changes() {
     for form in RecordForm::ALL {
@@ -230,7 +231,7 @@ fn scans_keep_their_word_beside_changes() {
     }
 }
 
-/// Keys inserted at one end and removed at the other leave nothing behind.
+/// If keys are inserted at one end and removed at the other, the map does not grow.
 #[test]
 fn a_queue_takes_no_more_space_than_what_is_in_it() {
     let pool = PoolOptions::new().anonymous().unwrap();
@@ -276,7 +277,7 @@ fn opening_finds_the_same_whatever_the_threads() {
     pool.close().unwrap();
 }
 
-/// Ranges are written as for other collections, also for keys without a known size.
+/// Ranges are written as for the standard collections, even for keys that are not `Sized`.
 #[test]
 fn ranges_of_any_kind_are_written_as_usual() {
     let pool = PoolOptions::new().anonymous().unwrap();

@@ -34,8 +34,8 @@ fn each_page_size(scheme: Scheme) {
     }
 }
 
-/// Values around half a page and around the largest class. Between the two, pools with pages of more
-/// than 64 KiB panicked.
+/// Values with lengths around half a page, around the largest size class, and in between, where
+/// pools with pages of more than 64 KiB once panicked.
 #[test]
 fn values_of_every_length_fit_every_page_size() {
     for page_bits in 12..=20 {
@@ -66,7 +66,7 @@ fn the_longest_value_depends_on_the_page_size() {
             let map = MapOptions::new().scheme(scheme);
             let map = pool.map_with::<[u8], [u8]>("m", &map).unwrap();
             let key = vec![1; outlast::MAX_KEY_BYTES];
-            // The greatest takes long, so skip it here.
+            // The greatest value takes long to write, so skip it here.
             if page_bits < 16 {
                 map.put(&key[..], &vec![2; max][..]).unwrap();
                 assert_eq!(map.get(&key[..]).unwrap().map(|value| value.len()), Some(max));
@@ -82,7 +82,7 @@ fn the_longest_value_depends_on_the_page_size() {
     }
 }
 
-/// Background work in a pool that cannot grow returns no error.
+/// Background work returns no error in a pool that cannot grow.
 #[test]
 fn a_step_of_a_pool_at_its_greatest_size_is_no_error() {
     for &scheme in Scheme::ALL {

@@ -5,9 +5,9 @@
 //! reported as damaged, never as absent or with another value. Once the bytes are restored, nothing
 //! is lost.
 //!
-//! Method: a pool that was closed, and one as a dead process left it. In each leaf in turn, one bit
-//! of its identity, link, least key or bitmap is changed. The test reads the leaves itself, so it
-//! knows which keys belong to which leaf.
+//! Method: the test takes a pool that was closed, and one as a dead process left it. In each leaf
+//! in turn, it changes one bit of identity, link, least key or bitmap. The test parses the leaves
+//! itself, so it knows which keys belong to which leaf.
 
 use outlast::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};

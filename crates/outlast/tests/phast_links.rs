@@ -44,7 +44,7 @@ fn leaves(bytes: &[u8]) -> Vec<u64> {
     std::iter::successors(Some(first), |at| Some(next(at)).filter(|&at| at != 0)).collect()
 }
 
-/// Makes a leaf's least key the one to which `link` leads.
+/// Sets a leaf's least key to the one to which `link` leads.
 fn set_low(bytes: &mut [u8], leaf: u64, slots: u32, link: u64) {
     set(bytes, leaf + 80, link);
     set(bytes, leaf + 64, layout::identity(Kind::Leaf, slots, leaf, link));
@@ -132,7 +132,7 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
     pool.close().unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = leaves(&bytes)[0];
-    // Take a free block that was a record, and make its key empty for now.
+    // Take a free block that held a record, and make its key empty for now.
     let freed = word(&before, leaf) & !word(&bytes, leaf);
     let link = word(&before, leaf + LEAF_HEADER + u64::from(freed.trailing_zeros()) * 16);
     set(&mut bytes, link & ((1 << 48) - 1), 0);
@@ -145,8 +145,8 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
     }
 }
 
-/// A read that only counts if nothing in the leaf was replaced meanwhile would never end, if
-/// reading a value takes longer than replacing a neighbour.
+/// If a read were valid only if nothing in the leaf was replaced meanwhile, it would never end
+/// where reading a value takes longer than replacing a neighbor.
 #[test]
 fn a_long_value_is_read_beside_a_neighbour_that_is_replaced_all_the_time() {
     let pool = PoolOptions::new().anonymous().unwrap();

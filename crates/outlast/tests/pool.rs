@@ -1,4 +1,4 @@
-//! What a pool returns when something is wrong: a typed error each time, and nothing is lost.
+//! When something is wrong, a pool returns a typed error, and loses nothing.
 
 mod files;
 
@@ -89,7 +89,7 @@ fn truncated_and_damaged_headers() {
             "{bytes}"
         );
     }
-    // If no copy of the header is whole, only the minimum size of a pool is known.
+    // If no copy of the header is intact, only the minimum size of a pool is known.
     flip(&path, 100);
     assert!(matches!(open(&path), Err(Error::Truncated { expected: 131_072, actual: 4500 })));
     // If one copy is damaged, the other one serves, and the damage is reported.
@@ -100,7 +100,7 @@ fn truncated_and_damaged_headers() {
         let reader = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
         check_filled(&reader);
         assert_eq!(reader.stats().damaged_header_copy.unwrap().offset(), copy);
-        // A crash can leave the same, so it is reported but is not damage.
+        // A crash can leave such a copy, so it is reported but does not count as damage.
         let found = reader.verify().unwrap();
         assert_eq!(found.header_copy.as_ref().map(|damage| damage.offset()), Some(copy));
         assert!(found.is_sound(), "{found:?}");
@@ -122,9 +122,9 @@ fn truncated_and_damaged_headers() {
     assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset() == 8192));
 }
 
-/// After a close, one header copy says that the pool is clean, and the other is the dirty mark from
-/// before. Without the first, the pool cannot be told from one that was copied while a writer was
-/// writing that copy.
+/// After a close, one header copy says that the pool is clean, and the other is the earlier dirty
+/// mark. Without the first copy, the pool looks exactly like one that was copied while a writer was
+/// writing that header copy.
 #[test]
 fn a_damaged_header_copy_of_a_copied_pool() {
     let (dir, path) = filled();
@@ -344,7 +344,8 @@ fn closed_pools_and_dropped_maps() {
     assert_eq!(pool.verify().unwrap().leaked_bytes, Some(0));
 }
 
-/// The slot of a dropped map looks like that of a lost map. Here it comes first.
+/// The root slot of a dropped map looks like that of a lost map. Here the dropped map's slot comes
+/// first.
 #[test]
 fn a_lost_root_is_told_from_a_dropped_map() {
     let (_dir, path) = dir();
@@ -385,7 +386,8 @@ fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
     pool.map::<u64, u64>("m").unwrap();
 }
 
-/// A reference keeps replaced records from reuse, but not the records of another map that is dropped.
+/// A reference blocks the reuse of replaced records, but not that of another map's records once
+/// that map is dropped.
 #[test]
 fn the_space_of_a_dropped_map_waits_for_no_reference_to_another() {
     for &scheme in Scheme::ALL {

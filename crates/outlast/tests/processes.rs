@@ -1,4 +1,4 @@
-//! Copies of a pool's file, boots, other processes, forks, panics.
+//! Copies of a pool's file, reboots, other processes, forks, and panics.
 
 mod files;
 
@@ -26,7 +26,7 @@ fn a_copy_of_a_live_pool_is_refused() {
     assert_eq!(salvage.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop(salvage);
     open(&copy).expect("once it was closed it is a pool of its own");
-    // Copies of a pool that is in sync are pools, and so are snapshots.
+    // Copies of a synced pool open like any other pool, and so do snapshots.
     pool.sync().unwrap();
     let synced = dir.path().join("synced.pool");
     fs::copy(&path, &synced).unwrap();
@@ -56,7 +56,7 @@ fn a_live_copy_in_the_place_of_the_original_is_refused() {
     drop(pool);
     let original = fs::metadata(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    // Most file systems give the inode number to one of the next files.
+    // Most file systems reuse the inode number for one of the next files.
     let took_it = (0..64).map(|n| dir.path().join(n.to_string())).find(|file| {
         fs::write(file, b"").unwrap();
         fs::metadata(file).unwrap().ino() == original.ino()
@@ -159,7 +159,7 @@ fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     // SAFETY: the file belongs to this test.
     let same = unsafe { with_boot(1).open(&path).unwrap() };
     assert_eq!(same.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
-    // After a sync or a close, an orderly reboot is no problem.
+    // After a sync or a close, the pool opens after an orderly reboot.
     same.sync().unwrap();
     let synced = fs::read(&path).unwrap();
     drop(same);
@@ -273,7 +273,7 @@ fn what_the_background_thread_does_does_not_keep_a_pool_from_being_synced() {
     let dropped = pool.map::<u64, str>("dropped").unwrap();
     map.put(&1, "old").unwrap();
     dropped.put(&1, "old").unwrap();
-    // The thread tries again and again to free what these two keep.
+    // The background thread keeps trying to free what these two hold.
     let old = map.get_ref(&1).unwrap().unwrap();
     map.put(&1, "new").unwrap();
     pool.drop_map("dropped").unwrap();
@@ -295,7 +295,7 @@ fn a_pool_is_not_synced_while_it_is_changed_nor_against_its_options() {
     without.map::<u64, u64>("m").unwrap().insert(&1, &1).unwrap();
     map.insert(&1, &0).unwrap();
     let start = Instant::now();
-    // A change every tenth of a second: a loaded machine may delay one for half a second.
+    // Make a change every tenth of a second. A loaded machine may delay one for half a second.
     for n in 1.. {
         if start.elapsed() > Duration::from_secs(4) {
             break;
@@ -350,7 +350,8 @@ fn a_closed_pool_is_unlocked_though_children_are_being_started() {
 fn a_forked_child_gets_errors_and_harms_nothing() {
     if child_path().is_none() {
         let (_dir, path) = filled();
-        // Run in a process of its own, because forking one with many threads is no fair test.
+        // Run the test in its own process, because forking a process that has many threads is not a
+        // fair test.
         let child = in_child("a_forked_child_gets_errors_and_harms_nothing", &path);
         let status = { child }.status().unwrap();
         assert!(status.success());

@@ -1,8 +1,9 @@
 //! Salvages the records of damaged pools.
 //!
-//! Goal: an iteration that steps over damage returns every record that a lookup still finds, no record
-//! that was never there, and none twice. If it lacks a record, it has named a damaged place. Method:
-//! lines of a closed pool's file are overwritten at random, for each scheme and record form.
+//! Goal: an iteration that steps over damage returns every record that a lookup still finds, no
+//! record that was never there, and none twice. If it lacks a record, it has named a damaged place.
+//! Method: the test overwrites random lines of a closed pool's file, for each scheme and record
+//! form.
 
 mod files;
 
@@ -11,7 +12,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 const RECORDS: u64 = 3000;
-/// The bytes of the header copies, the frontier and the roots, which are left alone.
+/// The size of the part with the header copies, the frontier and the roots, which is not damaged.
 const SYSTEM_BYTES: usize = 1 << 17;
 const LINE: usize = 64;
 
@@ -113,7 +114,8 @@ fn what_lookups_find_in_a_damaged_map_is_salvaged() {
             let pool = open(path);
             let map = match pool.raw_map("m") {
                 Ok(map) => map,
-                // The damage hit what leads to the whole map, so lookups are not possible either.
+                // The damage hit a structure through which all of the map is found, so lookups
+                // fail, too.
                 Err(error) => {
                     assert!(error.is_damage(), "{what}: {error}");
                     continue;
@@ -140,7 +142,8 @@ fn what_lookups_find_in_a_damaged_map_is_salvaged() {
                 assert!(is_salvaged || !is_found, "{what}: a record is found, and not salvaged");
                 missing += usize::from(!is_salvaged);
             }
-            // A damaged record that is stored in place can look like one that a split has left behind.
+            // A damaged record that is stored in place can look like one that a split has left
+            // behind.
             if form == RecordForm::Bytes {
                 assert!(missing == 0 || places > 0, "{what}: {missing} are missing in silence");
             }
@@ -207,7 +210,7 @@ fn a_mixture_of_two_states_of_a_pool_is_salvaged_without_wrong_records() {
         pool.close().unwrap();
         let second = std::fs::read(path).unwrap();
         for round in 0..6 {
-            // As a power loss can leave it: each page as it was at one of two moments.
+            // Mix two states as a power loss can: each page is as it was at one of two moments.
             let mut mixed = second.clone();
             for (number, page) in first.chunks(PAGE).enumerate() {
                 if random.next() % 8 < round + 1 {
@@ -237,7 +240,7 @@ fn a_mixture_of_two_states_of_a_pool_is_salvaged_without_wrong_records() {
     });
 }
 
-/// Prints, for each scheme, what lookups find and what a salvage brings out of a large damaged pool.
+/// Prints, for each scheme, how many records lookups and a salvage find in a large damaged pool.
 #[test]
 #[ignore = "takes minutes; it prints figures"]
 fn figures_of_300_000_rows() {

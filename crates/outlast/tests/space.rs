@@ -1,4 +1,4 @@
-//! Space: full pools, full disks, address space, and what a pool occupies in memory.
+//! Space: full pools, full disks, limited address space, and the memory that a pool takes.
 
 mod files;
 
@@ -91,7 +91,7 @@ fn a_limit_that_is_too_small_is_told() {
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
 }
 
-/// An allocator that keeps a run of pages for each size must give these runs back before it says
+/// An allocator that keeps a run of pages for each size must release these runs before it reports
 /// that a pool is full.
 #[test]
 fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
@@ -110,7 +110,8 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
     }
 }
 
-/// A map grows by several adjacent pages at a time. If there are none, it grows by single pages.
+/// A map grows by several adjacent pages at a time. If no adjacent pages are free, it grows by
+/// single pages.
 #[test]
 fn a_map_grows_in_pages_that_are_not_in_a_row() {
     for &scheme in Scheme::ALL {
@@ -288,7 +289,7 @@ fn what_is_kept_in_dram_is_what_was_touched() {
     assert!(pool.stats().shadow_huge_page_bytes.unwrap() <= shadow);
     drop(map);
     pool.close().unwrap();
-    // A new process knows nothing until it looks.
+    // A new process has no bucket metadata until it touches segments.
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("m").unwrap();
     assert!(pool.stats().shadow_bytes.unwrap() < shadow);
@@ -296,7 +297,7 @@ fn what_is_kept_in_dram_is_what_was_touched() {
     assert!(pool.stats().shadow_bytes.unwrap() >= 4096);
 }
 
-/// Returns how much memory this process maps of a file, in bytes.
+/// Returns how many bytes of a file this process has mapped in memory.
 fn mapped(path: &std::path::Path) -> u64 {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let name = path.to_str().unwrap();
@@ -312,7 +313,7 @@ fn is_mapped(path: &std::path::Path, offset: u64) -> bool {
     let name = path.to_str().unwrap();
     let line = maps.lines().find(|line| line.ends_with(name)).unwrap();
     let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-    // SAFETY: it only queries a constant.
+    // SAFETY: the call only queries a constant.
     let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let page = (start + offset) / page_size;
     let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
@@ -346,9 +347,9 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
     pool.close().unwrap();
     let pool = open(&path).unwrap();
     let map = pool.map::<u64, u64>("m").unwrap();
-    // The background thread touches the pages ahead of use. If it touched pages in use, it would do
-    // so before it gets to the first ones ahead. The page looked at is farther ahead than the
-    // kernel maps around a touched page.
+    // The background thread touches pages ahead of use. If it also touched pages in use, it would
+    // do so before it reached the first ones ahead. The page that the test looks at is farther
+    // ahead than the pages that the kernel maps around a touched page.
     const AROUND: u64 = 64 << 10;
     let core = pool.store().core();
     let frontier = core.geometry.offset_of(core.alloc().stats(core).frontier_pages);

@@ -1,4 +1,5 @@
-//! How long a thread that needs space waits for operations that keep retired blocks.
+//! How long a thread that needs space waits for operations that keep retired blocks from being
+//! freed.
 //!
 //! Method: one thread allocates runs of pages until the pool grows, while another thread is in the
 //! middle of an operation. The test counts the iterations of the first thread's wait (*turns*), and
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 const RUN: u64 = 64 << 10;
-/// Turns after which a thread counts as stopped for ever.
+/// The number of turns after which a thread counts as stopped forever.
 const GRACE: u64 = 1 << 10;
 
 type Beside = Box<dyn FnMut(u64) + Send>;
@@ -21,7 +22,7 @@ type Beside = Box<dyn FnMut(u64) + Send>;
 #[derive(Clone, Default)]
 struct Turns {
     count: Arc<AtomicU64>,
-    /// What to do in each turn.
+    /// What the test does in each turn.
     beside: Arc<Mutex<Option<Beside>>>,
 }
 
@@ -78,7 +79,7 @@ impl Inside {
     }
 }
 
-/// Allocates runs until the pool has grown. Returns the turns of waiting that it took.
+/// Allocates runs until the pool has grown. Returns the number of turns that the thread waited.
 fn grow(core: &Core<Traced>, turns: &Turns) -> u64 {
     let (size, before) = (core.size(), turns.count.load(SeqCst));
     while core.size() == size {
@@ -101,7 +102,7 @@ fn who_is_stopped_inside_of_an_operation_is_waited_for_once() {
     }
     stopped.end();
     let mut other = Inside::begin(&core);
-    // The first thread kept this block, and the other does not.
+    // The stopped operation kept this block from being freed. The new one does not.
     let size = core.size();
     while core.size() == size {
         if core.allocate(RUN).unwrap().offset == block.offset {
@@ -157,7 +158,7 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
     let _writing = core.enter().unwrap();
     let small = |_| core.allocate(64).unwrap().offset;
     let mut blocks: Vec<u64> = (0..2 * GRACE + 2).map(small).collect();
-    // Keep one block in each of their runs, so that none gets empty.
+    // Keep one block in each of their runs, so that no run becomes empty.
     blocks.retain(|offset| offset % 4096 != 0);
     let mut inside = Inside::begin(&core);
     core.retire_visited(blocks.pop().unwrap(), 64);
@@ -168,7 +169,7 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
             core.retire_visited(blocks.pop().unwrap(), 64);
         }
         // At every moment some thread is in the middle of an operation, but that operation began
-        // after the wait.
+        // after the wait did.
         if turn >= 10 {
             let next = Inside::begin(&core);
             inside.end();

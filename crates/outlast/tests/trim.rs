@@ -1,4 +1,4 @@
-//! Gives free space back to the file system, and takes it again when it is needed.
+//! Free space is given back to the file system, and allocated again when it is needed.
 
 mod files;
 
@@ -148,7 +148,7 @@ fn a_pool_whose_records_were_removed_frees_their_blocks() {
             assert!(map.delete(&k).unwrap());
         }
         let start = Instant::now();
-        // What the map keeps for its next records is not free.
+        // The blocks that the map keeps for its next records do not count as free.
         let table = pool.verify().unwrap().used_bytes;
         let most = small().max(2 * MIB + table + table / 4);
         let after = wait_for(&path, most, Duration::from_secs(10));
@@ -200,9 +200,9 @@ fn churn(map: &Map<u64, [u8]>, thread: u64, rounds: u64, stop: &AtomicBool) {
 #[derive(Default)]
 struct Punches {
     calls: AtomicU64,
-    /// The error of each such call; 0: none.
+    /// The error of each call that punches; 0: none.
     punch: AtomicI32,
-    /// The error of each call for blocks; 0: none.
+    /// The error of each call that allocates blocks; 0: none.
     allocate: AtomicI32,
     /// Whether punching only pretends to work.
     pretends: AtomicBool,
@@ -237,7 +237,8 @@ fn watched(options: PoolOptions) -> (PoolOptions, Arc<Punches>) {
 fn allocations_neither_fail_nor_lose_anything_while_space_is_given_back() {
     for &scheme in Scheme::ALL {
         let (_dir, path) = dir();
-        // The limit is near what is needed, so that claims have to find pages that are being punched.
+        // The limit is hardly more than the map needs, so claims have to take pages that are being
+        // punched.
         let (options, punches) = watched(at_once().max_size(48 * MIB));
         let pool = create(&options, &path);
         let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
@@ -286,7 +287,7 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
                 let (map, stop) = (&map, &stop);
                 scope.spawn(move || churn(map, from + thread, u64::MAX >> 8, stop));
             }
-            // More than the test and this process have inserted before.
+            // Wait for more records than the test and this process inserted before.
             while map.len().unwrap() <= 52 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -313,13 +314,13 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             std::fs::remove_file(&at_work).expect("the child works");
-            // The kill comes at different moments of the work, which goes on until then.
+            // The process is killed at different moments of its work, which goes on until then.
             std::thread::sleep(Duration::from_millis(150 + 260 * round));
             child.kill().unwrap();
             child.wait().unwrap();
             let pool = open(&path).unwrap();
             let map = pool.map::<u64, [u8]>("m").unwrap();
-            // What no thread removes, the children's own records included.
+            // Check the records that no thread removes, including those of the children.
             for key in (0..50).chain((0..=round).map(|round| u64::MAX - (16 + 2 * round))) {
                 assert!(map.get(&key).unwrap().unwrap() == value(key, 100_000), "{scheme}: {key}");
             }
@@ -335,7 +336,7 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
     }
 }
 
-/// Makes a pool of which most is free, and that no worker has touched yet.
+/// Makes a pool that is mostly free, and from which no worker has given space back yet.
 fn shrunk(path: &Path, scheme: Scheme) -> u64 {
     let pool = create(&options().background(false), path);
     let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
@@ -370,7 +371,7 @@ fn faults_of_the_disk_do_no_harm() {
             }
             std::thread::sleep(Duration::from_millis(20));
             if fault != 0 {
-                // The punch is not repeated soon, or ever, depending on the fault.
+                // Depending on the fault, the punch is retried much later or never.
                 assert_eq!(punches.calls.load(Ordering::SeqCst), 1, "{scheme}, {fault}");
             }
             assert!(blocks(&path) >= before, "{scheme}, {fault}");

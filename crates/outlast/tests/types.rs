@@ -1,4 +1,4 @@
-//! The types of keys and values, and bytes that are no value of a map's types.
+//! The types of keys and values, and bytes that are not a value of a map's types.
 
 use outlast::{
     Error, Key, Map, MapOptions, OrderedKey, Pool, PoolOptions, RecordForm, Scheme, Value,
@@ -34,7 +34,7 @@ fn verdicts(path: &Path) -> [bool; 3] {
     [read_only.is_sound(), writing, walk.problems.is_empty()]
 }
 
-/// A flipped bit in the unused part of a word: no value of the type has such a word.
+/// A bit is flipped in the unused part of a word, so the word is no value of the type.
 #[test]
 fn a_word_that_is_no_value_of_its_type_is_damage_and_a_change_leaves_it() {
     for scheme in [Scheme::DashEh, Scheme::Phast] {
@@ -68,7 +68,7 @@ fn a_word_that_is_no_value_of_its_type_is_damage_and_a_change_leaves_it() {
             let map = pool.ordered_map::<u64, u8>("m").unwrap();
             assert_eq!(map.range(..).next().unwrap().unwrap_err().to_string(), error);
         }
-        // One that does not look at it repairs the record.
+        // A change that does not read the value repairs the record.
         assert!(map.update(&key, &7).unwrap());
         assert_eq!(map.get(&key).unwrap(), Some(7));
         assert!(pool.verify().unwrap().is_sound(), "{scheme}");
@@ -234,7 +234,7 @@ impl Visit for Roundtrip {
                 assert!(map.is_empty().unwrap());
             }
         }
-        // With default options too.
+        // Do the same with default options.
         let (key, value) = (&sorted[0], sorted.last().unwrap());
         pool.map::<T, T>("one").unwrap().insert(key, value).unwrap();
         let found = pool.verify().unwrap();
@@ -259,7 +259,7 @@ impl Visit for Sorted {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let values: [&dyn Fn() -> usize; 2] = [
             &|| {
-                // Inline if the key fits a word.
+                // The form is inline if the key fits in a word.
                 let map =
                     pool.ordered_map_with::<T, u64>("words", &MapOptions::new().small()).unwrap();
                 sorted.iter().rev().for_each(|key| assert!(map.insert(key, &7).unwrap()));
@@ -351,7 +351,7 @@ fn types_of_the_same_size_are_different_types() {
     }
 }
 
-/// Bytes that no value of a type has are damage to all three verifications.
+/// All three verifications report bytes that are not a value of the type as damage.
 #[test]
 fn a_bool_in_a_tuple_is_0_or_1() {
     for form in RecordForm::ALL {

@@ -1,10 +1,10 @@
 //! `kv`: outlast compared with embedded stores on the same file system. Every row names the
 //! failures that a change survives.
 //!
-//! Each store makes every operation a transaction of its own, as a server needs before it answers a
-//! client. Each store is measured with what it promises per operation, and again with the least
-//! that it can be told to promise. A store that waits for the disk on every insert makes few
-//! inserts, so they end after a given time.
+//! In each store, every operation is a transaction of its own, as a server needs before it answers
+//! a client. Each store is measured with its default promise for an operation, and again with the
+//! weakest that can be configured. A store that waits for the disk on every insert makes few
+//! inserts per second, so the inserts of a round end after a given time.
 
 mod library;
 mod promise;
@@ -37,9 +37,9 @@ use std::time::{Duration, Instant};
 /// Number of records per scan.
 const SCANNED: usize = 50;
 
-/// The interface of a store in this benchmark. Each thread has a hand of its own.
+/// The interface of a store in this benchmark. Each thread has its own [`Hand`].
 trait Client: Sync {
-    /// Inserts many records at once, in the fastest way that the store has.
+    /// Inserts many records, in the fastest way that the store has.
     fn load(&self, hand: &mut Hand, records: &mut dyn Iterator<Item = (u64, u64)>) -> Fallible;
     /// Inserts a record. The store's promise holds once this returns.
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible;
@@ -118,8 +118,8 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// For inserts: bytes written to the disk per insert, with everything that was in the page
-    /// cache at their end.
+    /// For inserts: bytes written to the disk per insert, including what was still in the page
+    /// cache at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.
@@ -147,8 +147,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line for every store and number of threads with both rows. Stores that promise most
-    /// come first.
+    /// Makes a line for every store and number of threads that has both rows. The stores with the
+    /// strongest promises come first.
     fn all(rows: &[Row], threads: &[usize], medium: Medium) -> Vec<Line> {
         let mut stores: Vec<Store> = Store::ALL.to_vec();
         stores.sort_by_key(|store| {
@@ -334,13 +334,13 @@ struct SyncTime {
 }
 
 impl SyncTime {
-    /// Number of page changes, of which the median is taken.
+    /// The number of page changes whose median time is reported.
     const CHANGES: u64 = 200;
     const PAGE: u64 = 4096;
 
     fn measure(dir: &Path) -> Fallible<SyncTime> {
         let file = tempfile::tempfile_in(dir)?;
-        // The pages are written first, so that a sync need not allocate blocks.
+        // The pages are written before the measurement, so that a sync need not allocate blocks.
         for page in 0..Self::CHANGES {
             file.write_all_at(&[1; Self::PAGE as usize], page * Self::PAGE)?;
         }
@@ -504,7 +504,7 @@ fn lookups(
         }
         Ok(move |_| get(&mut hand, draw.below(options.records)))
     })?;
-    // The keys are stored, and so ordered, by their bytes.
+    // The keys are stored as bytes, and so ordered by their bytes.
     let in_order = |key: u64| key.swap_bytes();
     let all = (0..options.records).map(|number| in_order(keys.key(number)));
     let last_whole = keys::last_whole(all, SCANNED);

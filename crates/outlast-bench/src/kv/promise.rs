@@ -31,9 +31,9 @@ pub enum Store {
 /// The failures that a change survives once its call has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
-    /// Whether it survives process death.
+    /// Whether the change survives process death.
     pub process_death: bool,
-    /// Whether it survives a power loss at any time.
+    /// Whether the change survives a power loss at any time.
     pub power_loss: bool,
     /// What a power loss leaves, in a few words.
     pub after_power_loss: &'static str,
@@ -76,8 +76,8 @@ impl Store {
         }
     }
 
-    /// Returns what it promises about a change once the call has returned; for outlast, on this
-    /// medium.
+    /// Returns what the store promises about a change once the call has returned; for outlast, on
+    /// this medium.
     pub fn promise(self, medium: Medium) -> Promise {
         let promise = |process_death, power_loss, after_power_loss, text| Promise {
             process_death,

@@ -83,7 +83,7 @@ struct Lmdb<'e> {
     database: heed::Database<'e, Bytes, Bytes>,
 }
 
-/// Address space for the file to grow into. It takes no bytes on the disk.
+/// The address space into which the file can grow. It takes no space on the disk.
 const LMDB_MAP_BYTES: usize = 64 << 30;
 
 /// Creates an LMDB environment and runs a job with it.
@@ -95,8 +95,8 @@ pub(super) fn with_lmdb(
     let mut options = EnvOpenOptions::new();
     options.map_size(LMDB_MAP_BYTES);
     if !durable {
-        // SAFETY: a power loss can damage the file. That is the mode being measured, and no one
-        // reads the file after a power loss.
+        // SAFETY: with this flag, a power loss can damage the file. That is the mode being
+        // measured, and nobody reads the file after a power loss.
         unsafe { options.flags(EnvFlags::NO_SYNC) };
     }
     // SAFETY: the directory was made for this environment. No other process has the file, and it is
@@ -179,7 +179,7 @@ impl Client for Fjall {
 
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible {
         let (key, value) = hand.pair_bytes(key, value);
-        // Also writes its journal to the system.
+        // An insert also writes the journal to the system.
         self.keyspace.insert(key, value)?;
         if self.sync {
             self.database.persist(fjall::PersistMode::SyncData)?;

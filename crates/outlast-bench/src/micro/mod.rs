@@ -103,7 +103,7 @@ impl Options {
     }
 }
 
-/// What the run row of this command has in addition to that of other commands.
+/// The fields that the run row of this command has in addition to those of other commands.
 #[derive(Serialize)]
 struct Own<'o> {
     reads: crate::form::Reads,
@@ -133,7 +133,7 @@ struct Observed {
     /// Processor time of a thread per operation, in nanoseconds.
     cpu_ns: f64,
     latency: Option<Latency>,
-    /// Number of records at its end.
+    /// Number of records at the end of the phase.
     records: u64,
     room: Room,
     heap_bytes: Option<u64>,
@@ -216,7 +216,7 @@ impl OneTurn<'_> {
         })
     }
 
-    /// Does the work with all threads. Returns what they took, and their watches.
+    /// Does the work with all threads. Returns the time that they took, and their watches.
     fn pass<S: System, W: Watch + Send>(
         &self,
         system: &S,

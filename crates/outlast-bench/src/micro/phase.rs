@@ -110,7 +110,7 @@ impl Phase {
         }
     }
 
-    /// The order in which it visits its keys.
+    /// The order in which the phase visits its keys.
     pub fn order(self) -> Order {
         match self {
             Phase::Load | Phase::Insert => Order::Ascending,
@@ -119,8 +119,8 @@ impl Phase {
         }
     }
 
-    /// Returns whether a part of it can run first as a warm-up. The phases that insert or remove
-    /// keys cannot.
+    /// Returns whether a part of the phase can run first as a warm-up. The phases that insert or
+    /// remove keys cannot be warmed up.
     pub fn repeatable(self) -> bool {
         let inserts = matches!(self, Phase::Load | Phase::Insert) || self.inserts_in_100() > 0;
         !inserts && self != Phase::Remove
@@ -147,7 +147,7 @@ pub(super) struct Work<'s> {
     operations: u64,
     warm_up: bool,
     keys: Keys,
-    /// For scans: from any greater key on, fewer records are left than a scan returns.
+    /// For scans: the last key from which on there are as many records as a scan returns.
     last_whole: u64,
     setup: &'s Setup,
 }
@@ -211,7 +211,7 @@ impl<'s> Work<'s> {
         self.operations
     }
 
-    /// Number of records that the phases of the turn have inserted at its end.
+    /// Number of records that the phases of the turn have inserted by the end of this one.
     pub(super) fn new_after(&self) -> u64 {
         match self.phase {
             Phase::Load | Phase::Insert => self.new + self.operations,
@@ -270,8 +270,8 @@ impl<'s> Work<'s> {
                 let (mut new, end) = (self.new + new, self.new + new + inserts);
                 let every = 100 / self.phase.inserts_in_100();
                 worker.each(count, |w, i| {
-                    // One operation in `every` is an insert, spread evenly; the rest of a share
-                    // comes last.
+                    // One operation in `every` is an insert. The inserts are spread evenly, and
+                    // those of the thread's share that are left come last.
                     if new < end && (i % every == every - 1 || count - i <= end - new) {
                         new += 1;
                         w.insert(new - 1)
@@ -281,7 +281,7 @@ impl<'s> Work<'s> {
                 })
             }
             Phase::Remove => {
-                // A walk over nothing would find no leap.
+                // The bound is at least 1, because a walk over no numbers cannot choose its leap.
                 let mut walk = Walk::new(count.max(1));
                 worker.each(count, |w, _| w.remove(first + walk.step()))
             }

@@ -21,7 +21,7 @@ pub struct Mops {
 }
 
 impl Mops {
-    /// Summarises the figures of the rounds. Returns `None` if there are none.
+    /// Summarizes the figures of the rounds. Returns `None` if there are none.
     pub fn of(rounds: &[f64]) -> Option<Mops> {
         let min = rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let max = rounds.iter().copied().fold(0.0, f64::max);
@@ -68,8 +68,8 @@ pub struct Counted {
     /// In the heap, as the C library counts it: the increase since the moment before the system was
     /// created.
     pub heap: Option<f64>,
-    /// In the pool's shadow, DRAM about its blocks that is not in the heap: resident memory as the
-    /// kernel counts it, in whole pages.
+    /// In the pool's shadow, which holds volatile metadata of its blocks outside the heap: resident
+    /// memory as the kernel counts it, in whole pages.
     pub shadow: Option<f64>,
     /// In DRAM, as the index itself reports.
     pub index_dram: Option<f64>,
@@ -122,8 +122,8 @@ pub struct Row {
     /// Throughput.
     #[serde(flatten)]
     pub mops: Mops,
-    /// Processor time per operation in nanoseconds, median of the rounds. This stays meaningful if
-    /// something else ran at the same time.
+    /// Processor time per operation in nanoseconds, median of the rounds. This remains meaningful
+    /// if other programs ran at the same time.
     pub cpu_ns_per_operation: f64,
     /// Latency; for `get_many` and `gets`, of 16 keys.
     #[serde(flatten)]
@@ -137,7 +137,7 @@ pub struct Row {
     /// For `outlast`: the ratio to each rival.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub ratio_to_rival: BTreeMap<String, Ratio>,
-    /// For `get_many`: the ratio to the same lookups one by one.
+    /// For `get_many`: the ratio to the same lookups with one key per call.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ratio_to_gets: Option<Ratio>,
 }

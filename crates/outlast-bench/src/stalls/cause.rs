@@ -11,17 +11,18 @@ pub(super) const SLOW_NS: u64 = 5_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The processor was taken from it for more than half of the time. Also named if it was
-    /// preempted and no other cause is counted.
+    /// The thread lost the processor for more than half of the time, or was preempted and no other
+    /// cause is counted.
     Preemption,
     /// The directory was doubled.
     Doubling,
     /// The pool's file grew.
     FileGrowth,
-    /// It gave up the processor: for a lock, its own or the kernel's, or for the file system.
+    /// The thread gave up the processor: for a lock, of the library or of the kernel, or for the
+    /// file system.
     Wait,
-    /// None of the above, but it was on the processor for less than half of the time, so the host
-    /// machine stopped it.
+    /// None of the above, but the thread was on the processor for less than half of the time, so
+    /// the host machine must have stopped it.
     Host,
     /// A segment was split, and a page was touched for the first time.
     SplitFault,
@@ -29,7 +30,7 @@ pub enum Cause {
     Split,
     /// A page was touched for the first time.
     PageFault,
-    /// Nothing that is counted, and it was on the processor all the time.
+    /// No counter changed, and the thread was on the processor all the time.
     Unknown,
 }
 
@@ -120,10 +121,10 @@ impl Slow {
 }
 
 fn cause_of(slow: &Slow) -> Cause {
-    // The readings themselves take a few microseconds at worst.
+    // The tolerance is for the readings themselves, which take a few microseconds at worst.
     let off_processor = slow.ns > slow.cpu_ns * 2 + SLOW_NS;
     match slow {
-        // Most of the time did not go into whatever else it did.
+        // Most of the time was spent off the processor, whatever else the insert did.
         Slow { preemptions: 1.., waits: 0, .. } if off_processor => Cause::Preemption,
         Slow { doublings: 1.., .. } => Cause::Doubling,
         Slow { grown_bytes: 1.., .. } => Cause::FileGrowth,

@@ -7,9 +7,9 @@
 //! another thread's.
 //!
 //! A control run then takes the same readings around as many turns of an idle loop, each as long as
-//! an insert took on average. Both runs watch a clock for the same total time. So timer interrupts,
+//! an insert took on average. Both runs watch a clock for the same total time, so timer interrupts,
 //! and whatever else stops a thread on this machine, affect both equally often. If a bin of times
-//! has more inserts than turns of the control run, the excess is the inserts' own.
+//! has more inserts than turns of the control run, the excess is due to the inserts.
 
 mod cause;
 
@@ -39,7 +39,7 @@ pub struct Options {
     pub schemes: Vec<Scheme>,
     /// Number of inserts.
     pub records: u64,
-    /// Number of threads that share them.
+    /// Number of threads that share the inserts.
     pub threads: usize,
     /// How many of the slowest inserts are printed.
     pub slowest: usize,
@@ -73,8 +73,8 @@ pub struct Group {
     pub what: String,
     /// Number of operations.
     pub operations: u64,
-    /// Total time of all of them in milliseconds; only for the two kinds that are runs of their
-    /// own.
+    /// Total time of all of them in milliseconds; only for `insert` and `control`, which are
+    /// separate runs.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub watched_ms: Option<u64>,
     /// Percentiles of their times.
@@ -106,9 +106,9 @@ pub struct Bin {
 /// resize, the two are the same insert.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Resize {
-    /// Number of inserts of the observing thread until its begin.
+    /// Number of inserts of the observing thread before the resize began.
     pub inserts_before: u64,
-    /// Number of inserts of that thread until its end, the first one included.
+    /// Number of inserts of that thread during the resize, including the one that began it.
     pub inserts: u64,
     /// How long it took, in nanoseconds.
     pub ns: u64,
@@ -156,7 +156,7 @@ impl Seen {
     fn note(&mut self, slow: Slow) -> Fallible {
         self.all.record(slow.ns);
         self.watched_ns += slow.ns;
-        // Operations that are as quick as they should be need no cause.
+        // Only slow operations need a cause.
         if slow.ns > SLOW_NS {
             let group = match self.by_cause.iter().position(|(cause, ..)| *cause == slow.cause) {
                 Some(index) => &mut self.by_cause[index],
@@ -331,7 +331,7 @@ fn insert(options: &Options) -> Fallible<Seen> {
     Seen::merged(threads, options.slowest)
 }
 
-/// As [`insert`], but with an idle loop of `spin_ns` nanoseconds per turn.
+/// Like [`insert`], but with an idle loop of `spin_ns` nanoseconds per turn.
 fn control(options: &Options, spin_ns: u64) -> Fallible<Seen> {
     let (threads, _) = team::run(options.threads, |thread| {
         let mut seen = Seen::new(options.slowest)?;

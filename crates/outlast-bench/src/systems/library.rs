@@ -15,9 +15,9 @@ use std::time::Duration;
 /// The medium that the pool's file is treated as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
-    /// The page cache. Surviving process death takes no flush.
+    /// The page cache. No flush is needed to survive process death.
     PageCache,
-    /// Persistent memory: every flush and fence is made, with these delays added.
+    /// Persistent memory: every flush and fence is executed, with these delays added.
     EmulatedPm {
         /// Nanoseconds added per line flushed.
         line_ns: u64,
@@ -57,7 +57,7 @@ impl fmt::Display for Medium {
     }
 }
 
-/// A pool of its own, with one map.
+/// A separate pool with one map.
 pub struct Library<T: ?Sized + OrderedKey> {
     pool: Pool,
     map: Map<T, T>,
@@ -69,7 +69,7 @@ pub struct Library<T: ?Sized + OrderedKey> {
 /// Creates the pool for a setup at `path`.
 ///
 /// # Errors
-/// As [`PoolOptions::create`].
+/// Those of [`PoolOptions::create`].
 pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
     let mut options = PoolOptions::new().identity(setup.seed, u128::from(setup.seed));
     if let Medium::EmulatedPm { line_ns, fence_ns } = setup.medium {
@@ -86,7 +86,7 @@ pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
 /// Creates the map for a setup in a pool, for callers to whom the record form does not matter.
 ///
 /// # Errors
-/// As [`Pool::raw_map_with`].
+/// Those of [`Pool::raw_map_with`].
 pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
     let schema = match setup.form {
         RecordForm::Inline => "u64",
@@ -108,7 +108,7 @@ pub fn map_options(setup: &Setup) -> MapOptions {
 }
 
 impl<T: ?Sized + OrderedKey> Library<T> {
-    /// Creates a pool in a directory of its own. Both are removed when this is dropped.
+    /// Creates a pool in a new directory. Both are removed when the value is dropped.
     pub fn create(setup: &Setup) -> Fallible<Self> {
         let dir = Scratch::create(&setup.dir)?;
         let pool = create_pool(setup, &dir.path().join("pool"))?;

@@ -43,8 +43,8 @@ pub trait System: Send + Sync {
         Ok(())
     }
 
-    /// Changes many records, in their order, and appends to `done` whether each was changed.
-    /// Systems without batched changes make them one by one.
+    /// Changes many records, one after another, and appends to `done` whether each was changed.
+    /// Systems without batched changes change them with one call each.
     fn change_many(
         &self,
         hand: &mut Hand,
@@ -94,7 +94,7 @@ pub enum Many {
     Remove,
 }
 
-/// The space that a system uses, so far as only the system itself can report it.
+/// The part of a system's space usage that only the system itself can report.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Room {
     /// Records per record slot.
@@ -125,7 +125,8 @@ pub enum Kind {
     Journaled,
     /// Shards, each a hash table behind a lock.
     Dashmap,
-    /// The same with pairs of words, whatever the record form of the other systems.
+    /// Like `Dashmap`, but always with pairs of words, whatever the record form of the other
+    /// systems.
     DashmapU64,
     /// Lock-free open addressing; records in blocks of their own.
     Papaya,

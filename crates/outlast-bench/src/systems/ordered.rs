@@ -31,7 +31,7 @@ impl<F: Form> System for Skiplist<F> {
     }
     #[inline]
     fn update(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible<bool> {
-        // Replaces the entry with another one: values cannot be changed in place.
+        // An update replaces the entry, because values cannot be changed in place.
         if !self.0.contains_key(F::lookup(hand, key)) {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! `counts`, `model` and `space`: what is counted and not timed.
+//! `counts`, `model` and `space`, which count and do not measure time.
 
 use super::{dir, is_near, number, of, rows, text};
 
@@ -44,7 +44,7 @@ fn counts_agree_with_the_scheme_and_the_model_with_the_counts() {
     let counted = rows(&[&["counts"], &sizes[..], &bytes].concat());
     let counted = of(&counted, "counts");
     let update = counted.iter().find(|r| r["operation"] == "update").unwrap();
-    // The record's block, and the link to it.
+    // One fence for the record's block, and one for the link to it.
     assert_eq!(number(update, "/fences"), 2.0);
 }
 

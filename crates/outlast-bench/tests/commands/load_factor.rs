@@ -49,6 +49,6 @@ fn load_factors_are_drawn() {
     let png = draw(&dir.path().join("load.png"));
     assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
     let svg = String::from_utf8(draw(&dir.path().join("load.svg"))).unwrap();
-    // A curve for each table, and its name.
+    // The plot has a curve for each table, and its name.
     assert!(svg.matches("<polyline").count() >= 2 && svg.contains("4 stash buckets"), "{svg}");
 }

@@ -80,7 +80,7 @@ fn check_micro(rows: &[Value], rivals: &[&str], threads: &[u64]) {
         ));
         let mixed = find("mix_insert", "outlast", threads);
         assert_eq!(number(mixed, "/records") as u64, RECORDS + RECORDS / 5);
-        // The mixes' records stay.
+        // The records that the mixes inserted stay.
         let left = number(find("remove", "outlast", threads), "/records") as u64;
         assert_eq!(left, RECORDS / 5 + RECORDS / 2 + RECORDS / 20);
     }
@@ -191,7 +191,7 @@ fn schemes_are_rivals_and_run_beside_each_other() {
     let own = ["micro", "--scheme", scheme, "--rounds", "1", "--rival", &list];
     let rows = rows(&[&own[..], &sizes, &["--pool-dir", text(dir.path())]].concat());
     let phases = of(&rows, "phase");
-    // Schemes that keep an order are scanned too.
+    // Schemes that keep a key order are scanned, too.
     let ordered = outlast::Scheme::ALL.iter().filter(|scheme| scheme.is_ordered()).count();
     assert_eq!(phases.len(), PHASES.len() * (1 + rivals.len()) + ordered);
     for row in phases {

@@ -1,4 +1,4 @@
-//! Every report says how it was made, and is printed as its reader wants it.
+//! Every report says how it was made, and is printed in the requested format.
 
 use super::{bench, dir, number, rows, text};
 use serde_json::Value;

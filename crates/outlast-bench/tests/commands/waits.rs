@@ -19,7 +19,7 @@ fn stalls_say_what_the_slowest_waited_for() {
     assert_eq!(number(insert, "/operations"), 20_000.0);
     assert_eq!(number(find("control").unwrap(), "/operations"), 20_000.0);
     assert!(number(insert, "/max_ns") >= times[0]);
-    // Both are watched for about the same time, whatever interrupted either.
+    // Both runs are watched for about the same time, whatever interrupts them.
     let control = find("control").unwrap();
     assert!(number(control, "/watched_ms") >= 0.9 * number(insert, "/watched_ms") - 1.0);
     let bins = of(&rows, "stall_bin");

@@ -45,7 +45,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> R
     out.line(format!("{} is a copy of {}{how}, {size}", args.to.display(), from.display()))
 }
 
-/// Allows this process as many open files as it may have: a backup opens all segments of a journal.
+/// Raises this process's limit on open files as far as allowed, because a backup opens all segments
+/// of a journal.
 fn allow_many_files() {
     let limits = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits });

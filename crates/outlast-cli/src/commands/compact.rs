@@ -1,9 +1,10 @@
 //! `compact`: copies a pool into one that takes no more space than its records need.
 //!
-//! A pool's file never becomes shorter, and a page on which one record is left is not free. So the
-//! maps are copied, record by record, into a new pool beside the old one. The new pool is verified
-//! and durable before it takes the name of the old one. A crash before that leaves the old pool,
-//! and perhaps a file that the next compaction removes. A crash after it leaves the new pool.
+//! A pool's file never becomes shorter, and a page that holds even one record is not free. So the
+//! command copies the maps, record by record, into a new pool next to the old one. The new pool is
+//! verified and durable before it takes the name of the old one. A crash before the renaming leaves
+//! the old pool, and perhaps a file that the next compaction removes. A later crash leaves the new
+//! pool.
 
 use super::salvage::Unfinished;
 use crate::args::CompactArgs;
@@ -49,7 +50,7 @@ pub(crate) fn run(
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
     let old_file = Named::open(&from)?;
-    // A reader's lock: until the file is replaced, no one changes it.
+    // This takes a reader's lock, so that no process changes the file until it is replaced.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
     let used = check(&old, &args.old)?;
@@ -59,16 +60,16 @@ pub(crate) fn run(
     };
     place::check_space(place::parent(&to), used + used / 4, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
-    // Nothing grows ahead of use.
+    // Without the background thread, the pool does not grow ahead of use.
     let options = options.background(false);
     let new = match &args.new {
         Some(_) => Unfinished::create(&to, &options)?,
-        // Until it has the permissions of the old one, no one else may read it.
+        // Until the new file has the permissions of the old one, no one else may read it.
         None => privately(|| Unfinished::create(&to, &options))?,
     };
     let new_file = Named::open(&to)?;
     if new_file.lock() {
-        // The new pool has its file locked, so this is another one.
+        // The new pool holds a lock on its own file, so this is another file.
         return Err(replaced(&to));
     }
     interrupt::listen();
@@ -105,12 +106,12 @@ pub(crate) fn run(
     })
 }
 
-/// If the pool's journal was not closed, opens and closes the pool, so that the file alone is the
-/// pool. Returns whether the pool has a journal.
+/// If the pool's journal was not closed, opens and closes the pool, so that its file is complete
+/// without the journal. Returns whether the pool has a journal.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
-    // A process that died while it closed the pool may have left segments. The pool that replaces this one
-    // could not be opened with them.
+    // A process that died while it closed the pool may have left segments. With those in place, the
+    // pool that replaces this one could not be opened.
     if facts.journal.as_ref().is_some_and(|journal| !journal.closed || journal.segments > 0) {
         open::to_write(path)?.close()?;
     }
@@ -192,7 +193,8 @@ fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
     let action = || format!("removing {}", path.display());
     if path.symlink_metadata().is_ok() {
         let file = Named::open(&path)?;
-        // Whoever has the file under this name locked may remove or rename it; see `replace`.
+        // Only the process that holds the lock of the file of this name may remove or rename that
+        // file; see `replace`.
         if !file.lock() || !file.has_its_name() {
             let (from, path) = (from.display(), path.display());
             return Err(Failure::Failed(format!(
@@ -203,7 +205,7 @@ fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
     }
     let mut journal = path.as_os_str().to_owned();
     journal.push(".journal");
-    // Its segments would belong to another pool than the new one.
+    // Segments in this directory would belong to another pool than the new one.
     for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
@@ -261,7 +263,7 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     pool.close()?;
     let facts = options.facts(path).map_err(|e| open::about(path, e))?;
     if let Some(journal) = facts.journal {
-        // The directory is empty, and named after a pool that is about to get another name.
+        // The directory is empty, and is named after a pool whose name is about to change.
         let _ = std::fs::remove_dir(journal.directory);
     }
     Ok(())
@@ -272,11 +274,12 @@ fn replaced(path: &Path) -> Failure {
     Failure::Failed(format!("{path} was replaced by another process meanwhile; nothing was done"))
 }
 
-/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
-/// owner, if this process may set that.
+/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one,
+/// and its owner, if this process may set that.
 ///
-/// Another process may be compacting the same pool, or may have replaced it since it was read here. The lock
-/// of the new file is what only one of them has, for the file that has this name.
+/// Another process may be compacting the same pool, or may have replaced it since it was read here.
+/// Only one process at a time holds the lock of the file that has the new pool's name, so this one
+/// checks that it holds that lock.
 fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
     let from = old.path.display();
     if !new.lock() || !new.has_its_name() || !old.has_its_name() {
@@ -289,7 +292,7 @@ fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
         if std::os::unix::fs::fchown(&new.file, Some(meta.uid()), Some(meta.gid())).is_err()
             && std::os::unix::fs::fchown(&new.file, None, Some(meta.gid())).is_err()
         {
-            // These rights were meant for another group.
+            // The rights of the group were meant for the old file's group.
             mode &= !Mode::RWXG.bits();
         }
         new.file.set_permissions(Permissions::from_mode(mode))?;
@@ -300,7 +303,7 @@ fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
     replace().map_err(|e| Failure::io(format!("replacing {from}"), &e))
 }
 
-/// Removes a file, unless it is kept or another one has its name.
+/// Removes a file, unless the file is to be kept or another one has its name by now.
 struct Removed<'f, 'p>(Option<&'f Named<'p>>);
 
 impl Removed<'_, '_> {

@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) fn run(pool: Option<&Path>, args: &DropArgs, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_write(&open::path(pool)?)?;
     let dropped = pool.drop_map(&args.map).map_err(|error| open::no_such_map(&pool, error));
-    // The pool is closed in any case, so that it can be copied.
+    // Close the pool even if the drop failed, so that the file can be copied.
     let closed = open::close(pool);
     dropped?;
     closed?;

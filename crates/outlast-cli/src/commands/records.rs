@@ -13,7 +13,7 @@ pub(super) type Records = Box<dyn Iterator<Item = outlast::Result<(Vec<u8>, Vec<
 /// What a command does about damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Care {
-    /// It reads records whose checksum does not match like all others.
+    /// It treats records whose checksum does not match like all others.
     Unchecked,
     /// It ends at the first damage.
     Checked,
@@ -91,7 +91,7 @@ pub(super) fn of(
     Ok(if reverse { Box::new(range.rev()) } else { Box::new(range) })
 }
 
-/// Describes an error of a read, with a way out.
+/// Describes an error of a read, and adds advice on what the user can do.
 pub(super) fn failed(error: Error, advice: &str) -> Failure {
     match Failure::from(error) {
         Failure::Damaged(text) => Failure::Damaged(format!("{text}; {advice}")),

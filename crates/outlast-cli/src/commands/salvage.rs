@@ -15,12 +15,13 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What became of one map, or of all.
+/// Counts of what was salvaged and what was not, for one map or for all.
 #[derive(Debug, Default)]
 struct Tally {
     /// Records in the new pool.
     copied: u64,
-    /// Records that the new pool does not take: their types are wrong, or their keys are there already.
+    /// Records that the new pool refuses, because their bytes are invalid for their types or their
+    /// keys are present already.
     refused: u64,
     /// Damaged places.
     places: u64,

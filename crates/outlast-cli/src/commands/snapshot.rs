@@ -47,8 +47,8 @@ pub(crate) fn run(
     out.line(format!("{} is a copy of {}, {size}", to.display(), from.display()))
 }
 
-/// Fails if the pool is not sound. Nothing is copied in that case: a damaged copy must not pass for
-/// a backup.
+/// Fails if the pool is not sound. Nothing is copied in that case, because a damaged copy must not
+/// pass for a backup.
 fn check(pool: &Pool, path: &Path) -> Result<(), Failure> {
     let bar = progress::spinner("checking");
     let found = pool.verify()?;

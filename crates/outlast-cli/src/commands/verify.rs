@@ -1,5 +1,5 @@
-//! `verify`: checks everything and changes nothing. `accept`: puts a pool back into use that a power
-//! loss may have torn.
+//! `verify`: checks everything and changes nothing. `accept`: checks a pool that a power loss may
+//! have torn, and puts it back into use.
 
 use crate::account;
 use crate::args::VerifyArgs;
@@ -30,7 +30,8 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
         check(&path, true, out)?;
         let bar = progress::spinner("writing back");
         let pool = open::to_accept(&path)?;
-        // This writes every page back. The pool was opened as suspect, and is trusted from here on.
+        // This writes every page back. The pool was opened as suspect, and no longer is if it is
+        // sound.
         pool.verify()?.ensure_sound()?;
         pool.close()?;
         bar.finish_and_clear();

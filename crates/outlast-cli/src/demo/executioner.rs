@@ -19,7 +19,7 @@ const POLL: Duration = Duration::from_micros(50);
 const STALL_MAX: Duration = Duration::from_secs(120);
 
 /// The longest delay between seeing operations under way and the kill. It is about as long as an
-/// operation takes, and the actual delay is random, so a kill can strike an operation anywhere.
+/// operation takes, and the actual delay is random, so a kill can hit an operation at any point.
 const DELAY_MAX: Duration = Duration::from_micros(3);
 
 /// How long a worker is watched for an operation under way in every thread, and then in any thread.
@@ -27,8 +27,8 @@ const DELAY_MAX: Duration = Duration::from_micros(3);
 const WATCH_ALL_MAX: Duration = Duration::from_millis(2);
 const WATCH_ANY_MAX: Duration = Duration::from_millis(200);
 
-/// How many more operations a thread at its limit may do at a time, so that a kill can strike one
-/// of them.
+/// How many more operations a thread that has reached its limit may do at a time, so that a kill
+/// can hit one of them.
 const MORE_OPERATIONS: u64 = 8;
 
 /// Starts and kills workers.
@@ -64,7 +64,8 @@ impl<'d> Executioner<'d> {
     /// Starts a worker and kills it somewhere within its part of the work.
     pub(super) fn kill(&self, number: u32, random: &mut Random) -> Result<(), Failure> {
         self.bar.set_message(format!("kill {number} of {}: working", self.kills));
-        // The worker gets no further than its part, so it is still alive when it is killed.
+        // The worker does not go beyond its part of the work, so it is still alive when it is
+        // killed.
         let part = |number: f64| number / f64::from(self.kills);
         let end = part(f64::from(number) - 0.1);
         for (thread, journal) in self.journals.iter().enumerate() {
@@ -105,7 +106,7 @@ impl<'d> Executioner<'d> {
     }
 
     /// Waits until operations are under way. Between operations the worker reads files, and a kill
-    /// there would show little.
+    /// at such a moment would show little.
     fn watch(&self, part_end: f64) {
         let start = Instant::now();
         loop {

@@ -19,9 +19,9 @@ pub(super) struct FileFacts {
     pub(super) size: u64,
     pub(super) modified_ns: i64,
     /// A fingerprint of the bytes that were read, seeded with the revision. Both halves change with
-    /// every update, so half an update shows.
+    /// every update, so a torn update is noticed.
     pub(super) fingerprint: [u64; 2],
-    /// How many operations the script has made on this record, including this one.
+    /// How many operations of the script this record has had, including this one.
     pub(super) revision: u64,
 }
 outlast::fixed_record!(FileFacts, "outlast-demo-file/1");

@@ -1,5 +1,5 @@
 //! The content of records: files, and generated content if there are too few files. The list is
-//! made once and handed to every worker in a file.
+//! made once and passed to every worker in a file.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

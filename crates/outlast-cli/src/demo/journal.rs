@@ -1,6 +1,6 @@
 //! A journal of what one worker thread did, kept outside the pool. Every operation is recorded
 //! before it begins and after it has returned. Stores to a shared mapping survive the death of the
-//! process, in program order, so the journal differs from what was done by at most one operation.
+//! process, in program order, so the outcome of at most one operation is open.
 //!
 //! | word | in the header | in an entry |
 //! |---|---|---|
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, compiler_fence};
 
-/// The greatest number of operations of a thread that have returned and are not confirmed to be durable, in
-/// a pool with a journal.
+/// In a pool with a journal, the greatest number of a thread's operations that have returned but
+/// are not confirmed to be durable.
 pub(super) const UNCONFIRMED_MAX: usize = 256;
 
 /// Number of words in the header, and in an entry.
@@ -48,7 +48,7 @@ pub(super) enum State {
     Happened = 3,
     /// The operation was in flight at a kill, and never took effect.
     Never = 4,
-    /// The operation returned, was not confirmed to be durable, and a power loss took it back.
+    /// The operation returned, but was not confirmed to be durable, and a power loss undid it.
     TakenBack = 5,
 }
 
@@ -98,7 +98,7 @@ impl Journal {
     /// Creates a thread's journal, with space for its script and for operations that are repeated
     /// after kills.
     pub(super) fn create(work: &Path, plan: &Plan, thread: u32, kills: u32) -> io::Result<Self> {
-        // Operations that a kill interrupts or a power loss takes back are done again.
+        // Operations that a kill interrupts or a power loss undoes are repeated.
         let again = 1 + if plan.journal { UNCONFIRMED_MAX } else { 0 };
         let entries = plan.len_of(thread) as usize + again * (kills as usize + 1);
         let words = SharedWords::create(&path(work, thread), (entries + 1) * ENTRY_WORDS)?;
@@ -163,7 +163,7 @@ impl Journal {
     pub(super) fn acknowledge(&self, number: usize, right_answer: bool) {
         let words = self.entry(number);
         words[ANSWER].store(u64::from(!right_answer), Relaxed);
-        // Release: not before the operation's own stores.
+        // Release: this store stays after the operation's own stores.
         words[STATE].store(State::Acknowledged as u64, Release);
         self.words[UNDER_WAY].store(0, Relaxed);
         // Only this thread updates the count.
@@ -192,15 +192,16 @@ impl Journal {
         self.words[CONFIRMED].load(Acquire) as usize
     }
 
-    /// Recounts the operations done. A kill may have come between the two stores of
-    /// [`Journal::acknowledge`], and operations in flight are decided by now.
+    /// Recounts the operations done, because a kill may have come between the two stores of
+    /// [`Journal::acknowledge`], and because the outcomes of operations in flight have been decided
+    /// since.
     pub(super) fn recount(&self) {
         let done = self.entries().filter(|e| e.state.in_effect()).count();
         self.words[DONE].store(done as u64, Release);
         self.words[UNDER_WAY].store(0, Relaxed);
     }
 
-    /// Returns whether an operation is under way, at about this moment.
+    /// Returns whether an operation is under way at about this moment.
     pub(super) fn is_under_way(&self) -> bool {
         self.words[UNDER_WAY].load(Relaxed) != 0
     }

@@ -1,6 +1,6 @@
-//! The demonstration. It indexes a directory tree, kills the indexing process again and again in
-//! the middle of its work, and checks each time that everything acknowledged is there, whole, and
-//! present once.
+//! The demonstration. It indexes a directory tree, repeatedly kills the indexing process in the
+//! middle of its work, and checks each time that every acknowledged record is present exactly once,
+//! and intact.
 //!
 //! The parent makes a list of files and a script of operations on them (inserts, updates,
 //! removals), and starts a worker. The worker is a process that carries out the script from several
@@ -8,9 +8,9 @@
 //! returned. When the worker is well under way, the parent kills it with SIGKILL, opens the pool,
 //! and compares all of it with the journals. Then the next worker continues.
 //!
-//! This shows that a pool survives process death. It says nothing about a power loss, because
-//! SIGKILL leaves the processor's caches alone. If the pool has a journal, a power loss is simulated
-//! after some of the kills ([`power`]).
+//! This shows that a pool survives process death. It says nothing about a power loss, because the
+//! contents of the processor's caches survive SIGKILL. If the pool has a journal, a power loss is
+//! simulated after some of the kills ([`power`]).
 
 mod executioner;
 mod facts;
@@ -125,8 +125,8 @@ impl Referee<'_> {
         Account::read(self.items.len(), self.journals)
     }
 
-    /// Opens the pool, which has just lost its worker, and checks all of it. After a power loss, first
-    /// finds out what that has taken back.
+    /// Opens the pool after its worker was killed, and checks all of it. After a power loss, first
+    /// finds out which operations it has undone.
     fn check(
         &mut self,
         space: &Workspace,
@@ -145,7 +145,7 @@ impl Referee<'_> {
         let pool = workspace::open_pool(&space.pool, &space.dir, plan)?;
         let map = workspace::map(&pool, plan)?;
         if let Some((item, _)) = probe {
-            // The check below judges this result, with all others.
+            // The check below looks at this result along with all others.
             map.get(&self.items[item as usize].key()).ok();
         }
         let reopen_ms = start.elapsed().as_secs_f64() * 1000.0;

@@ -1,9 +1,9 @@
-//! The script: which operations are made, in which order. It depends only on the number of items
-//! and threads, so each worker can continue where the last one stopped.
+//! The script: which operations are done, and in which order. It depends only on the number of
+//! items and threads, so each worker can continue where the last one stopped.
 //!
 //! Every item has a fate, a list of operations. A thread works through its own items in chunks. It
 //! returns to an item once in each of the following chunks until the item's fate is complete. So
-//! inserts, updates and removals are always under way side by side.
+//! inserts, updates and removals are always mixed.
 
 use super::random::{Random, mix};
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub(super) struct Step {
     pub(super) revision: u32,
 }
 
-/// What workers are told.
+/// The parameters that the parent passes to the workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) items: u32,
@@ -110,7 +110,7 @@ fn shuffle(steps: &mut [Step], seed: u64) {
     }
 }
 
-/// Returns how many items it takes to have `records` records at the end.
+/// Returns how many items are needed to have `records` records at the end.
 pub(super) fn items_for(records: u32) -> u32 {
     let mut left = records;
     let mut item = 0;

@@ -1,15 +1,15 @@
 //! A power loss after a kill, in a pool with a journal.
 //!
-//! The power loss takes the working file, which is in memory, and the end of the journal. It can
-//! lose anything that was written and not synced. After the kill, that is at most one epoch, at the
-//! end of the last segment: the one after the last durable epoch, whose number is in the working
-//! file. The simulation overwrites this epoch with zeros, from a random place on. Everything before
-//! it is kept, and so is what was written to the base.
+//! A power loss destroys the working file, which is in memory, and can destroy anything that was
+//! written to the journal but not synced. After the kill, that is at most one epoch, at the end of
+//! the last segment: the one after the last durable epoch, whose number is in the working file. The
+//! simulation overwrites this epoch with zeros, from a random place on. It keeps everything before
+//! that place, and everything that was written to the base.
 //!
 //! The rebuilt pool is then the pool as it was between two operations. So each thread's operations
-//! must be in effect up to some point, and all that the thread was told is durable must come before
-//! that point. [`take_back`] finds the point. If there is none, nothing is taken back, and the
-//! referee finds what is missing.
+//! must be in effect up to some point, and all operations that were confirmed to the thread as
+//! durable must come before that point. [`take_back`] finds the point. If there is none, no
+//! operation is marked as undone, and the referee reports what is missing.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -25,7 +25,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The bytes that a disk loses together.
+/// The size, in bytes, of the unit in which a disk loses data.
 const SECTOR: u64 = 512;
 
 /// Chooses the kills that come with a power loss: at least one, and about half of the others.
@@ -67,8 +67,9 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     File::options().write(true).open(path)?.write_all_at(&zeros, from)
 }
 
-/// Returns where the epochs after `durable` begin in a segment. The segment's header was synced with
-/// its first epoch, or if it is the `only` segment, when it was made. (docs/format.md, part 17)
+/// Returns where the epochs after `durable` begin in a segment. The segment's header was synced
+/// with its first epoch, or if it is the `only` segment, when it was made. (docs/format.md, part
+/// 17)
 fn first_unsynced(segment: &[u8], durable: u64, only: bool) -> u64 {
     let mut at = 4096;
     while let Some(block) = segment.get(at..at + 64)
@@ -87,7 +88,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Finds out which operations a power loss has taken back, and records that. Returns how many.
+/// Finds out which operations a power loss has undone, and records them as taken back. Returns
+/// their number.
 pub(super) fn take_back(
     contents: &impl Contents,
     items: &[Item],
@@ -127,7 +129,7 @@ fn kept(
         if number >= confirmed && now == found {
             kept = Some(number);
         }
-        // An operation in flight counts like one that returned: it may have taken effect.
+        // An operation in flight counts like one that returned, because it may have taken effect.
         if let Some(entry) = entries.get(number)
             && (entry.state.in_effect() || entry.state == State::Begun)
             && let Some(record) = now.get_mut(&entry.item)

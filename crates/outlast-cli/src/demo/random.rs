@@ -35,7 +35,7 @@ pub(super) fn mix(number: u64) -> u64 {
 /// Returns a seed from the system.
 pub(super) fn seed() -> u64 {
     let mut bytes = [0; 8];
-    // If the system gives none, the time will do: nothing here is secret.
+    // If the system provides none, the time suffices, because nothing here is secret.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_le_bytes(bytes),
         _ => mix(std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64)),

@@ -2,8 +2,8 @@
 //!
 //! Each item belongs to one thread, so its operations have an order. The effect of the last
 //! operation that returned must be found exactly. If another operation was in flight, its effect
-//! may be found instead, and nothing else. The referee then decides for good which of the two it
-//! is: it writes the outcome to the journal, and the next worker builds on it.
+//! may be found instead, and nothing else. The referee then settles which of the two it is: it
+//! writes the outcome to the journal, from which the next worker continues.
 
 use super::facts::{FileFacts, Observer};
 use super::items::Item;
@@ -37,7 +37,7 @@ impl Contents for Map<[u8], FileFacts> {
 struct Known {
     /// The record that the operations in effect leave.
     now: Option<FileFacts>,
-    /// The record that an operation in flight leaves if it took effect.
+    /// The record that the operation in flight, if there is one, leaves if it took effect.
     in_flight: Option<Option<FileFacts>>,
     /// Every value that was ever stored.
     stored: Vec<FileFacts>,

@@ -144,7 +144,7 @@ pub(super) struct Row {
     reopen_ms: f64,
     /// Whether a power loss came with the kill.
     power_loss: bool,
-    /// Operations that were acknowledged and not durable, and that the power loss took back.
+    /// Operations that were acknowledged but not durable, and that the power loss undid.
     taken_back: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     examples: Vec<String>,
@@ -262,7 +262,8 @@ impl Summary {
             lost: 0,
             torn: of_maps(|v| v.torn),
             duplicated: of_maps(|v| v.duplicated),
-            // A closed pool says what is free. If this one does not, nothing is proved.
+            // A closed pool records which space is free. If this one does not, count all of it as
+            // leaked.
             leaked_bytes: account.leaked_bytes.unwrap_or(account.file_bytes),
             reopen_ms_p50: 0.0,
             reopen_ms_max: 0.0,

@@ -16,7 +16,7 @@ pub(super) struct SharedWords {
     len: usize,
 }
 
-// SAFETY: it owns its mapping and hands out only shared references to atomics.
+// SAFETY: the value owns its mapping and hands out only shared references to atomics.
 unsafe impl Send for SharedWords {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for SharedWords {}

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Runs the script of all threads to its end, or until it is killed.
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), Failure> {
-    // The death of the parent, however it comes, also ends this process.
+    // However the parent dies, its death also ends this process.
     let kill = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(kill)
         .map_err(|e| Failure::io("tying the worker to its parent", &e.into()))?;
@@ -96,8 +96,8 @@ impl<'w> Hand<'w> {
             let skipped = skip.min(chunk.len());
             skip -= skipped;
             let chunk = &chunk[skipped..];
-            // Reads the files first, so that the operations follow closely on each other and a kill
-            // most likely strikes one of them.
+            // Reads the files first, so that the operations follow each other closely and a kill
+            // most likely hits one of them.
             let prepared: Vec<(Vec<u8>, FileFacts)> = chunk
                 .iter()
                 .map(|step| {

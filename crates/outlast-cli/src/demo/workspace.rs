@@ -1,6 +1,6 @@
-//! The files of a demonstration: the pool, with its journal if it has one, and a directory with the plan,
-//! the list of items, the threads' journals and the pool's working file. They are removed when this
-//! value is dropped.
+//! The files of a demonstration: the pool, with its journal if it has one, and a directory with the
+//! plan, the list of items, the threads' journals and the pool's working file. They are removed
+//! when this value is dropped.
 
 use super::facts::FileFacts;
 use super::items::{self, Item};
@@ -19,7 +19,8 @@ const MAP: &str = "files";
 const RECORD_BYTES: u64 = 400;
 /// Bytes of a journal entry.
 const NOTE_BYTES: u64 = 64;
-/// Bytes of the pool's journal between checkpoints: few, so that checkpoints are under way at some kills.
+/// The limit, in bytes, of the pool's journal: small, so that checkpoints are under way at some
+/// kills.
 const LIMIT: u64 = 4 << 20;
 /// Additional bytes, for the first pages and growth ahead of use.
 const SPARE_BYTES: u64 = 32 << 20;

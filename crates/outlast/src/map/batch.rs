@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::index::RecordForm;
 
 impl Batch {
-    /// Adds a change: `key` gets this value in `map`. If a key is named more than once, the last
-    /// change counts.
+    /// Adds a change: `key` gets this value in `map`. If a batch has several changes of a key, the
+    /// last one counts.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -54,7 +54,7 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Batch::put).
+    /// Those of [`put`](Batch::put).
     pub fn remove<K: Key + ?Sized, V: Value + ?Sized>(
         &mut self,
         map: &Map<K, V>,
@@ -65,12 +65,12 @@ impl Batch {
         })
     }
 
-    /// Requires that `key` has this value, or is absent if there is none, before the first change of the
-    /// batch. If a requirement does not hold, [`commit`](Batch::commit) changes nothing and returns
-    /// `false`.
+    /// Requires that before the first change of the batch, `key` has this value, or is absent if
+    /// `value` is `None`. If a requirement does not hold, [`commit`](Batch::commit) changes nothing
+    /// and returns `false`.
     ///
     /// # Errors
-    /// As [`put`](Batch::put).
+    /// Those of [`put`](Batch::put).
     pub fn require<K: Key + ?Sized, V: Value + ?Sized>(
         &mut self,
         map: &Map<K, V>,

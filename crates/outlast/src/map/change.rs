@@ -1,6 +1,6 @@
 //! Changes that depend on the key's current value.
 //!
-//! Each is a loop over changes that the index makes: read the value, call the caller's function, then
+//! Each of these methods is a loop: read the value, call the caller's function, then have the index
 //! change the record if it still has that value. While the function runs, the thread holds no lock
 //! and no guard, and is outside the gate. So the function may block, panic, or use the pool.
 //!
@@ -21,10 +21,10 @@ use crate::error::{Error, Result};
 use crate::index::{Change, Previous};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
-    /// Sets the value of `key` to what `change` makes of it, atomically: an upsert, a conditional
-    /// insert, an update or a removal. `change` gets the value, or `None` if the key is absent. It
-    /// returns the new value, or `None` to remove the key, or to leave it absent. Returns the value
-    /// that the key has afterwards.
+    /// Atomically sets the value of `key` to what `change` returns. `change` gets the present
+    /// value, or `None` if the key is absent. It returns the new value, or `None` to remove the key
+    /// or leave it absent. So this can be an upsert, a conditional insert, an update or a removal.
+    /// Returns the value that the key has afterwards.
     ///
     /// `change` runs under no lock. It runs again if another thread changed the value meanwhile, so
     /// it should have no side effects. If it panics, the map is unchanged. If it returns the value
@@ -50,7 +50,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert). Removing needs no space.
+    /// Those of [`insert`](Map::insert), but a removal needs no space.
     pub fn alter<F>(&self, key: &K, mut change: F) -> Result<Option<V::Owned>>
     where
         F: FnMut(Option<&V>) -> Option<V::Owned>,
@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert).
+    /// Those of [`insert`](Map::insert).
     pub fn get_or_insert_with<F>(&self, key: &K, make: F) -> Result<V::Owned>
     where
         F: FnOnce() -> V::Owned,
@@ -117,7 +117,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Removes `key` if it is present, without copying its value as [`remove`](Map::remove) does.
     /// Returns whether it was present.
     ///
-    /// Works even where the value is not one of this map's type.
+    /// Works even if the stored value is invalid for this map's type.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -131,8 +131,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As any call; see [`Map`]. Also [`Error::KeyTooLarge`] and [`Error::ReadOnly`]. A removal
-    /// needs no space.
+    /// Those of any call; see [`Map`]. Also [`Error::KeyTooLarge`] and [`Error::ReadOnly`]. A
+    /// removal needs no space.
     pub fn delete(&self, key: &K) -> Result<bool> {
         let done = match self.raw().map.form()? {
             Form::Inline(index) => {
@@ -160,7 +160,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`delete`](Map::delete).
+    /// Those of [`delete`](Map::delete).
     pub fn compare_remove(&self, key: &K, expected: &V) -> Result<bool> {
         let done = match self.raw().map.form()? {
             Form::Inline(index) => {
@@ -180,8 +180,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Removes `key` if it is present and `remove` returns `true` for its value. Returns the value
     /// that was removed.
     ///
-    /// `remove` runs under no lock, and runs again if another thread changed the value meanwhile. So
-    /// a value that it never saw is never removed.
+    /// `remove` runs under no lock, and runs again if another thread changed the value meanwhile.
+    /// So a value that it never saw is never removed.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -198,7 +198,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`delete`](Map::delete).
+    /// Those of [`delete`](Map::delete).
     pub fn remove_if<F>(&self, key: &K, mut remove: F) -> Result<Option<V::Owned>>
     where
         F: FnMut(&V) -> bool,
@@ -235,7 +235,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`delete`](Map::delete). What it has removed by then stays removed.
+    /// Those of [`delete`](Map::delete). Records removed before the error stay removed.
     pub fn retain<F>(&self, mut keep: F) -> Result<u64>
     where
         F: FnMut(&K, &V) -> bool,
@@ -274,15 +274,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`delete`](Map::delete). What it has removed by then stays removed.
+    /// Those of [`delete`](Map::delete). Records removed before the error stay removed.
     pub fn clear(&self) -> Result<u64> {
         self.raw().clear()
     }
 }
 
 impl<K: Key + ?Sized, V: Integer> Map<K, V> {
-    /// Adds `amount` to the value of `key`, atomically, and returns the sum. An absent key counts as
-    /// 0 and is inserted.
+    /// Adds `amount` to the value of `key`, atomically, and returns the sum. An absent key counts
+    /// as 0 and is inserted.
     ///
     /// Every amount that is added counts exactly once, however many threads add to one key.
     ///
@@ -300,14 +300,14 @@ impl<K: Key + ?Sized, V: Integer> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Overflow`] if the sum is not a value of this type; then nothing has changed. Also as
-    /// [`insert`](Map::insert).
+    /// [`Error::Overflow`] if the sum is not a value of this type; nothing has changed then. Also
+    /// those of [`insert`](Map::insert).
     pub fn add(&self, key: &K, amount: V) -> Result<V> {
         self.calculate(key, |value| value.checked_add(amount))
     }
 
-    /// Subtracts `amount` from the value of `key`, atomically, and returns the difference. An absent
-    /// key counts as 0 and is inserted.
+    /// Subtracts `amount` from the value of `key`, atomically, and returns the difference. An
+    /// absent key counts as 0 and is inserted.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -322,7 +322,7 @@ impl<K: Key + ?Sized, V: Integer> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`add`](Map::add).
+    /// Those of [`add`](Map::add).
     pub fn sub(&self, key: &K, amount: V) -> Result<V> {
         self.calculate(key, |value| value.checked_sub(amount))
     }

@@ -1,8 +1,8 @@
 //! Types whose encodings all have the same length: what tuples and ordered structs consist of.
 //!
-//! Their encodings keep the order: of two values, the lesser one has the lesser bytes. So an ordered
-//! index compares the bytes as they are. (Integers of up to 8 bytes that are keys or values by
-//! themselves are older, and have an encoding of their own; see [`KeyOrder`].)
+//! Their encodings keep the order: of two values, the lesser one has the lesser bytes. So an
+//! ordered index compares the bytes as they are. (Integers of up to 8 bytes that are not parts of
+//! another type have an older encoding of their own; see [`KeyOrder`].)
 //!
 //! | type | bytes |
 //! |---|---|
@@ -33,7 +33,7 @@ use crate::error::Damage;
             structs with `outlast::fixed_record!`"
 )]
 pub trait FixedSize: Key + Value<Owned = Self> + Copy + Send + 'static {
-    /// Bytes of an encoding.
+    /// The size of an encoding, in bytes.
     const BYTES: usize;
 
     /// Encodes the value. `out` has [`BYTES`](FixedSize::BYTES) bytes. If the type is an
@@ -63,7 +63,7 @@ pub trait Integer: FixedSize {
 
 // ---- How such types are keys and values -----------------------------------------
 
-/// Bytes of encodings that are made on the stack.
+/// Encodings of up to this many bytes are made on the stack.
 const SMALL: usize = 64;
 
 /// See [`Value::to_word`].
@@ -78,7 +78,7 @@ pub fn to_word<T: FixedSize>(value: &T) -> u64 {
 /// See [`Value::from_word`].
 ///
 /// # Errors
-/// As there.
+/// Those of that method.
 #[inline]
 pub fn from_word<T: FixedSize>(word: u64) -> Result<T, Damage> {
     let bytes = word.to_be_bytes();
@@ -106,7 +106,7 @@ pub fn with_bytes<T: FixedSize, U>(value: &T, with: impl FnOnce(&[u8]) -> U) -> 
 /// See [`Value::from_bytes`].
 ///
 /// # Errors
-/// As there.
+/// Those of that method.
 #[inline]
 pub fn from_bytes<T: FixedSize>(bytes: &[u8]) -> Result<T, Damage> {
     if bytes.len() != T::BYTES {
@@ -115,17 +115,17 @@ pub fn from_bytes<T: FixedSize>(bytes: &[u8]) -> Result<T, Damage> {
     T::decode(bytes)
 }
 
-/// Encodes a part, and returns the space behind it.
+/// Encodes a part, and returns the space after it.
 pub fn encode_part<'o, T: FixedSize>(part: &T, out: &'o mut [u8]) -> &'o mut [u8] {
     let (own, rest) = out.split_at_mut(T::BYTES);
     part.encode(own);
     rest
 }
 
-/// Decodes a part, and moves on to the bytes behind it.
+/// Decodes a part, and moves on to the bytes after it.
 ///
 /// # Errors
-/// [`Damage`] if there is no such part.
+/// [`Damage`] if no value of the part's type has these bytes.
 pub fn decode_part<T: FixedSize>(bytes: &mut &[u8]) -> Result<T, Damage> {
     let (own, rest) = bytes.split_at(T::BYTES);
     *bytes = rest;
@@ -381,7 +381,7 @@ mod tests {
         assert!(f32::from_word(1 << 32).is_err());
     }
 
-    /// The encodings are a part of the format of media.
+    /// Pools contain these encodings, so they must not change.
     #[test]
     fn encodings_stay_as_they_are() {
         let bytes = (-2i16, true, (0x0102_0304u32, -1.0f32), *b"abc").with_bytes(<[u8]>::to_vec);

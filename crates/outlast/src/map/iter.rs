@@ -36,14 +36,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Iter { raw: self.raw().iter(), inline, steps_over: false, types: PhantomData }
     }
 
-    /// Iterates over all records that can be read: the way to get data out of a damaged pool.
+    /// Iterates over all records that can be read. This is the way to get data out of a damaged
+    /// pool.
     ///
     /// Where [`iter`](Map::iter) ends at the first damage, this iterator returns
     /// [`Error::Damaged`](crate::Error::Damaged) for each damaged place, and goes on. It checks the
     /// checksum of every record, and returns no record whose checksum does not match. (Records that
     /// are stored in place have none.) It also returns records that [`get`](Map::get) does not
     /// find, because a damaged place is in the way. One damaged place can stand for one lost record
-    /// or for many: a damaged link can hide everything behind it. After any other error it ends.
+    /// or for many: a damaged link can hide everything behind it. After any other error the
+    /// iterator ends.
     ///
     /// In a sound map it returns what [`iter`](Map::iter) returns, with the same guarantees.
     ///
@@ -88,8 +90,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Keys { raw: self.raw().iter_keys(), inline, types: PhantomData }
     }
 
-    /// Iterates over the values, with the guarantees of [`iter`](Map::iter), in the order of its
-    /// records.
+    /// Iterates over the values, with the guarantees and in the order of [`iter`](Map::iter).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -129,7 +130,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> IntoIterator for &OrderedMap<K, 
 pub struct Iter<K: ?Sized, V: ?Sized> {
     raw: RawIter,
     inline: bool,
-    /// Whether it goes on after a value that is invalid for its type.
+    /// Whether the iterator goes on after a value that is invalid for its type.
     steps_over: bool,
     types: PhantomData<fn() -> (*const K, *const V)>,
 }

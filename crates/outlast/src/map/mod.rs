@@ -45,7 +45,7 @@ impl Pool {
         self.map_with(name, &MapOptions::new())
     }
 
-    /// As [`map`](Pool::map), with options.
+    /// Like [`map`](Pool::map), with options.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -60,8 +60,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map`](Pool::map), and [`Error::Invalid`] for options that are out of range or do not
-    /// fit the types.
+    /// Those of [`map`](Pool::map), and [`Error::Invalid`] for options that are out of range or do
+    /// not fit the types.
     pub fn map_with<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,
@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Opens the ordered map `name`, or creates it if there is none. Creation is atomic, also
-    /// across a crash. Opening an ordered map reads its whole structure, with
+    /// across a crash. Opening an ordered map reads the header of each of its leaves, with
     /// [`PoolOptions::recovery_threads`] threads.
     ///
     /// [`PoolOptions::recovery_threads`]: crate::PoolOptions::recovery_threads
@@ -100,8 +100,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map`](Pool::map). Also [`Error::MapMismatch`] if the map exists and its scheme keeps no
-    /// key order.
+    /// Those of [`map`](Pool::map). Also [`Error::MapMismatch`] if the map exists and its scheme
+    /// keeps no key order.
     pub fn ordered_map<K: OrderedKey + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,
@@ -109,7 +109,7 @@ impl Pool {
         self.ordered_map_with(name, &MapOptions::new())
     }
 
-    /// As [`ordered_map`](Pool::ordered_map), with options.
+    /// Like [`ordered_map`](Pool::ordered_map), with options.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -125,8 +125,8 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that are out of
-    /// range or do not fit the types.
+    /// Those of [`ordered_map`](Pool::ordered_map), and [`Error::Invalid`] for options that are out
+    /// of range or do not fit the types.
     pub fn ordered_map_with<K: OrderedKey + ?Sized, V: Value + ?Sized>(
         &self,
         name: &str,

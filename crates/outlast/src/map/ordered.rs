@@ -23,8 +23,8 @@ use std::ops::{
 /// | tuples | by the first part, then by the second, and so on |
 /// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
 ///
-/// Where Rust orders the type, that is the same order. Two keys are equal if they are equal in this
-/// order.
+/// For those of the library's own types that implement `Ord`, this is the same order. Two keys are
+/// equal if they are equal in this order.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the key of an ordered map",
     label = "not a type of keys that has an order",
@@ -146,7 +146,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As any call; see [`Map`].
+    /// Those of any call; see [`Map`].
     pub fn first(&self) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Unbounded), false)
     }
@@ -165,7 +165,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As any call; see [`Map`].
+    /// Those of any call; see [`Map`].
     pub fn last(&self) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Unbounded), true)
     }
@@ -185,7 +185,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As any call; see [`Map`].
+    /// Those of any call; see [`Map`].
     pub fn floor(&self, key: &K) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Unbounded, Bound::Included(key)), true)
     }
@@ -205,7 +205,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As any call; see [`Map`].
+    /// Those of any call; see [`Map`].
     pub fn ceiling(&self, key: &K) -> Result<Option<(K::Owned, V::Owned)>> {
         self.one((Bound::Included(key), Bound::Unbounded), false)
     }
@@ -224,7 +224,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
     /// A record present throughout the scan is returned exactly once, with a value that it had
     /// during the scan. A record inserted or removed during the scan is returned once or not at
     /// all. Keys always come in order, whatever other threads do. The iterator holds no lock and
-    /// pins nothing: keep it as long as the map, or drop it at any time. After an error it ends.
+    /// pins no epoch, so it can be kept as long as the map. After an error it ends.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -301,7 +301,7 @@ pub struct Range<K: ?Sized, V: ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Range<K, V> {
-    /// Sets how many records are read at once and buffered. Default: 64.
+    /// Sets how many records are read at a time and buffered. Default: 64.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

@@ -14,7 +14,7 @@ pub trait FixedRecord:
 /// The string is its schema. It must contain neither brackets nor commas. Change it when the layout
 /// changes.
 ///
-/// # As its bytes
+/// # Encoded as its bytes
 ///
 /// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding
 /// and invalid bytes. It can be a key, but not that of an [`OrderedMap`](crate::OrderedMap): the
@@ -42,19 +42,19 @@ pub trait FixedRecord:
 /// # }
 /// ```
 ///
-/// # In the order of its fields
+/// # Ordered by its fields
 ///
-/// With `ordered by` and all its fields, the struct can also be the key of an ordered map. Each
-/// field is encoded so that its bytes have the order of its values, one after another as listed. So
+/// With `ordered by` and all its fields, the struct can also be the key of an ordered map. The
+/// fields are encoded one after another, as listed, each so that its bytes sort like its values. So
 /// keys are compared by the first field, then by the second, and so on. If the fields are listed as
 /// they are declared, that is the order of a derived `Ord`. Floats are in the order of
 /// [`f64::total_cmp`].
 ///
 /// The fields are of types that are [`FixedSize`](crate::FixedSize) and
-/// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and other
-/// ordered structs. The struct must implement `Copy`, and needs neither a `repr` nor `zerocopy`.
-/// The types of the fields become a part of the schema, so a map with this key does not open as one
-/// of the first form.
+/// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and
+/// other ordered structs. The struct must implement `Copy`, and needs neither a `repr` nor
+/// `zerocopy`. The types of the fields become a part of the schema, so a map with this key does not
+/// open as one of the first form.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -140,7 +140,7 @@ macro_rules! fixed_record {
             }
             fn decode(bytes: &[u8]) -> ::core::result::Result<Self, $crate::Damage> {
                 let mut rest = bytes;
-                // A field that is not listed is an error here.
+                // If a field is not listed, this does not compile.
                 Ok(Self { $($field: $crate::reexport::fixed::decode_part(&mut rest)?),+ })
             }
         }

@@ -3,7 +3,7 @@
 use super::fixed::FixedSize;
 use super::ordered::OrderedKey;
 
-/// The longest schema that is put together, in bytes.
+/// The greatest length of such a schema, in bytes.
 const MAX: usize = 256;
 
 /// A schema that is being put together.
@@ -77,10 +77,10 @@ const OWN: [&str; 15] = [
     "bytes", "str",
 ];
 
-/// Fails if a schema could be taken for one of the library's own. Called at compile time.
+/// Checks at compile time that a schema cannot be taken for one of the library's own.
 ///
 /// # Panics
-/// If it could.
+/// If it can.
 pub const fn check(schema: &str) {
     let mut number = 0;
     while number < OWN.len() {

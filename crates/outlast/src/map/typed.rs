@@ -34,8 +34,8 @@ use std::marker::PhantomData;
 /// has changed the value meanwhile.
 ///
 /// [`iter`](Map::iter), [`keys`](Map::keys), [`values`](Map::values), [`len`](Map::len),
-/// [`retain`](Map::retain) and [`clear`](Map::clear) go through all records while others change
-/// them. They are not atomic as a whole.
+/// [`retain`](Map::retain) and [`clear`](Map::clear) go through all records while other threads may
+/// change them. They are not atomic as a whole.
 ///
 /// # Complexity
 ///
@@ -47,14 +47,15 @@ use std::marker::PhantomData;
 /// # Durability
 ///
 /// Once a call returns, its effect survives every failure that the pool's medium survives
-/// ([`Pool::durability`](crate::Pool::durability)). After a crash, an operation that had not returned
-/// has taken effect completely or not at all. No call returns a result that a crash could undo.
+/// ([`Pool::durability`](crate::Pool::durability)). After a crash, an operation that had not
+/// returned has taken effect completely or not at all. No call returns a result that a crash could
+/// undo.
 ///
 /// # Errors
 ///
 /// Any call fails with [`Error::Damaged`] if it meets a damaged structure, with [`Error::NotOpen`]
-/// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped. An operation on one
-/// key that fails has no effect.
+/// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped. An operation on
+/// one key that fails has no effect.
 pub struct Map<K: ?Sized, V: ?Sized> {
     raw: RawMap,
     types: PhantomData<fn(&K) -> V>,
@@ -80,8 +81,8 @@ pub(super) fn undecodable(damage: Damage, root: u64) -> Error {
     Error::Damaged(Damage::new(root, expected, damage.found()))
 }
 
-/// Adds the key to the damage of its value. Only an iteration needs this: other callers know the
-/// key.
+/// Adds the key to the error for its damaged value. Only iterations need this: other callers know
+/// the key.
 #[cold]
 pub(super) fn under_key(key: &[u8], inline: bool, damage: Damage) -> Damage {
     let key = match key.try_into() {
@@ -105,7 +106,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Map { raw, types: PhantomData }
     }
 
-    /// The map's description in its root.
+    /// Returns the map's description, which is stored in its root.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -169,8 +170,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Returns the value of `key`.
     ///
-    /// Changes no record. The result is durable: a crash cannot undo what it is based on. Where a
-    /// lookup meets a change by another thread that is not durable yet, it waits for that change or
+    /// Changes no record. The result is durable: a crash cannot undo what it is based on. If a
+    /// lookup meets a change by another thread that is not durable yet, it waits until it is, or
     /// persists it, depending on the scheme. After a crash, the first lookup in a part of the map
     /// also repairs that part.
     ///
@@ -199,10 +200,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Returns a reference to the value of `key`. Nothing is copied until you ask for it, and the
     /// record's space is not reused while the reference lives and the pool is open.
     ///
-    /// Do not keep a reference for long: while it lives, nothing that is replaced or removed can be
-    /// reused either ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does
-    /// not keep the pool open: once the pool is closed, reading through it fails with
-    /// [`Error::NotOpen`].
+    /// Do not keep a reference for long: while it lives, the space of other records that are
+    /// replaced or removed is not reused either
+    /// ([`PoolStats::held_bytes`](crate::PoolStats::held_bytes)). A reference does not keep the
+    /// pool open: once the pool is closed, reading through it fails with [`Error::NotOpen`].
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -246,7 +247,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Inserts `value` if `key` is absent. Returns whether it inserted. If several threads insert
-    /// the same key at once, exactly one of them succeeds.
+    /// the same key at the same time, exactly one of them succeeds.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -280,7 +281,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert).
+    /// Those of [`insert`](Map::insert).
     #[inline]
     pub fn put(&self, key: &K, value: &V) -> Result<Option<V::Owned>> {
         Ok(self.store(key, value, Store::Put, true)?.1)
@@ -300,7 +301,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert).
+    /// Those of [`insert`](Map::insert).
     #[inline]
     pub fn update(&self, key: &K, value: &V) -> Result<bool> {
         Ok(self.store(key, value, Store::Update, false)?.0)
@@ -353,7 +354,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert).
+    /// Those of [`insert`](Map::insert).
     pub fn compare_swap(&self, key: &K, expected: &V, new: &V) -> Result<bool> {
         match self.raw.map.form()? {
             Form::Inline(index) => {
@@ -391,7 +392,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert).
+    /// Those of [`insert`](Map::insert).
     pub fn fetch_update<F>(&self, key: &K, mut change: F) -> Result<Option<V::Owned>>
     where
         F: FnMut(&V) -> Option<V::Owned>,
@@ -474,7 +475,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     /// Estimates the number of records from a sample of the structure, without reading all of it.
-    /// Exact for small maps at rest.
+    /// The estimate is exact for small maps that no thread is changing.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -563,7 +564,7 @@ impl<'m, V: Value + ?Sized> Ref<'m, V> {
             .map_err(|damage| undecodable(damage, self.root))
     }
 
-    /// Returns the value's bytes, to be copied piece by piece.
+    /// Returns a view of the value's bytes, from which parts can be copied.
     pub fn bytes(&self) -> &RecordRef<'m> {
         &self.record
     }

@@ -28,8 +28,8 @@ pub trait Key: Value {}
 ///
 /// If you implement this trait, a decoded value must encode to the bytes that it was decoded from.
 /// Decoding must reject all other bytes. Otherwise the methods that compare values, such as
-/// [`Map::alter`](crate::Map::alter), would retry for ever: the bytes that they compare would never
-/// be those that are stored.
+/// [`Map::alter`](crate::Map::alter), would retry forever, because the bytes that they expect
+/// would never equal the stored ones.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the value of a map",
     label = "not a type of values",
@@ -39,9 +39,9 @@ pub trait Key: Value {}
             these, and structs with `outlast::fixed_record!`"
 )]
 pub trait Value {
-    /// The permanent name of the type and its layout. A map's name and its two schemas together
-    /// have at most 408 bytes. Names of primitive types, and those that begin with a bracket, are
-    /// the library's own.
+    /// The permanent name of the type and its layout. A map's name and its two schemas together are
+    /// at most 408 bytes long. Names of primitive types, and names that begin with a bracket, are
+    /// reserved for the library.
     const SCHEMA: &'static str;
     /// Whether the value fits an 8-byte word.
     const WORD: bool;

@@ -1,4 +1,4 @@
-//! Pool files for tests, and tests that run again in a process of their own.
+//! Pool files for tests, and tests that run themselves again in a child process.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -43,7 +43,7 @@ pub(crate) fn check_filled(pool: &Pool) {
     assert_eq!(map.get(&1000).unwrap(), None);
 }
 
-/// Runs one of this file's tests again in a process of its own.
+/// Runs one of this test program's tests again, in a child process.
 pub(crate) fn in_child(test: &str, path: &Path) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env("OUTLAST_TEST_CHILD", path);

@@ -1,5 +1,5 @@
-//! Journaled pools on real files. The journal's own tests, on a simulated disk, try what a power loss
-//! can leave of such files.
+//! Journaled pools on real files. What a power loss can leave of such files is tested on a
+//! simulated disk, by the journal's unit tests.
 
 mod places;
 
@@ -48,8 +48,8 @@ fn assert_holds(pool: &Pool, keys: std::ops::Range<u64>) {
     keys.for_each(|key| assert_eq!(map.get(&key).unwrap(), Some(key * 3), "key {key}"));
 }
 
-/// Copies the files that a power loss leaves if everything that was written has reached the disk: all
-/// but the working file. Fails if a file is removed meanwhile.
+/// Copies the files that a power loss leaves if everything that was written has reached the disk.
+/// These are all files but the working file. Fails if a file is removed meanwhile.
 fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from.join("a.pool"), to.join("a.pool"))?;
     std::fs::create_dir(to.join("journal"))?;
@@ -60,7 +60,7 @@ fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// As `try_copy`, but repeated until no checkpoint deletes segments meanwhile.
+/// Like `try_copy`, but tries again until no checkpoint deletes segments meanwhile.
 fn copy(pool: &Pool, place: &Path) -> tempfile::TempDir {
     let checkpoints = || pool.stats().journal.map(|journal| journal.checkpoints);
     loop {
@@ -197,7 +197,7 @@ fn a_pool_gets_a_journal_and_a_snapshot_has_none() {
     assert_holds(&snapshot, 0..2_000);
     pool.sync().unwrap();
     drop(pool);
-    // With the snapshot in the pool's place, the pool's journal is not used.
+    // If the snapshot replaces the pool's file, the pool's journal is not used.
     std::fs::rename(&copy, &path).unwrap();
     drop(snapshot);
     assert_holds(&open(place.path()).unwrap(), 0..2_000);
@@ -345,7 +345,7 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
         insert(&pool, 1_000..1_100);
         let Err(Error::Io { source, .. }) = pool.wait_durable() else { panic!("no error") };
         assert_eq!(source.raw_os_error(), Some(errno));
-        // Reads and changes still work. What was durable still is.
+        // Reads and changes still work. What was durable before still is.
         let map = map(&pool);
         assert_eq!(map.get(&1_050).unwrap(), Some(3_150));
         assert!(map.insert(&1_100, &3_300).unwrap());
@@ -376,7 +376,7 @@ fn closing_on_a_disk_that_fails_keeps_everything() {
     insert(&pool, 0..1_000);
     faulty.fail(usize::MAX, libc::EIO, None);
     assert!(matches!(pool.close(), Err(Error::Io { .. })));
-    // The working file is still there.
+    // The working file still exists.
     assert_holds(&open(place.path()).unwrap(), 0..1_000);
 }
 
@@ -428,8 +428,8 @@ fn child() {
     }
 }
 
-/// Runs the child until it has printed `lines` lines, and kills it. Returns the key of the last insert
-/// that had returned, and of the last that was durable.
+/// Runs the child until it has printed `lines` lines, and kills it. Returns the key of the last
+/// insert that had returned, and of the last that was durable.
 fn killed(path: &Path, lines: usize) -> (u64, u64) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
@@ -500,7 +500,7 @@ fn a_kept_working_file_opens_again_and_a_power_loss_after_that_loses_nothing() {
     pool.wait_durable().unwrap();
     assert_copy_holds(&pool, place.path(), 0..2_000);
     pool.close().unwrap();
-    // Without the kept file, the base is read.
+    // Without the working file, the pool is read from the base.
     std::fs::remove_file(&working_files(place.path())[0]).unwrap();
     assert_holds(&open(place.path()).unwrap(), 0..2_000);
 }

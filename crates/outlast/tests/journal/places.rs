@@ -1,4 +1,4 @@
-//! The files of a journaled pool that are missing, damaged or in the wrong place.
+//! Journaled pools whose files are missing, damaged or in the wrong place.
 
 use super::*;
 use std::time::Instant;
@@ -20,8 +20,8 @@ fn assert_holds_all(place: &Path, returned: u64) {
     assert_holds(&pool, 0..held);
 }
 
-/// Working on without the segments that the base needs would lose, at the next power loss, what a
-/// wait has confirmed.
+/// If a process continued without the segments that the base needs, the next power loss would undo
+/// what a wait has confirmed.
 #[test]
 fn a_working_file_is_not_used_without_its_segments() {
     let place = tempfile::tempdir().unwrap();
@@ -39,8 +39,8 @@ fn a_working_file_is_not_used_without_its_segments() {
 fn a_working_file_is_found_where_it_is_by_default() {
     let place = tempfile::tempdir().unwrap();
     let returned = left_by_a_kill(place.path());
-    // As if the pool had been opened without a working directory, so that the file is beside the
-    // journal.
+    // Put the working file next to the journal, as if the pool had been opened without a working
+    // directory.
     let found = &working_files(place.path())[0];
     std::fs::rename(found, journal(place.path()).join(found.file_name().unwrap())).unwrap();
     assert_holds_all(place.path(), returned);
@@ -116,7 +116,7 @@ fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {
     });
 }
 
-/// A working file that cannot be read is not taken for a missing one.
+/// A working file that cannot be read does not count as missing.
 #[test]
 fn a_working_file_that_cannot_be_used_is_an_error() {
     let place = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn a_working_file_that_cannot_be_used_is_an_error() {
     assert_holds_all(place.path(), returned);
 }
 
-/// Each process prepares a segment ahead of use, and leaves it when it is killed.
+/// Each process prepares a segment ahead of use, and leaves it behind when it is killed.
 #[test]
 fn kills_leave_no_segments_behind() {
     let place = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn kills_leave_no_segments_behind() {
         killed(place.path(), 1_500);
         counts.push(count());
     }
-    // For each process one segment with epochs, and for the last one its spare segment.
+    // There is one segment with epochs for each process, and the spare segment of the last one.
     assert!(counts[7] <= 9, "{counts:?}");
 }
 
@@ -167,7 +167,7 @@ fn a_base_without_its_journal_is_suspect_until_it_was_verified() {
     pool.close().unwrap();
 }
 
-/// Whichever call fails, a creation leaves the pool whole or nothing, and the next one succeeds.
+/// Whichever call fails, a creation leaves a complete pool or nothing, and the next one succeeds.
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ fn a_pool_that_grows_in_many_threads_is_whole_on_the_disk() {
     assert_eq!(values.iter().count(), 600);
 }
 
-/// A snapshot has the id of its original, so the segments look like its own.
+/// A snapshot has the id of its original, so the original's segments look like its own.
 #[test]
 fn a_copy_does_not_take_the_directory_of_its_original() {
     let place = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Checks that the referee can fail: each test shows it a pool with one error.
 //!
-//! Method: a real worker fills a real pool. Then the pool is changed without the journals'
-//! knowledge, through the library or in the file's bytes. An error that no library call can cause
-//! (a duplicated key) comes from made-up contents.
+//! Method: a real worker fills a real pool. Then the test changes the pool without recording that
+//! in the journals, through the library or in the file's bytes. An error that no library call can
+//! cause (a duplicated key) comes from simulated contents.
 
 use super::super::journal::Journal;
 use super::super::plan::{Plan, survives};
@@ -234,7 +234,7 @@ fn a_worker_notices_a_wrong_answer() {
     Hand::new(&map, &run.items, journal)
         .work(&[run.plan.script(item % 2).concat(), vec![step]])
         .unwrap();
-    // The record is as it should be again, but the update returned a wrong result.
+    // The record has the right value again, but the update returned a wrong result.
     assert_eq!(counts(&run.examine(&map)), [0, 0, 0, 0, 1]);
 }
 
@@ -254,7 +254,7 @@ fn an_operation_in_flight_may_go_either_way_once() {
         let findings = run.examine(&map);
         assert_eq!(counts(&findings), [0; 5]);
         assert_eq!((findings.in_flight, findings.took_effect), (1, u64::from(happened)));
-        // The decision is final: now only that one value is right.
+        // The decision is final, so now only that one value is right.
         assert_eq!(run.examine(&map).in_flight, 0);
         let other = if happened { before } else { after };
         map.put(&run.items[item].key(), &other).unwrap();

@@ -14,7 +14,7 @@ struct Strings {
 }
 
 impl Strings {
-    /// Encodes up to [`BATCH`] keys, and returns them and how many there are.
+    /// Encodes up to [`BATCH`] keys. Returns the encodings and their number.
     fn fill<'k, K: Key + ?Sized + 'k>(
         &mut self,
         keys: impl Iterator<Item = &'k K>,
@@ -36,7 +36,7 @@ impl Strings {
     }
 }
 
-/// Encodes up to [`BATCH`] keys as words, and returns them and how many there are.
+/// Encodes up to [`BATCH`] keys as words. Returns the words and their number.
 fn words<'k, K: Key + ?Sized + 'k>(keys: impl Iterator<Item = &'k K>) -> ([u64; BATCH], usize) {
     let (mut words, mut count) = ([0; BATCH], 0);
     for (key, word) in keys.zip(&mut words) {
@@ -48,8 +48,8 @@ fn words<'k, K: Key + ?Sized + 'k>(keys: impl Iterator<Item = &'k K>) -> ([u64; 
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Returns the values of many keys, in the order of `keys`. The memory accesses for different
-    /// keys overlap. Where the map is larger than the caches, this is several times faster than one
-    /// `get` after another.
+    /// keys overlap. If the map is larger than the caches, this is several times faster than
+    /// separate calls of `get`.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -62,7 +62,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Map::get).
+    /// Those of [`get`](Map::get).
     pub fn get_many(&self, keys: &[&K]) -> Result<Vec<Option<V::Owned>>> {
         let mut values = Vec::with_capacity(keys.len());
         match self.raw.map.form()? {
@@ -91,10 +91,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         Ok(values)
     }
 
-    /// Inserts many records whose keys are absent, in their order, each as [`insert`](Map::insert)
-    /// does. Returns for each whether it was inserted. The memory accesses for different keys
-    /// overlap, so this is faster than one call after another where the map is larger than the
-    /// caches.
+    /// Inserts those records whose keys are absent, one after another, as [`insert`](Map::insert)
+    /// does. Returns for each record whether it was inserted. The memory accesses for different
+    /// keys overlap, so if the map is larger than the caches, this is faster than separate calls.
     ///
     /// Each insert is atomic and durable by itself. There is no atomicity across the records.
     ///
@@ -110,14 +109,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert`](Map::insert). Then the records before the one that failed were inserted, and
-    /// those after it were not.
+    /// Those of [`insert`](Map::insert). If a record fails, those before it have been processed,
+    /// and those after it have not.
     pub fn insert_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
         self.store_many(records, Store::Insert)
     }
 
-    /// Inserts many records or replaces their values, in their order, each as [`put`](Map::put)
-    /// does. Returns for each whether its key was present. See [`insert_many`](Map::insert_many).
+    /// Inserts many records or replaces their values, one after another, as [`put`](Map::put) does.
+    /// Returns for each record whether its key was present. See [`insert_many`](Map::insert_many).
     ///
     /// ```
     /// # use outlast::PoolOptions;
@@ -130,13 +129,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert_many`](Map::insert_many).
+    /// Those of [`insert_many`](Map::insert_many).
     pub fn put_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
         self.store_many(records, Store::Put)
     }
 
-    /// Replaces the values of many keys that are present, in their order, each as
-    /// [`update`](Map::update) does. Returns for each whether it was present. See
+    /// Replaces the values of those keys that are present, one after another, as
+    /// [`update`](Map::update) does. Returns for each key whether it was present. See
     /// [`insert_many`](Map::insert_many).
     ///
     /// ```
@@ -151,12 +150,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`insert_many`](Map::insert_many).
+    /// Those of [`insert_many`](Map::insert_many).
     pub fn update_many(&self, records: &[(&K, &V)]) -> Result<Vec<bool>> {
         self.store_many(records, Store::Update)
     }
 
-    /// Removes many keys, in their order. Returns for each whether it was present. Unlike
+    /// Removes many keys, one after another. Returns for each key whether it was present. Unlike
     /// [`remove`](Map::remove), this does not copy the values. See
     /// [`insert_many`](Map::insert_many).
     ///
@@ -172,8 +171,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// ```
     ///
     /// # Errors
-    /// As [`remove`](Map::remove). Then the keys before the one that failed were removed, and those
-    /// after it were not.
+    /// Those of [`remove`](Map::remove). If a key fails, those before it have been removed, and
+    /// those after it have not.
     pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
         self.each(keys, |&key| key, |&key| self.delete(key))
     }
@@ -200,8 +199,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         self.each(records, |&(key, _)| key, store)
     }
 
-    /// Makes a change for each item, in their order, and returns the results. Before the changes of
-    /// a batch, it prefetches the memory that they will need.
+    /// Makes a change for each item, one after another, and returns the results. Before the changes
+    /// of a batch, it prefetches the memory that they will need.
     fn each<T>(
         &self,
         items: &[T],
