@@ -24,8 +24,8 @@ type Id = [u8; 16];
 type Session = (u64, u64, u64);
 
 const TABLE: TableDefinition<'_, &Id, Session> = TableDefinition::new("sessions");
-/// The durability of a request. A durable commit for each request would sync the disk each time. A
-/// prolonged session becomes durable with the next login or the next run of the reaper.
+/// Requests are not committed durably, because each commit would then sync the disk. A prolonged
+/// session becomes durable with the next durable commit: a login, a logout or a run of the reaper.
 const OF_REQUESTS: Durability = Durability::None;
 
 type Fallible<T> = Result<T, redb::Error>;

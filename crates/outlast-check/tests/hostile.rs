@@ -387,8 +387,8 @@ fn use_file(path: &std::path::Path, image: &Image) {
     }
 }
 
-/// A saved free state that calls linked blocks free makes the pool hand them out again, so that
-/// chains of overflow nodes lead back into themselves.
+/// If a saved free state marks blocks as free that are still linked, the pool hands them out again,
+/// and chains of overflow nodes could become endless. Even then, every operation must end.
 #[test]
 fn a_free_state_that_lies_makes_no_endless_chain() {
     let mut tried = 0;

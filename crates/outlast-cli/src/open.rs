@@ -129,7 +129,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Finds the map with the given name, or the pool's only map. Neither map nor pool need exist.
+    /// Determines the map: the one with the given name, otherwise the pool's only map, or the
+    /// default name if there is none. Fails if there are several and none is named. Neither the map
+    /// nor the pool has to exist yet.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
         let pool = match path.symlink_metadata() {
             Ok(_) => Some(to_write_with(path, args.journal)?),

@@ -63,8 +63,8 @@ impl Sessions {
 
     /// Removes the expired sessions, and returns how many there were.
     fn expire(&self, now: u64) -> outlast::Result<u64> {
-        // If a session is prolonged at this very moment, its new time is checked too. A `get`
-        // followed by a `remove` would remove such a session.
+        // If a request prolongs a session at the same moment, `retain` checks it again with its new
+        // expiry time. A `get` followed by a `remove` could remove such a session.
         self.0.retain(|_, session| session.expires > now)
     }
 }

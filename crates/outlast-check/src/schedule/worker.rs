@@ -290,8 +290,9 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// Does what [`hold`] does, for another map, if that map exists. The records of another map
-    /// never change, and a map that another thread has created is empty.
+    /// Like [`hold`], but for one of the other maps, if it exists. The records of those maps never
+    /// change, and one that some thread has created anew stays empty, so a value that is found can
+    /// be checked immediately.
     fn hold_other(&mut self, n: u64, call: Call) -> Result<(), Asked> {
         let map = match self.opened.store.open_map(&other(n)) {
             Ok(map) => map,

@@ -205,8 +205,9 @@ impl Rest {
         match self.asked {
             Some((asked, _)) if now - asked < REST => {}
             Some((asked, before)) => {
-                // Two clocks are read, so the other threads' time can seem to go backwards. An
-                // interval that is too long says nothing about the present.
+                // Saturating, because the time of the others is the difference of two clocks that
+                // are read one after the other, so it can seem to go backwards. An interval much
+                // longer than `REST` says nothing about the present.
                 let idle = others.saturating_sub(before) * REST_SHARE < now - asked;
                 self.resting = idle && now - asked < 3 * REST;
                 self.asked = Some((now, others));

@@ -95,7 +95,7 @@ pub trait OrderedRecord: Record {
     /// Returns eight bytes of a key, starting at `skip`, as a word that keeps their order.
     fn word(key: Self::Key<'_>, skip: usize) -> u64;
 
-    /// Compares a key with the one that the first word of a pair stands for: a separator, or the
+    /// Compares a key with the key that the first word of a slot denotes, be it a separator or the
     /// key of a record.
     fn compare_with<S: Seam>(
         core: &Core<S>,

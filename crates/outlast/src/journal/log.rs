@@ -223,8 +223,8 @@ impl Writer {
 
     /// Writes an epoch. Once this returns, the epoch is durable.
     ///
-    /// After an error, the epoch may or may not survive a power loss. The next call must write the
-    /// same epoch again, with at least these lines.
+    /// After an error, this epoch may or may not survive a power loss. The next call writes an
+    /// epoch with the same number, so its `change` must contain at least the lines of this one.
     pub fn append(&mut self, change: &Change) -> io::Result<()> {
         let written = self.try_append(change);
         if written.is_err() {

@@ -1,7 +1,8 @@
 //! A simulated disk. It can lose power at any call, fail any call, and tear what it is writing.
 //!
-//! The journal's own tests and the proof harness run on it. It has one directory, in which the file
-//! [`BASE`] is a base and all others are segments.
+//! The journal's own tests and the proof harness run on it. It has one directory. The file named
+//! [`BASE`] is the base; all others are segments. A power loss tears the two kinds of file
+//! differently.
 
 use super::files::{Directory, JournalFile};
 use crate::pmem::MappingError;

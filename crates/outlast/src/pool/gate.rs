@@ -307,7 +307,8 @@ impl Gate {
             seam.wait(&mut turn);
             self.check()?;
         }
-        // The last thread to leave may have panicked. It poisons the gate before it leaves.
+        // The last thread to leave may have panicked and poisoned the gate just before, which the
+        // loop may not have noticed.
         self.check()?;
         Ok(held)
     }

@@ -102,8 +102,8 @@ pub mod field {
     /// does not report it.
     pub const BORN: usize = 21;
     /// Ties [`BORN`] to the writer that recorded it: the boot id, device and inode number, combined
-    /// by rotation and exclusive or. A build that knows neither field changes those three but not
-    /// this one, so a mismatch means that [`BORN`] is out of date.
+    /// by rotation and exclusive or. A build that does not know [`BORN`] and this field updates
+    /// those three only, so a mismatch means that [`BORN`] is out of date.
     pub const BORN_OF: usize = 22;
     /// Set by a writer once its dirty mark is known to be on the disk; see `Header::confirm`. Valid
     /// only for the same file under the same boot.

@@ -324,8 +324,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     pub(super) fn take_effect(&self, place: &Word, announced: u64, at: &'static Point) {
         let pending = slot::with_mark(announced, slot::PENDING);
-        // If this fails, another thread has done it. If the record has moved from here since, it is
-        // durable there.
+        // If this exchange fails, another thread has already done it. If the record has been moved
+        // to another slot since, it is durable there.
         let _ = self.exchange(place, announced, pending, at);
         self.core.memory.persist(place, at);
         let plain = slot::with_mark(announced, slot::PLAIN);

@@ -66,7 +66,8 @@ pub(crate) struct Level {
     pub(super) verified: SharedWord,
     /// The number of inserts that found little room.
     pub(super) crowded: SharedWord,
-    /// Whether a thread has made the next level ready, or tried to. Only one thread does.
+    /// Whether a thread has taken on making the next level ready. Only the first thread that sets
+    /// this tries, even if the attempt fails.
     pub(super) succeeded: Shared<AtomicBool>,
 }
 

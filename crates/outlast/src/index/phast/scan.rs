@@ -471,7 +471,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            // Whatever this offset leads to by now, a leaf's extent there is inside the memory.
+            // Nothing here is validated, so the offset may lead to a leaf that has changed, or to a
+            // reused block. That is harmless for a prefetch: every offset that this field holds has
+            // room for a leaf inside the memory.
             let offset =
                 self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
             if offset & DAMAGED == 0 {
