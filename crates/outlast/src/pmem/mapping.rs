@@ -538,9 +538,7 @@ fn resident(smaps: impl BufRead, range: Range<u64>) -> io::Result<Resident> {
             match field {
                 // An entry can extend beyond the range if the kernel has merged two.
                 "Rss" => sum.bytes += bytes.min(common),
-                "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => {
-                    sum.huge += bytes.min(common)
-                }
+                "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" => sum.huge += bytes,
                 _ => {}
             }
         } else if let Some((start, end)) = first.split_once('-') {
