@@ -515,6 +515,27 @@ fn an_incomplete_journal_is_told_with_all_ways_out() {
     assert_eq!(copy.run(["get", "k"]).expect(0).text(), "v\n");
 }
 
+/// What a killed process had acknowledged and not made durable yet is in its working file alone.
+#[test]
+fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
+    let place = Place::new();
+    place.run(["put", "k0", "v", "--journal"]).expect(0);
+    let (mut load, _input) = loading(&place);
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let facts = PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
+    std::fs::remove_file(facts.working.unwrap()).unwrap();
+    let before = std::fs::read(place.pool()).unwrap();
+    let writing = [&["put", "k", "x"][..], &["del", "k0"], &["load"]];
+    for args in [&["get", "k0"][..], &["scan"], &["count"], &["verify"]].iter().chain(&writing) {
+        let err = place.run(*args).expect(3).err;
+        assert!(err.contains("working file") && err.contains("outlast accept"), "{args:?}: {err}");
+    }
+    assert!(std::fs::read(place.pool()).unwrap() == before, "nothing was changed");
+    place.run(["accept"]).expect(0);
+    place.run(["get", "k0"]).expect(0);
+}
+
 #[test]
 fn a_pool_in_use_without_a_journal_is_not_backed_up() {
     let place = Place::new();

@@ -14,7 +14,7 @@ use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
-use crate::journal::segment::{Owner, has_others, remove_all_of, remove_others};
+use crate::journal::segment::{Epochs, Owner, has_others, remove_all_of, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
@@ -234,7 +234,10 @@ impl PoolOptions {
                 }
             }
             if !meta.closed && meta.boot == boot as u64 {
-                if self.require_working_file {
+                // Without its segments, the base cannot be completed either, which is worse.
+                let has_journal =
+                    || Epochs::find(&*files, owner, meta.checkpoint).map(|found| !found.is_gone());
+                if self.require_working_file && has_journal().map_err(io)? {
                     return Err(Error::NoWorkingFile);
                 }
                 tracing::warn!(
