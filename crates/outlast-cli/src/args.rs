@@ -61,7 +61,7 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Copy all that can be read of a damaged pool into a new one, and list what cannot
     ///
-    /// Exit code 3: the new pool lacks something.
+    /// Exit code 3: the new pool lacks something, or may lack something; the last line says why.
     Salvage(SalvageArgs),
     /// Rewrite the pool, or copy it to a new file, so that it takes no more space than its records need
     ///

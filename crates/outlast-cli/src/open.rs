@@ -44,30 +44,36 @@ pub(crate) fn to_read_if_free(
     path: &Path,
     accept_possibly_torn: bool,
 ) -> Result<Option<Pool>, Failure> {
-    let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
-    // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
-    // out other users of the library.
-    let open = || unsafe { options.open_read_only(path) };
-    let pool = match open() {
-        // After a power loss: opening it for writing completes the file from its journal.
-        Err(Error::Unfinished) if !accept_possibly_torn => {
-            to_write(path)?.close()?;
-            open()
-        }
-        opened => opened,
-    };
-    match pool {
+    match read(path, accept_possibly_torn) {
         Ok(pool) => Ok(Some(pool)),
         Err(Error::Locked) => Ok(None),
         Err(error) => Err(about(path, error)),
     }
 }
 
-/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used.
-pub(crate) fn to_salvage(path: &Path) -> Result<Pool, Failure> {
-    match to_read(path, false) {
-        Err(Failure::Damaged(_)) => to_read(path, true),
+fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
+    let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
+    // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
+    // out other users of the library.
+    let open = || unsafe { options.open_read_only(path) };
+    match open() {
+        // After a power loss: opening it for writing completes the file from its journal.
+        Err(Error::Unfinished) if !accept_possibly_torn => {
+            // SAFETY: as above.
+            unsafe { options.open(path)? }.close()?;
+            open()
+        }
         opened => opened,
+    }
+}
+
+/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used. Also
+/// returns the error with which the pool does not open unless the user accepts what may be missing.
+pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
+    match read(path, false) {
+        Ok(pool) => Ok((pool, None)),
+        Err(refused) if refused.is_damage() => Ok((to_read(path, true)?, Some(refused))),
+        Err(error) => Err(about(path, error)),
     }
 }
 
@@ -227,32 +233,44 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
              up once it is closed, or give it a journal",
             path.display()
         )),
-        Error::IncompleteJournal(why) => Failure::Damaged(format!(
-            "{}: the journal is incomplete: {why}. Put it back if it is elsewhere. Otherwise restore a \
-             snapshot, or let `outlast accept` check what is left without the journal; get, scan, stat \
-             and verify read that with --accept-possibly-torn",
-            path.display()
+        Error::IncompleteJournal(_) => Failure::Damaged(format!(
+            "{}: {}. Put it back if it is elsewhere. Otherwise restore a snapshot, or let `outlast \
+             accept` check what is left without the journal; get, scan, stat and verify read that with \
+             --accept-possibly-torn",
+            path.display(),
+            why_refused(&error)
         )),
-        // The library's advice is meant for programs.
-        Error::PossiblyTorn { reason, damaged_copy } => {
-            let but = damaged_copy.map_or_else(String::new, |damage| {
-                format!(
-                    " (according to one header copy; the other, which may be newer, is damaged {damage})"
-                )
-            });
+        Error::PossiblyTorn { reason, .. } => {
             let again = match reason {
                 TornReason::Copy => " Copy the original again, with `outlast backup`.",
                 _ => "",
             };
             Failure::Damaged(format!(
-                "{pool}: possibly torn: {reason}{but}.{again} Restore a snapshot if there is one. \
+                "{pool}: {why}.{again} Restore a snapshot if there is one. \
                  Otherwise, `outlast accept` checks all of it, and puts it back into use if it is \
                  sound; `outlast salvage` copies what can be read into a new pool; get, scan, stat and \
                  verify read it with --accept-possibly-torn",
-                pool = path.display()
+                pool = path.display(),
+                why = why_refused(&error)
             ))
         }
         error => Failure::from(error).within(path.display()),
+    }
+}
+
+/// Says why a pool was refused, without the library's advice, which is meant for programs.
+pub(crate) fn why_refused(error: &Error) -> String {
+    match error {
+        Error::IncompleteJournal(why) => format!("the journal is incomplete: {why}"),
+        Error::PossiblyTorn { reason, damaged_copy } => {
+            let but = damaged_copy.as_ref().map_or_else(String::new, |damage| {
+                format!(
+                    " (according to one header copy; the other, which may be newer, is damaged {damage})"
+                )
+            });
+            format!("possibly torn: {reason}{but}")
+        }
+        other => other.to_string(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `salvage`: copies what can be read of a damaged pool into a new one.
 
-use super::verify::damage_object;
+use super::verify::{damage_object, examine};
 use crate::args::SalvageArgs;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -36,8 +36,19 @@ impl Tally {
         self.lost_maps += other.lost_maps;
     }
 
-    fn is_complete(&self) -> bool {
-        (self.refused, self.places, self.lost_maps) == (0, 0, 0)
+    /// Says what the new pool is known to lack.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if self.places > 0 {
+            lacks.push(format!("lacks what was in {}", counted(self.places, "damaged place")));
+        }
+        if self.refused > 0 {
+            lacks.push(format!("lacks {} that it did not take", counted(self.refused, "record")));
+        }
+        if self.lost_maps > 0 {
+            lacks.push(format!("lacks {}", counted(self.lost_maps, "whole map")));
+        }
+        lacks
     }
 }
 
@@ -55,7 +66,7 @@ pub(crate) fn run(
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
     }
-    let broken = open::to_salvage(from)?;
+    let (broken, refused) = open::to_salvage(from)?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
     // Check that these maps exist before anything is created.
     for name in &args.map {
@@ -86,6 +97,8 @@ pub(crate) fn run(
         }
     }
     bar.finish_and_clear();
+    let mut reasons = sum.lacks();
+    reasons.extend(doubts(from, &broken, refused.as_ref()));
     drop(broken);
     new.finish()?;
     out.object(&json!({
@@ -97,23 +110,36 @@ pub(crate) fn run(
         "refused": sum.refused,
         "damaged_places": sum.places,
         "lost_maps": sum.lost_maps,
-        "complete": sum.is_complete(),
+        "complete": reasons.is_empty(),
+        "reasons": reasons,
         "seconds": start.elapsed().as_secs_f64(),
     }))?;
     let (copied, to) = (counted(sum.copied, "record"), to.display());
     out.line(format!("{to} has {copied} in {}", counted(maps, "map")))?;
-    if sum.is_complete() {
+    if reasons.is_empty() {
         return Ok(());
     }
     out.flush()?;
-    let mut lacks = vec![format!("what was in {}", counted(sum.places, "damaged place"))];
-    if sum.refused > 0 {
-        lacks.push(format!("{} not taken", counted(sum.refused, "record")));
+    Err(Failure::Damaged(format!("{to} {}", reasons.join("; "))))
+}
+
+/// Says why the new pool may lack records although everything that could be read was copied.
+fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>) -> Vec<String> {
+    let from = path.display();
+    let mut doubts = Vec::new();
+    match refused {
+        Some(error) => doubts.push(format!("{from}: {}", open::why_refused(error))),
+        None if broken.durability().is_suspect => {
+            doubts.push(format!("the disk may not hold what was written to {from}"));
+        }
+        None => {}
     }
-    if sum.lost_maps > 0 {
-        lacks.push(counted(sum.lost_maps, "whole map"));
+    match examine(path, broken) {
+        Ok(examined) if examined.is_sound() => {}
+        Ok(examined) => doubts.push(format!("{from} has {}", examined.summary())),
+        Err(failure) => doubts.push(format!("{from} was not verified: {}", failure.message())),
     }
-    Err(Failure::Damaged(format!("{to} lacks {}", lacks.join(", "))))
+    doubts.iter().map(|doubt| format!("may lack records ({doubt})")).collect()
 }
 
 /// Copies one map.
