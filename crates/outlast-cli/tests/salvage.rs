@@ -217,3 +217,21 @@ fn a_pool_that_may_be_torn_is_salvaged() {
     let pool_named = [OsStr::new("salvage"), OsStr::new("a"), OsStr::new("b")];
     place.run(pool_named).expect(2);
 }
+
+#[test]
+fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
+    let place = Place::new();
+    let lines: String = (0..100_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
+    place.run_with(["load"], lines.as_bytes()).expect(0);
+    let (new, unfinished) = (place.path("new.pool"), place.path("new.pool.salvaging"));
+    let mut command = common::command();
+    let mut killed =
+        common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(unfinished.exists() && !new.exists());
+    // The next run removes it.
+    salvage(&place, &[]).expect(0);
+    assert!(!unfinished.exists());
+    assert_eq!(in_new(&place, &["count"]).expect(0).text(), "100000\n");
+}

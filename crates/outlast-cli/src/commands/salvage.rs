@@ -1,5 +1,6 @@
 //! `salvage`: copies what can be read of a damaged pool into a new one.
 
+use super::unfinished::Unfinished;
 use super::verify::{damage_object, examine};
 use crate::args::SalvageArgs;
 use crate::failure::Failure;
@@ -12,8 +13,11 @@ use crate::text::counted;
 use indicatif::ProgressBar;
 use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
+
+/// The suffix of the new pool's name until it is complete.
+const UNFINISHED: &str = ".salvaging";
 
 /// What became of one map, or of all.
 #[derive(Debug, Default)]
@@ -76,7 +80,7 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
-    let new = Unfinished::create(to, &options)?;
+    let new = Unfinished::create(to, UNFINISHED, &options)?;
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
@@ -85,7 +89,7 @@ pub(crate) fn run(
         match info {
             Ok(info) if args.map.is_empty() || args.map.contains(&info.name) => {
                 maps += 1;
-                sum.add(&salvage(&broken, &new.pool, &info, &bar, out)?);
+                sum.add(&salvage(&broken, new.pool(), &info, &bar, out)?);
             }
             Ok(_) => {}
             Err(error) => {
@@ -100,7 +104,7 @@ pub(crate) fn run(
     let mut reasons = sum.lacks();
     reasons.extend(doubts(from, &broken, refused.as_ref()));
     drop(broken);
-    new.finish()?;
+    new.finish(to)?;
     out.object(&json!({
         "event": "salvage",
         "from": from.to_string_lossy(),
@@ -215,38 +219,5 @@ fn damage_of(error: Error) -> Result<Damage, Failure> {
     match error {
         Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => Ok(damage),
         other => Err(other.into()),
-    }
-}
-
-/// A new pool. It is removed unless it is finished.
-pub(super) struct Unfinished {
-    pool: Pool,
-    path: Option<PathBuf>,
-}
-
-impl Unfinished {
-    pub(super) fn create(path: &Path, options: &PoolOptions) -> Result<Unfinished, Failure> {
-        let pool = open::create_as(path, options)?;
-        Ok(Unfinished { pool, path: Some(path.into()) })
-    }
-
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Closes the pool, and keeps it if that succeeds.
-    pub(super) fn finish(mut self) -> Result<(), Failure> {
-        self.pool.clone().close()?;
-        self.path = None;
-        Ok(())
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = self.pool.clone().close();
-            let _ = std::fs::remove_file(path);
-        }
     }
 }
