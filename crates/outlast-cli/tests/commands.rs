@@ -446,6 +446,26 @@ fn a_snapshot_is_a_pool_of_its_own_and_replaces_nothing_unasked() {
 }
 
 #[test]
+fn a_snapshot_only_reads_the_pool() {
+    let place = Place::new();
+    let (mut load, _input) = loading(&place);
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let before = std::fs::read(place.pool()).unwrap();
+    // SAFETY: the file belongs to this test.
+    let reader = unsafe { PoolOptions::new().open_read_only(place.pool()).unwrap() };
+    let other = Place::new();
+    let to = other.pool();
+    place.run([OsStr::new("snapshot"), to.as_os_str()]).expect(0);
+    drop(reader);
+    assert!(std::fs::read(place.pool()).unwrap() == before);
+    let count = |place: &Place| place.run(["count"]).expect(0).text().to_owned();
+    assert_eq!(count(&other), count(&place));
+    other.run(["put", "one", "more"]).expect(0);
+    other.run(["verify"]).expect(0);
+}
+
+#[test]
 fn a_journaled_pool_in_use_is_backed_up_and_described() {
     let place = Place::new();
     place.run(["put", "k", "1", "--journal"]).expect(0);

@@ -190,6 +190,12 @@ fn a_record_that_nothing_leads_to_is_missed() {
     }
     std::fs::write(place.pool(), bytes).unwrap();
     assert!(place.run(["verify"]).expect(3).err.contains("32 bytes leaked"));
+    // Nor does a copy that lacks it pass for the pool.
+    let copy = place.path("copy.pool");
+    let snapshot = [OsStr::new("snapshot"), copy.as_os_str()];
+    assert!(place.run(snapshot).expect(3).err.contains("32 bytes leaked"));
+    let compact = common::command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(common::finished(compact).expect(3).err.contains("32 bytes leaked"));
     let told = incomplete(&place, "32 bytes leaked");
     assert_eq!(told["records"], 99);
 }

@@ -6,6 +6,7 @@
 //! and perhaps a file that the next compaction removes. A crash after it leaves the new pool.
 
 use super::unfinished::{Named, Unfinished};
+use super::verify::require_sound;
 use crate::args::CompactArgs;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -52,7 +53,7 @@ pub(crate) fn run(
     // A reader's lock: until the file is replaced, no one changes it.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
-    let used = check(&old, &args.old)?;
+    let used = require_sound(&from, &old, "nothing was done")?;
     let to = args.new.as_ref().unwrap_or(&from);
     place::check_space(place::parent(to), used + used / 4, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
@@ -107,24 +108,6 @@ fn end_journal(path: &Path) -> Result<bool, Failure> {
         open::to_write(path)?.close()?;
     }
     Ok(facts.journal.is_some())
-}
-
-/// Fails if the pool is not sound. Returns the bytes that its maps use.
-fn check(pool: &Pool, path: &Path) -> Result<u64, Failure> {
-    let bar = progress::spinner("checking");
-    let found = pool.verify()?;
-    bar.finish_and_clear();
-    let used = found.used_bytes;
-    found.ensure_sound().map_err(|error| {
-        let why = Failure::from(error);
-        Failure::Damaged(format!(
-            "{}: {}; nothing was done. `outlast verify` lists all damage, `outlast salvage` copies what \
-             can be read into a new pool",
-            path.display(),
-            why.message()
-        ))
-    })?;
-    Ok(used)
 }
 
 /// Copies all maps, and checks the copy. Returns how many maps and records it has.

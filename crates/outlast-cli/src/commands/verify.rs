@@ -103,6 +103,21 @@ pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
     Ok(Examined { found, walked, leaked_bytes: account.leaked_bytes, duplicated, torn })
 }
 
+/// Fails if a pool that is open for reading is not sound. `so` says what was not done, and what else
+/// can be. Returns the bytes that its maps use.
+pub(super) fn require_sound(path: &Path, pool: &Pool, so: &str) -> Result<u64, Failure> {
+    let examined = examine(path, pool)?;
+    if examined.is_sound() {
+        return Ok(examined.found.used_bytes);
+    }
+    Err(Failure::Damaged(format!(
+        "{}: {}; {so}. `outlast verify` lists all damage, `outlast salvage` copies what can be read into \
+         a new pool",
+        path.display(),
+        examined.summary()
+    )))
+}
+
 fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_read(path, accept_possibly_torn)?;
     let examined = examine(path, &pool)?;
