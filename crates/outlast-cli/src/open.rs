@@ -2,6 +2,7 @@
 
 use crate::args::CreateArgs;
 use crate::failure::Failure;
+use crate::output::complain;
 use crate::place;
 use crate::progress;
 use crate::text::{self, Column};
@@ -85,8 +86,23 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
 /// As [`to_write`]. Gives the pool a journal, if asked to.
 pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
     // SAFETY: as in `to_read`.
-    let pool = unsafe { options(journal).open(path) };
-    pool.map_err(|e| about(path, e))
+    let pool = unsafe { options(journal).open(path) }.map_err(|e| about(path, e))?;
+    if journal {
+        warn_if_in_memory(path, &pool);
+    }
+    Ok(pool)
+}
+
+/// Says so if the user asks for a journal where it is of no use.
+fn warn_if_in_memory(path: &Path, pool: &Pool) {
+    let durability = pool.durability();
+    // In a pool that was just opened, nothing else keeps a journal from confirming anything.
+    if !durability.confirmed_survives_power_loss && !durability.is_suspect {
+        complain(&format!(
+            "{} or its journal is on a file system in memory; it does not survive a power loss",
+            path.display()
+        ));
+    }
 }
 
 /// Closes a pool that was opened for writing. Finishes the reclaim after a crash first: otherwise it would
@@ -201,7 +217,11 @@ impl Target {
 
 /// Creates a pool.
 fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
-    create_as(path, &options(journal))
+    let pool = create_as(path, &options(journal))?;
+    if journal {
+        warn_if_in_memory(path, &pool);
+    }
+    Ok(pool)
 }
 
 /// Creates a pool with these options.

@@ -1,6 +1,7 @@
 //! The default locations of files, and checks for free space.
 
 use crate::failure::Failure;
+use outlast::pmem::Mapping;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,11 @@ fn own(path: PathBuf) -> Result<PathBuf, Failure> {
 /// The directory that holds `path`.
 pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a file or directory is on a file system that exists only in memory.
+pub(crate) fn is_in_memory(path: &Path) -> bool {
+    std::fs::File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
 }
 
 /// Fails, with this advice, if the file system of `dir` has less than `needed` bytes free.

@@ -136,6 +136,47 @@ fn json_that_is_no_string_or_number_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn a_pool_in_memory_is_not_said_to_survive_a_power_loss() {
+    const MEMORY: &str = "/dev/shm";
+    if !std::fs::File::open(MEMORY).is_ok_and(|dir| outlast::pmem::Mapping::is_tmpfs(&dir)) {
+        println!("skipped: {MEMORY} is not in memory");
+        return;
+    }
+    let dirs =
+        [(tempfile::tempdir_in(MEMORY).unwrap(), false), (tempfile::tempdir().unwrap(), true)];
+    for (dir, survives) in dirs {
+        if survives && outlast::pmem::Mapping::is_tmpfs(&std::fs::File::open(dir.path()).unwrap()) {
+            continue;
+        }
+        let place = Place { dir };
+        let warned = place.run(["put", "k", "v", "--journal"]).expect(0).err;
+        assert_eq!(warned.contains("does not survive a power loss"), !survives, "{warned}");
+        let warned = place.run_with(["load", "--journal"], b"k\tv\n").expect(0).err;
+        assert_eq!(warned.contains("does not survive a power loss"), !survives, "{warned}");
+        assert_eq!(place.run(["put", "k", "v"]).expect(0).err, "");
+        let stat = || {
+            let told = place.run(["stat", "--json"]).expect(0).objects()[0].clone();
+            assert_eq!(told["survives_power_loss"], false);
+            assert_eq!(told["confirmed_survives_power_loss"], survives);
+            let text = place.run(["stat"]).expect(0).text().to_owned();
+            assert_eq!(text.contains("no power loss"), !survives, "{text}");
+            assert_eq!(text.contains("power loss, except"), survives, "{text}");
+        };
+        stat();
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { outlast::PoolOptions::new().open(place.pool()).unwrap() };
+        stat();
+        pool.close().unwrap();
+        // A copy has no journal.
+        let copy = place.path("copy.pool");
+        place.run([OsStr::new("snapshot"), copy.as_os_str()]).expect(0);
+        std::fs::rename(copy, place.pool()).unwrap();
+        let text = place.run(["stat"]).expect(0).text().to_owned();
+        assert!(text.contains("page-cache") && !text.contains("except"), "{text}");
+    }
+}
+
+#[test]
 fn shells_get_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = command().args(["completions", shell]).output().unwrap();
