@@ -584,6 +584,62 @@ fn a_load_that_is_killed_leaves_nothing_pending_for_long() {
 }
 
 #[test]
+fn floats_that_are_no_numbers_go_in_and_out() {
+    let floats = [
+        ("NaN", f64::NAN),
+        ("0x7ff8000000000001", f64::from_bits(0x7ff8_0000_0000_0001)),
+        ("0xfff8000000000000", f64::from_bits(0xfff8_0000_0000_0000)),
+        ("inf", f64::INFINITY),
+        ("-inf", f64::NEG_INFINITY),
+    ];
+    let types = ["--map", "m", "--key-type", "f64", "--value-type", "f64"];
+    for scheme in ["dash-eh", "phast"] {
+        let place = Place::new();
+        for (text, _) in floats {
+            let put = ["put", "--scheme", scheme];
+            place.run(put.iter().chain(&types).chain(&["--", text, text])).expect(0);
+            assert_eq!(place.run(["get", "--", text]).expect(0).text(), format!("{text}\n"));
+        }
+        for wrong in ["1e400", "-1e400", "1e999", "0x7ff8", "x"] {
+            let refused = place.run(["put", "1", wrong]).expect(2).err;
+            assert!(refused.ends_with("is not f64\n") && !refused.contains("\\\\"), "{refused}");
+        }
+        let tsv = place.run(["scan"]).expect(0).out;
+        let ndjson = place.run(["scan", "--json"]).expect(0).out;
+        assert!(String::from_utf8_lossy(&ndjson).contains("\"0x7ff8000000000001\""));
+        for (format, input) in [("tsv", &tsv), ("ndjson", &ndjson)] {
+            let other = Place::new();
+            let load = ["load", "--format", format, "--scheme", scheme];
+            other.run_with(load.iter().chain(&types), input).expect(0);
+            // SAFETY: the file belongs to this test.
+            let pool = unsafe { PoolOptions::new().open(other.pool()).unwrap() };
+            let map = pool.raw_map("m").unwrap();
+            assert_eq!(map.iter().count(), floats.len());
+            drop(map);
+            for (text, float) in floats {
+                let found = pool.map::<f64, f64>("m");
+                let found = match scheme {
+                    "phast" => {
+                        drop(found);
+                        pool.ordered_map::<f64, f64>("m").unwrap().get(&float).unwrap()
+                    }
+                    _ => found.unwrap().get(&float).unwrap(),
+                };
+                assert_eq!(found.map(f64::to_bits), Some(float.to_bits()), "{text}");
+            }
+            pool.close().unwrap();
+        }
+    }
+    let place = Place::new();
+    place.run(["put", "k", "0x7fc00001", "--value-type", "f32"]).expect(0);
+    assert_eq!(place.run(["get", "k"]).expect(0).text(), "0x7fc00001\n");
+    place.run(["put", "k", "1e300"]).expect(2);
+    let refused =
+        place.run_with(["load", "--format", "ndjson"], b"{\"key\":\"k\",\"value\":1e300}");
+    assert!(refused.expect(1).err.contains("is not f32"));
+}
+
+#[test]
 fn types_of_programs_that_keep_their_order_are_shown_and_taken() {
     let place = Place::new();
     // SAFETY: the file belongs to this test.
