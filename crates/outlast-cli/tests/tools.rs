@@ -37,6 +37,12 @@ fn without_a_name_no_pool_is_made() {
     assert_eq!(run(&["get", "k"], Some(other.as_os_str())).expect(0).text(), "other\n");
 }
 
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
 #[test]
 fn maps_are_listed_counted_and_dropped() {
     let place = Place::new();
@@ -57,6 +63,9 @@ fn maps_are_listed_counted_and_dropped() {
     place.run(["drop"]).expect(2);
     assert_eq!(place.run(["drop", "--map", "many"]).expect(0).text(), "map many dropped\n");
     assert_eq!(place.run(["maps"]).expect(0).text(), "few\tphast\tstr\tstr\n");
+    place.run(["put", "--map", "a\tb\nc\\", "k", "v"]).expect(0);
+    let odd = "few\tphast\tstr\tstr\na\\tb\\nc\\\\\tdash-eh\tstr\tstr\n";
+    assert_eq!(sorted(place.run(["maps"]).expect(0).text()), sorted(odd));
     place.run(["verify"]).expect(0);
 }
 
@@ -215,9 +224,10 @@ fn terminals_get_control_characters_escaped() {
         String::from_utf8(text).unwrap()
     };
     assert_eq!(on_terminal(&["get", "--map", "main", "k"]), "\\x1b[31mred\\x07\ttab\r\n");
-    for args in [&["maps"][..], &["stat"], &["verify"]] {
-        let text = on_terminal(args);
-        assert!(text.contains("a\\x1b\\x0ab") && !text.contains('\u{1b}'), "{text:?}");
+    for (args, name) in [("maps", r"a\x1b\nb"), ("stat", r"a\x1b\x0ab"), ("verify", r"a\x1b\x0ab")]
+    {
+        let text = on_terminal(&[args]);
+        assert!(text.contains(name) && !text.contains('\u{1b}'), "{text:?}");
     }
 }
 
