@@ -10,11 +10,15 @@ use outlast::{
     Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, ReclaimState,
     RecordForm, Scheme, TornReason,
 };
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The least free space, in bytes, with which a pool is created.
+/// The least free space, in bytes, with which a pool is created that is to grow.
 const LEAST_SPACE_BYTES: u64 = 16 << 20;
+
+/// The bytes of a new pool.
+pub(crate) const NEW_POOL_BYTES: u64 = 2 << 20;
 
 /// The name of a map that is created without being named.
 const DEFAULT_MAP: &str = "main";
@@ -26,10 +30,26 @@ const POOL_VARIABLE: &str = "OUTLAST_POOL";
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let named = given.map(Path::to_owned);
     let named = named.or_else(|| std::env::var_os(POOL_VARIABLE).map(PathBuf::from));
-    named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+    let named = named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
         Failure::Usage(format!(
             "no pool is named: give its file with --pool, or set {POOL_VARIABLE}"
         ))
+    })?;
+    resolved(named)
+}
+
+/// Returns the file that a symbolic link leads to, because its journal is beside it. If a program opens
+/// the pool through the link, however, the journal is beside the link.
+pub(crate) fn resolved(path: PathBuf) -> Result<PathBuf, Failure> {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(".journal");
+    let has_journal = || std::fs::read_dir(journal).is_ok_and(|mut files| files.next().is_some());
+    if !path.is_symlink() || has_journal() {
+        return Ok(path);
+    }
+    path.canonicalize().map_err(|error| {
+        let target = path.read_link().unwrap_or_default();
+        Failure::io(format!("{} is a link to {}", path.display(), target.display()), &error)
     })
 }
 
@@ -116,7 +136,20 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    Ok(pool.close()?)
+    close_now(pool)
+}
+
+/// Closes a pool. Whatever is left to reclaim is left to the next process.
+pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
+    let has_journal = pool.durability().interval.is_some();
+    pool.close().map_err(|error| match error {
+        Error::Io { .. } if has_journal => Failure::Failed(format!(
+            "{}; everything stored so far is in the pool and survives the death of any process, but not \
+             yet a power loss. Make room on the disk: the next command that writes to the pool completes it",
+            Failure::from(error).message()
+        )),
+        error => error.into(),
+    })
 }
 
 /// Options that give the pool a journal, if asked to.
@@ -169,6 +202,19 @@ impl Target {
         };
         let key_type = schema(&args.key_type, |info| &info.key_schema);
         let value_type = schema(&args.value_type, |info| &info.value_schema);
+        // The text of a key or value is read as the map's type, so another one is refused before that.
+        let args_and_stored = [
+            ("key schema", &args.key_type, stored(|info| &info.key_schema)),
+            ("value schema", &args.value_type, stored(|info| &info.value_schema)),
+        ];
+        for (what, asked, stored) in args_and_stored {
+            if let (Some(asked), Some(stored)) = (asked, stored)
+                && *asked != stored
+            {
+                let asked = asked.clone();
+                return Err(Error::MapMismatch { name, what, stored, asked }.into());
+            }
+        }
         let form = match &there {
             // The map's form is not always the default one for its types.
             Some(info) => info.form,
@@ -193,9 +239,8 @@ impl Target {
 
     /// Opens the map, or creates it, with its pool if necessary.
     pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
-        let made = self.pool.is_none();
-        let pool = match self.pool {
-            Some(pool) => pool,
+        let (pool, made) = match self.pool {
+            Some(pool) => (pool, false),
             None => create(&self.path, self.journal)?,
         };
         let mut options = MapOptions::new().form(self.form);
@@ -215,25 +260,28 @@ impl Target {
     }
 }
 
-/// Creates a pool.
-fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
-    let pool = create_as(path, &options(journal))?;
-    if journal {
-        warn_if_in_memory(path, &pool);
+/// Creates a pool, or opens the one that another process has created meanwhile. Returns whether it was
+/// created here.
+fn create(path: &Path, journal: bool) -> Result<(Pool, bool), Failure> {
+    let advice = "; name a file elsewhere with --pool";
+    place::check_space(place::parent(path), LEAST_SPACE_BYTES, advice)?;
+    // SAFETY: as in `to_read`.
+    match unsafe { options(journal).create(path) } {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+            Ok((to_write_with(path, journal)?, false))
+        }
+        Err(error) => Err(about(path, error)),
+        Ok(pool) => {
+            if journal {
+                warn_if_in_memory(path, &pool);
+            }
+            Ok((pool, true))
+        }
     }
-    Ok(pool)
 }
 
 /// Creates a pool with these options.
 pub(crate) fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
-    let directory = place::parent(path);
-    if !directory.is_dir() {
-        return Err(Failure::Failed(format!(
-            "there is no directory {}; create it first",
-            directory.display()
-        )));
-    }
-    place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
     let pool = unsafe { options.create(path) };
     pool.map_err(|e| about(path, e))
@@ -251,6 +299,11 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
         Error::NoJournal => Failure::Failed(format!(
             "{}: in use, and it has no journal: only the process that has it open can copy it. Back it \
              up once it is closed, or give it a journal",
+            path.display()
+        )),
+        Error::NotAPool { .. } if is_empty(path) => Failure::Damaged(format!(
+            "{} is an empty file, and no pool. If there never was a pool in it, remove it: put and load \
+             create one",
             path.display()
         )),
         Error::IncompleteJournal(_) => Failure::Damaged(format!(
@@ -276,6 +329,10 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
         }
         error => Failure::from(error).within(path.display()),
     }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0)
 }
 
 /// Says why a pool was refused, without the library's advice, which is meant for programs.

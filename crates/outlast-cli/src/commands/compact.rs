@@ -55,7 +55,8 @@ pub(crate) fn run(
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
     let to = args.new.as_ref().unwrap_or(&from);
-    place::check_space(place::parent(to), used + used / 4, "; name a file elsewhere as NEW")?;
+    let needed = (used + used / 4).max(open::NEW_POOL_BYTES);
+    place::check_space(place::parent(to), needed, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
     // Nothing grows ahead of use.
     let options = options.background(false);

@@ -65,7 +65,7 @@ pub(crate) fn run(
         let why = "salvage takes both pools as arguments: outlast salvage BROKEN NEW";
         return Err(Failure::Usage(why.into()));
     }
-    let (from, to) = (&args.broken, &args.new);
+    let (from, to) = (&open::resolved(args.broken.clone())?, &args.new);
     if to.symlink_metadata().is_ok() {
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
