@@ -186,6 +186,21 @@ fn a_pool_in_memory_is_not_said_to_survive_a_power_loss() {
 }
 
 #[test]
+fn the_help_lists_what_a_command_takes() {
+    let help = |name: &str| finished(command().args([name, "--help"]).output().unwrap()).expect(0);
+    for name in ["put", "load"] {
+        let help = help(name);
+        let types =
+            help.text().split_once("--value-type").unwrap().1.replace(char::is_whitespace, "");
+        assert!(types.contains("u128") && types.contains("i128") && !types.contains("u8tou64"));
+        assert!(help.text().contains("--pool"));
+    }
+    for name in ["compact", "salvage", "completions"] {
+        assert!(!help(name).text().contains("--pool"), "{name}");
+    }
+}
+
+#[test]
 fn shells_get_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = command().args(["completions", shell]).output().unwrap();
