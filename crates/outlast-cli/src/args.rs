@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 /// Crash-proof concurrent indexes in a mapped file.
 ///
-/// Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged.
+/// Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged, or may be; 130
+/// interrupted.
 #[derive(Debug, Parser)]
 #[command(name = "outlast", version, max_term_width = 100)]
 pub(crate) struct Args {
@@ -61,7 +62,7 @@ pub(crate) enum Command {
     Backup(BackupArgs),
     /// Copy all that can be read of a damaged pool into a new one, and list what cannot
     ///
-    /// Exit code 3: the new pool lacks something.
+    /// Exit code 3: the new pool lacks something, or may lack something; the last line says why.
     Salvage(SalvageArgs),
     /// Rewrite the pool, or copy it to a new file, so that it takes no more space than its records need
     ///
@@ -85,10 +86,10 @@ pub(crate) struct MapArgs {
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) which: MapArgs,
-    /// Type of the keys of a new map: str, bytes, u8 to u64, i8 to i64 [default: str]
+    /// Type of the keys of a new map [default: str]
     #[arg(long, value_name = "TYPE", value_parser = type_name())]
     pub(crate) key_type: Option<String>,
-    /// Type of the values of a new map, as for keys [default: str]
+    /// Type of the values of a new map [default: str]
     #[arg(long, value_name = "TYPE", value_parser = type_name())]
     pub(crate) value_type: Option<String>,
     /// Scheme of a new map
@@ -102,7 +103,7 @@ pub(crate) struct CreateArgs {
 /// The notation of keys and values on the command line.
 #[derive(Debug, Default, ClapArgs)]
 pub(crate) struct NotationArgs {
-    /// Read and print keys and values in hexadecimal: 0x00ff
+    /// Read and print keys and values in hexadecimal: 0x00ff (\xHH is only for files that are loaded)
     #[arg(long)]
     pub(crate) hex: bool,
 }
@@ -335,9 +336,19 @@ pub(crate) struct BackupArgs {
     pub(crate) force: bool,
 }
 
+/// Takes the place of the global option in commands that have their pools as arguments, so that their
+/// help does not list it.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct NoPoolArgs {
+    #[arg(id = "pool", long = "pool", value_name = "PATH", hide = true)]
+    _pool: Option<PathBuf>,
+}
+
 /// Arguments of [`Command::Salvage`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SalvageArgs {
+    #[command(flatten)]
+    _none: NoPoolArgs,
     /// The damaged pool; it is left as it is
     pub(crate) broken: PathBuf,
     /// The path of the new pool
@@ -350,6 +361,8 @@ pub(crate) struct SalvageArgs {
 /// Arguments of [`Command::Compact`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    _none: NoPoolArgs,
     /// The pool
     // `pool` is the id of the global option.
     #[arg(value_name = "POOL")]
@@ -361,6 +374,8 @@ pub(crate) struct CompactArgs {
 /// Arguments of [`Command::Completions`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CompletionsArgs {
+    #[command(flatten)]
+    _none: NoPoolArgs,
     /// The shell
     pub(crate) shell: clap_complete::Shell,
 }

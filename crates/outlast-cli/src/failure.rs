@@ -66,11 +66,20 @@ impl Failure {
 
     /// Puts the place of the failure in front of the message.
     pub(crate) fn within(self, place: impl std::fmt::Display) -> Self {
+        self.with(|text| format!("{place}: {text}"))
+    }
+
+    /// Puts the message of a failure that came later after this one's.
+    pub(crate) fn and(self, later: &Failure) -> Self {
+        self.with(|text| format!("{text}; then: {}", later.message()))
+    }
+
+    fn with(self, change: impl FnOnce(String) -> String) -> Self {
         match self {
-            Failure::Failed(text) => Failure::Failed(format!("{place}: {text}")),
-            Failure::NotFound(text) => Failure::NotFound(format!("{place}: {text}")),
-            Failure::Usage(text) => Failure::Usage(format!("{place}: {text}")),
-            Failure::Damaged(text) => Failure::Damaged(format!("{place}: {text}")),
+            Failure::Failed(text) => Failure::Failed(change(text)),
+            Failure::NotFound(text) => Failure::NotFound(change(text)),
+            Failure::Usage(text) => Failure::Usage(change(text)),
+            Failure::Damaged(text) => Failure::Damaged(change(text)),
             other => other,
         }
     }

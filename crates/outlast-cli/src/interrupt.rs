@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM, for commands that have something to clean up.
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::open;
 use outlast::Pool;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) fn close(pool: &Pool) {
             std::thread::sleep(Duration::from_millis(20));
         }
         // Operations under way finish first; later ones find the pool closed.
-        let closed = pool.close().map_err(Failure::from);
+        let closed = open::close_now(pool);
         let failure = closed.err().unwrap_or(Failure::Interrupted);
         eprintln!("outlast: {}", failure.message());
         std::process::exit(INTERRUPTED.into());

@@ -4,7 +4,8 @@
 //! Standard output carries only results: tab-separated text, or with `--json` one object per line.
 //! Progress and errors go to standard error.
 //!
-//! Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged.
+//! Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged, or may be; 130
+//! interrupted.
 
 mod account;
 mod args;

@@ -2,6 +2,7 @@
 
 use crate::args::CreateArgs;
 use crate::failure::Failure;
+use crate::output::complain;
 use crate::place;
 use crate::progress;
 use crate::text::{self, Column};
@@ -9,11 +10,15 @@ use outlast::{
     Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, ReclaimState,
     RecordForm, Scheme, TornReason,
 };
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The least free space, in bytes, with which a pool is created.
+/// The least free space, in bytes, with which a pool is created that is to grow.
 const LEAST_SPACE_BYTES: u64 = 16 << 20;
+
+/// The bytes of a new pool.
+pub(crate) const NEW_POOL_BYTES: u64 = 2 << 20;
 
 /// The name of a map that is created without being named.
 const DEFAULT_MAP: &str = "main";
@@ -25,10 +30,26 @@ const POOL_VARIABLE: &str = "OUTLAST_POOL";
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let named = given.map(Path::to_owned);
     let named = named.or_else(|| std::env::var_os(POOL_VARIABLE).map(PathBuf::from));
-    named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+    let named = named.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
         Failure::Usage(format!(
             "no pool is named: give its file with --pool, or set {POOL_VARIABLE}"
         ))
+    })?;
+    resolved(named)
+}
+
+/// Returns the file that a symbolic link leads to, because its journal is beside it. If a program opens
+/// the pool through the link, however, the journal is beside the link.
+pub(crate) fn resolved(path: PathBuf) -> Result<PathBuf, Failure> {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(".journal");
+    let has_journal = || std::fs::read_dir(journal).is_ok_and(|mut files| files.next().is_some());
+    if !path.is_symlink() || has_journal() {
+        return Ok(path);
+    }
+    path.canonicalize().map_err(|error| {
+        let target = path.read_link().unwrap_or_default();
+        Failure::io(format!("{} is a link to {}", path.display(), target.display()), &error)
     })
 }
 
@@ -44,32 +65,36 @@ pub(crate) fn to_read_if_free(
     path: &Path,
     accept_possibly_torn: bool,
 ) -> Result<Option<Pool>, Failure> {
-    let options = PoolOptions::new().accept_possibly_torn(accept_possibly_torn);
-    // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
-    // out other users of the library.
-    let open = || unsafe { options.open_read_only(path) };
-    let pool = match open() {
-        // This happens after a power loss. Opening the pool for writing completes it from its
-        // journal.
-        Err(Error::Unfinished) if !accept_possibly_torn => {
-            to_write(path)?.close()?;
-            open()
-        }
-        opened => opened,
-    };
-    match pool {
+    match read(path, accept_possibly_torn) {
         Ok(pool) => Ok(Some(pool)),
         Err(Error::Locked) => Ok(None),
         Err(error) => Err(about(path, error)),
     }
 }
 
-/// Opens a pool for reading, even if only parts of it can be read. If its journal is present, the
-/// pool is completed from it.
-pub(crate) fn to_salvage(path: &Path) -> Result<Pool, Failure> {
-    match to_read(path, false) {
-        Err(Failure::Damaged(_)) => to_read(path, true),
+fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
+    let options = options(false).accept_possibly_torn(accept_possibly_torn);
+    // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
+    // out other users of the library.
+    let open = || unsafe { options.open_read_only(path) };
+    match open() {
+        // After a power loss: opening it for writing completes the file from its journal.
+        Err(Error::Unfinished) if !accept_possibly_torn => {
+            // SAFETY: as above.
+            unsafe { options.open(path)? }.close()?;
+            open()
+        }
         opened => opened,
+    }
+}
+
+/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used. Also
+/// returns the error with which the pool does not open unless the user accepts what may be missing.
+pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
+    match read(path, false) {
+        Ok(pool) => Ok((pool, None)),
+        Err(refused) if refused.is_damage() => Ok((to_read(path, true)?, Some(refused))),
+        Err(error) => Err(about(path, error)),
     }
 }
 
@@ -81,8 +106,23 @@ pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
 /// Like [`to_write`]. Gives the pool a journal if `journal` is set.
 pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
     // SAFETY: as in `to_read`.
-    let pool = unsafe { options(journal).open(path) };
-    pool.map_err(|e| about(path, e))
+    let pool = unsafe { options(journal).open(path) }.map_err(|e| about(path, e))?;
+    if journal {
+        warn_if_in_memory(path, &pool);
+    }
+    Ok(pool)
+}
+
+/// Says so if the user asks for a journal where it is of no use.
+fn warn_if_in_memory(path: &Path, pool: &Pool) {
+    let durability = pool.durability();
+    // In a pool that was just opened, nothing else keeps a journal from confirming anything.
+    if !durability.confirmed_survives_power_loss && !durability.is_suspect {
+        complain(&format!(
+            "{} or its journal is on a file system in memory; it does not survive a power loss",
+            path.display()
+        ));
+    }
 }
 
 /// Closes a pool that was opened for writing. First finishes the reclaim after a crash, which would
@@ -96,7 +136,20 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    Ok(pool.close()?)
+    close_now(pool)
+}
+
+/// Closes a pool. Whatever is left to reclaim is left to the next process.
+pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
+    let has_journal = pool.durability().interval.is_some();
+    pool.close().map_err(|error| match error {
+        Error::Io { .. } if has_journal => Failure::Failed(format!(
+            "{}; everything stored so far is in the pool and survives the death of any process, but not \
+             yet a power loss. Make room on the disk: the next command that writes to the pool completes it",
+            Failure::from(error).message()
+        )),
+        error => error.into(),
+    })
 }
 
 /// Returns options that give the pool a journal if `journal` is set.
@@ -149,6 +202,19 @@ impl Target {
         };
         let key_type = schema(&args.key_type, |info| &info.key_schema);
         let value_type = schema(&args.value_type, |info| &info.value_schema);
+        // The text of a key or value is read as the map's type, so another one is refused before that.
+        let args_and_stored = [
+            ("key schema", &args.key_type, stored(|info| &info.key_schema)),
+            ("value schema", &args.value_type, stored(|info| &info.value_schema)),
+        ];
+        for (what, asked, stored) in args_and_stored {
+            if let (Some(asked), Some(stored)) = (asked, stored)
+                && *asked != stored
+            {
+                let asked = asked.clone();
+                return Err(Error::MapMismatch { name, what, stored, asked }.into());
+            }
+        }
         let form = match &there {
             // The map's form is not always the default one for its types.
             Some(info) => info.form,
@@ -173,9 +239,8 @@ impl Target {
 
     /// Opens the map, or creates it, with its pool if necessary.
     pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
-        let made = self.pool.is_none();
-        let pool = match self.pool {
-            Some(pool) => pool,
+        let (pool, made) = match self.pool {
+            Some(pool) => (pool, false),
             None => create(&self.path, self.journal)?,
         };
         let mut options = MapOptions::new().form(self.form);
@@ -195,21 +260,28 @@ impl Target {
     }
 }
 
-/// Creates a pool.
-fn create(path: &Path, journal: bool) -> Result<Pool, Failure> {
-    create_as(path, &options(journal))
+/// Creates a pool, or opens the one that another process has created meanwhile. Returns whether it was
+/// created here.
+fn create(path: &Path, journal: bool) -> Result<(Pool, bool), Failure> {
+    let advice = "; name a file elsewhere with --pool";
+    place::check_space(place::parent(path), LEAST_SPACE_BYTES, advice)?;
+    // SAFETY: as in `to_read`.
+    match unsafe { options(journal).create(path) } {
+        Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
+            Ok((to_write_with(path, journal)?, false))
+        }
+        Err(error) => Err(about(path, error)),
+        Ok(pool) => {
+            if journal {
+                warn_if_in_memory(path, &pool);
+            }
+            Ok((pool, true))
+        }
+    }
 }
 
 /// Creates a pool with these options.
 pub(crate) fn create_as(path: &Path, options: &PoolOptions) -> Result<Pool, Failure> {
-    let directory = place::parent(path);
-    if !directory.is_dir() {
-        return Err(Failure::Failed(format!(
-            "there is no directory {}; create it first",
-            directory.display()
-        )));
-    }
-    place::check_space(directory, LEAST_SPACE_BYTES, "; name a file elsewhere with --pool")?;
     // SAFETY: as in `to_read`.
     let pool = unsafe { options.create(path) };
     pool.map_err(|e| about(path, e))
@@ -229,38 +301,58 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
              up once it is closed, or give it a journal",
             path.display()
         )),
-        Error::IncompleteJournal(why) => Failure::Damaged(format!(
-            "{}: the journal is incomplete: {why}. Put it back if it is elsewhere. Otherwise restore a \
-             snapshot, or let `outlast accept` check what is left without the journal; get, scan, stat \
-             and verify read that with --accept-possibly-torn",
+        Error::NotAPool { .. } if is_empty(path) => Failure::Damaged(format!(
+            "{} is an empty file, and no pool. If there never was a pool in it, remove it: put and load \
+             create one",
             path.display()
         )),
-        Error::NoWorkingFile => Failure::Damaged(format!(
-            "{}: its process died, and the working file is gone, although the machine was not restarted. \
-             (Or this is a copy, which has none.) Put the working file back if it is elsewhere. Otherwise \
-             let `outlast accept` complete the pool from its journal; what was not durable is then lost",
-            path.display()
+        Error::IncompleteJournal(_) => Failure::Damaged(format!(
+            "{}: {}. Put it back if it is elsewhere. Otherwise restore a snapshot, or let `outlast \
+             accept` check what is left without the journal; get, scan, stat and verify read that with \
+             --accept-possibly-torn",
+            path.display(),
+            why_refused(&error)
         )),
-        // The library's advice is meant for programs.
-        Error::PossiblyTorn { reason, damaged_copy } => {
-            let but = damaged_copy.map_or_else(String::new, |damage| {
-                format!(
-                    " (according to one header copy; the other, which may be newer, is damaged {damage})"
-                )
-            });
+        Error::PossiblyTorn { reason, .. } => {
             let again = match reason {
                 TornReason::Copy => " Copy the original again, with `outlast backup`.",
                 _ => "",
             };
             Failure::Damaged(format!(
-                "{pool}: possibly torn: {reason}{but}.{again} Restore a snapshot if there is one. \
+                "{pool}: {why}.{again} Restore a snapshot if there is one. \
                  Otherwise, `outlast accept` checks all of it, and puts it back into use if it is \
                  sound; `outlast salvage` copies what can be read into a new pool; get, scan, stat and \
                  verify read it with --accept-possibly-torn",
-                pool = path.display()
+                pool = path.display(),
+                why = why_refused(&error)
             ))
         }
         error => Failure::from(error).within(path.display()),
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == 0)
+}
+
+/// Says why a pool was refused, without the library's advice, which is meant for programs.
+pub(crate) fn why_refused(error: &Error) -> String {
+    match error {
+        Error::IncompleteJournal(why) => format!("the journal is incomplete: {why}"),
+        Error::PossiblyTorn { reason, damaged_copy } => {
+            let but = damaged_copy.as_ref().map_or_else(String::new, |damage| {
+                format!(
+                    " (according to one header copy; the other, which may be newer, is damaged {damage})"
+                )
+            });
+            format!("possibly torn: {reason}{but}")
+        }
+        Error::NoWorkingFile => {
+            "its process died, and the working file is gone, although the machine was not \
+                                 restarted. (Or this is a copy, which has none.)"
+                .into()
+        }
+        other => other.to_string(),
     }
 }
 

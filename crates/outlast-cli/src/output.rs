@@ -93,7 +93,7 @@ impl Output {
 }
 
 /// Prints one line on standard error.
-fn complain(message: &str) {
+pub(crate) fn complain(message: &str) {
     let message = message.replace('\n', " ");
     let message = match io::stderr().is_terminal() {
         true => escaped(message.as_bytes(), b"\t"),

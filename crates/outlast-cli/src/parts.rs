@@ -93,13 +93,19 @@ impl Part {
             Part::Float { bytes: 4 } => {
                 let bits = number() as u32;
                 let float = f32::from_bits(if bits >> 31 == 1 { bits ^ 1 << 31 } else { !bits });
-                // As few digits as distinguish the value from every other `f32`.
-                of_float(&float.to_string(), float.is_nan()).unwrap_or_else(|| as_hex(bytes))
+                match float.is_nan() {
+                    true => of_nan(float.to_bits() == F32_NAN, &float.to_bits().to_be_bytes()),
+                    // As few digits as tell it from every other `f32`.
+                    false => of_float(&float.to_string()),
+                }
             }
             Part::Float { .. } => {
                 let bits = number() as u64;
                 let float = f64::from_bits(if bits >> 63 == 1 { bits ^ 1 << 63 } else { !bits });
-                of_float(&float.to_string(), float.is_nan()).unwrap_or_else(|| as_hex(bytes))
+                match float.is_nan() {
+                    true => of_nan(float.to_bits() == F64_NAN, &float.to_bits().to_be_bytes()),
+                    false => of_float(&float.to_string()),
+                }
             }
             Part::Array { .. } => as_hex(bytes),
             Part::Tuple(parts) => {
@@ -142,12 +148,26 @@ impl Part {
             }
             Part::Bool => out.push(u8::from(text()?.parse::<bool>().ok()?)),
             Part::Float { bytes: 4 } => {
-                let bits = text()?.parse::<f32>().ok()?.to_bits();
+                let text = text()?;
+                let bits = match bits_of::<4>(&text) {
+                    Some(bits) => u32::from_be_bytes(bits),
+                    None if is_nan(&text) => F32_NAN,
+                    None => {
+                        finite_or_said(text.parse::<f32>().ok()?, f32::is_finite, &text)?.to_bits()
+                    }
+                };
                 let ordered = if bits >> 31 == 0 { bits ^ 1 << 31 } else { !bits };
                 out.extend(ordered.to_be_bytes());
             }
             Part::Float { .. } => {
-                let bits = text()?.parse::<f64>().ok()?.to_bits();
+                let text = text()?;
+                let bits = match bits_of::<8>(&text) {
+                    Some(bits) => u64::from_be_bytes(bits),
+                    None if is_nan(&text) => F64_NAN,
+                    None => {
+                        finite_or_said(text.parse::<f64>().ok()?, f64::is_finite, &text)?.to_bits()
+                    }
+                };
                 let ordered = if bits >> 63 == 0 { bits ^ 1 << 63 } else { !bits };
                 out.extend(ordered.to_be_bytes());
             }
@@ -190,14 +210,36 @@ fn as_hex(bytes: &[u8]) -> Value {
     json!({ "hex": hex(bytes) })
 }
 
-/// Returns a float as JSON: a number if it is finite, otherwise text. There are many NaNs, which
-/// text does not distinguish, so those become hexadecimal.
-fn of_float(text: &str, is_nan: bool) -> Option<Value> {
-    if is_nan {
-        return None;
-    }
+/// The bits of the NaN that is written `NaN`. Others are written as their bits.
+const F32_NAN: u32 = 0x7fc0_0000;
+const F64_NAN: u64 = 0x7ff8_0000_0000_0000;
+
+/// Returns a float that is a number as JSON: a number if it is finite, otherwise text.
+fn of_float(text: &str) -> Value {
     let number = text.parse().ok().and_then(Number::from_f64);
-    Some(number.map_or_else(|| json!(text), Value::Number))
+    number.map_or_else(|| json!(text), Value::Number)
+}
+
+/// Returns a NaN as JSON. `bits` has the most significant byte first.
+fn of_nan(is_canonical: bool, bits: &[u8]) -> Value {
+    if is_canonical { json!("NaN") } else { json!(format!("0x{}", hex(bits))) }
+}
+
+/// Whether the text is `NaN`, in any case. Which bits the parser would return is not specified.
+fn is_nan(text: &str) -> bool {
+    text.eq_ignore_ascii_case("nan")
+}
+
+/// Returns the bits of a float that are written as 0x and all of their hexadecimal digits, the most
+/// significant first.
+fn bits_of<const N: usize>(text: &str) -> Option<[u8; N]> {
+    from_hex(text.strip_prefix("0x")?.as_bytes())?.try_into().ok()
+}
+
+/// Refuses a number that is too large for its type, which the parser rounds to infinity.
+fn finite_or_said<F: Copy>(float: F, is_finite: fn(F) -> bool, text: &str) -> Option<F> {
+    let says_so = !text.bytes().any(|byte| byte.is_ascii_digit());
+    (is_finite(float) || says_so).then_some(float)
 }
 
 #[cfg(test)]
@@ -241,7 +283,11 @@ mod tests {
         assert_eq!(check("f32", json!(0.1)), of(0.1f32));
         assert_eq!(check("f32", json!("inf")), of(f32::INFINITY));
         let nan = f64::from_bits(f64::NAN.to_bits() | 5);
-        assert_eq!(check("f64", as_hex(&of(nan))), of(nan));
+        assert_eq!(check("f64", json!("0x7ff8000000000005")), of(nan));
+        assert_eq!(check("f64", json!("NaN")), of(f64::from_bits(F64_NAN)));
+        assert_eq!(check("f64", json!("0xfff8000000000000")), of(f64::from_bits(!0 << 51)));
+        assert_eq!(check("f32", json!("NaN")), of(f32::from_bits(F32_NAN)));
+        assert_eq!(check("f32", json!("0x7fc00001")), of(f32::from_bits(F32_NAN + 1)));
         assert_eq!(check("[u8;3]", as_hex(&[1, 2, 255])), [1, 2, 255]);
         let nested = json!([1, [-2, false], { "hex": "0102" }, 2.5]);
         let schema = "(u8,(i16,bool) name/1,[u8;2],f64)";
@@ -259,6 +305,10 @@ mod tests {
             ("bool", json!(2)),
             ("bool", json!({ "hex": "02" })),
             ("f64", json!("x")),
+            ("f64", json!("1e400")),
+            ("f64", json!("-1e400")),
+            ("f32", json!(1e300)),
+            ("f64", json!("0x7ff8")),
             ("[u8;2]", json!("0x01")),
             ("u128", json!(-1)),
         ] {

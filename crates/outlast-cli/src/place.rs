@@ -1,6 +1,7 @@
 //! The default locations of files, and checks for free space.
 
 use crate::failure::Failure;
+use outlast::pmem::Mapping;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -27,8 +28,18 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Fails, with this advice, if the file system of `dir` has less than `needed` bytes free.
+/// Whether a file or directory is on a file system that exists only in memory.
+pub(crate) fn is_in_memory(path: &Path) -> bool {
+    std::fs::File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
+}
+
+/// Fails if there is no directory `dir`, or, with this advice, if its file system has less than
+/// `needed` bytes free.
 pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
+    if !dir.is_dir() {
+        let dir = dir.display();
+        return Err(Failure::Failed(format!("there is no directory {dir}; create it first")));
+    }
     let found = rustix::fs::statvfs(dir)
         .map_err(|e| Failure::io(format!("free space in {}", dir.display()), &e.into()))?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);

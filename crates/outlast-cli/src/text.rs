@@ -102,7 +102,10 @@ impl Column {
 
     /// Parses a JSON value.
     pub(crate) fn parse_json(&self, value: &Value) -> Result<Vec<u8>, Failure> {
-        let no = || self.no(&self.kind_name(), value.to_string().as_bytes());
+        let no = || match value {
+            Value::String(text) => self.no(&self.kind_name(), text.as_bytes()),
+            other => self.no(&self.kind_name(), other.to_string().as_bytes()),
+        };
         if let Kind::Ordered(part) = &self.kind {
             let mut bytes = Vec::new();
             part.encode(value, &mut bytes).ok_or_else(no)?;
@@ -265,15 +268,7 @@ impl Column {
             line.extend(b"\\xef");
             rest = &text[1..];
         }
-        for &byte in rest {
-            match byte {
-                b'\t' => line.extend(b"\\t"),
-                b'\n' => line.extend(b"\\n"),
-                b'\r' => line.extend(b"\\r"),
-                b'\\' => line.extend(b"\\\\"),
-                other => line.push(other),
-            }
-        }
+        escape(rest, line);
     }
 
     /// Formats bytes as JSON.
@@ -294,6 +289,19 @@ impl Column {
                 Some(number) => json!(number as u64),
                 None => as_hex(),
             },
+        }
+    }
+}
+
+/// Appends text to `line` as a field of a tab-separated line.
+pub(crate) fn escape(text: &[u8], line: &mut Vec<u8>) {
+    for &byte in text {
+        match byte {
+            b'\t' => line.extend(b"\\t"),
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            b'\\' => line.extend(b"\\\\"),
+            other => line.push(other),
         }
     }
 }

@@ -445,6 +445,26 @@ fn a_snapshot_is_a_pool_of_its_own_and_replaces_nothing_unasked() {
 }
 
 #[test]
+fn a_snapshot_only_reads_the_pool() {
+    let place = Place::new();
+    let (mut load, _input) = loading(&place);
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let before = std::fs::read(place.pool()).unwrap();
+    // SAFETY: the file belongs to this test.
+    let reader = unsafe { PoolOptions::new().open_read_only(place.pool()).unwrap() };
+    let other = Place::new();
+    let to = other.pool();
+    place.run([OsStr::new("snapshot"), to.as_os_str()]).expect(0);
+    drop(reader);
+    assert!(std::fs::read(place.pool()).unwrap() == before);
+    let count = |place: &Place| place.run(["count"]).expect(0).text().to_owned();
+    assert_eq!(count(&other), count(&place));
+    other.run(["put", "one", "more"]).expect(0);
+    other.run(["verify"]).expect(0);
+}
+
+#[test]
 fn a_journaled_pool_in_use_is_backed_up_and_described() {
     let place = Place::new();
     place.run(["put", "k", "1", "--journal"]).expect(0);
@@ -581,6 +601,62 @@ fn a_load_that_is_killed_leaves_nothing_pending_for_long() {
     place.run(["verify"]).expect(0);
     let count = place.run(["count"]).expect(0);
     assert!(count.text().trim().replace(',', "").parse::<u64>().unwrap() > 90_000);
+}
+
+#[test]
+fn floats_that_are_no_numbers_go_in_and_out() {
+    let floats = [
+        ("NaN", f64::NAN),
+        ("0x7ff8000000000001", f64::from_bits(0x7ff8_0000_0000_0001)),
+        ("0xfff8000000000000", f64::from_bits(0xfff8_0000_0000_0000)),
+        ("inf", f64::INFINITY),
+        ("-inf", f64::NEG_INFINITY),
+    ];
+    let types = ["--map", "m", "--key-type", "f64", "--value-type", "f64"];
+    for scheme in ["dash-eh", "phast"] {
+        let place = Place::new();
+        for (text, _) in floats {
+            let put = ["put", "--scheme", scheme];
+            place.run(put.iter().chain(&types).chain(&["--", text, text])).expect(0);
+            assert_eq!(place.run(["get", "--", text]).expect(0).text(), format!("{text}\n"));
+        }
+        for wrong in ["1e400", "-1e400", "1e999", "0x7ff8", "x"] {
+            let refused = place.run(["put", "1", wrong]).expect(2).err;
+            assert!(refused.ends_with("is not f64\n") && !refused.contains("\\\\"), "{refused}");
+        }
+        let tsv = place.run(["scan"]).expect(0).out;
+        let ndjson = place.run(["scan", "--json"]).expect(0).out;
+        assert!(String::from_utf8_lossy(&ndjson).contains("\"0x7ff8000000000001\""));
+        for (format, input) in [("tsv", &tsv), ("ndjson", &ndjson)] {
+            let other = Place::new();
+            let load = ["load", "--format", format, "--scheme", scheme];
+            other.run_with(load.iter().chain(&types), input).expect(0);
+            // SAFETY: the file belongs to this test.
+            let pool = unsafe { PoolOptions::new().open(other.pool()).unwrap() };
+            let map = pool.raw_map("m").unwrap();
+            assert_eq!(map.iter().count(), floats.len());
+            drop(map);
+            for (text, float) in floats {
+                let found = pool.map::<f64, f64>("m");
+                let found = match scheme {
+                    "phast" => {
+                        drop(found);
+                        pool.ordered_map::<f64, f64>("m").unwrap().get(&float).unwrap()
+                    }
+                    _ => found.unwrap().get(&float).unwrap(),
+                };
+                assert_eq!(found.map(f64::to_bits), Some(float.to_bits()), "{text}");
+            }
+            pool.close().unwrap();
+        }
+    }
+    let place = Place::new();
+    place.run(["put", "k", "0x7fc00001", "--value-type", "f32"]).expect(0);
+    assert_eq!(place.run(["get", "k"]).expect(0).text(), "0x7fc00001\n");
+    place.run(["put", "k", "1e300"]).expect(2);
+    let refused =
+        place.run_with(["load", "--format", "ndjson"], b"{\"key\":\"k\",\"value\":1e300}");
+    assert!(refused.expect(1).err.contains("is not f32"));
 }
 
 #[test]

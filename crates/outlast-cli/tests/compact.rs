@@ -184,7 +184,7 @@ fn a_pool_in_use_is_refused() {
     // removed.
     let other = place.path("test.pool.compacting");
     let unfinished = create(&options(), &other);
-    assert!(compact([&path]).expect(1).err.contains("being compacted"));
+    assert!(compact([&path]).expect(1).err.contains("being written"));
     unfinished.close().unwrap();
     compact([&path]).expect(0);
     assert!(!other.exists());
@@ -232,22 +232,9 @@ fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".compacting");
     let unfinished = Path::new(&unfinished);
-    let mut command = common::command();
-    let pipe = std::process::Stdio::piped;
-    let child = command.arg("compact").arg(path).stdout(pipe()).stderr(pipe()).spawn().unwrap();
-    let signal = |signal: i32| {
-        // SAFETY: the child is ours, and nobody has waited for it.
-        assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
-    };
-    let start = std::time::Instant::now();
-    while !unfinished.exists() {
-        assert!(start.elapsed() < std::time::Duration::from_secs(60), "nothing is made");
-        std::thread::sleep(std::time::Duration::from_micros(100));
-    }
-    signal(libc::SIGSTOP);
+    let child = common::stopped(common::command().arg("compact").arg(path), unfinished);
     meanwhile(unfinished);
-    signal(libc::SIGCONT);
-    common::finished(child.wait_with_output().unwrap())
+    common::resumed(child)
 }
 
 #[test]
@@ -342,4 +329,30 @@ fn a_kill_leaves_the_old_pool_or_the_new_one() {
     compact([&path]).expect(0);
     check_worn(&open(&path));
     assert_eq!(names(&place), HashSet::from(["test.pool".into()]));
+}
+
+#[test]
+fn a_copy_that_is_not_complete_does_not_have_its_name() {
+    let place = Place::new();
+    let (path, new) = (place.pool(), place.path("new.pool"));
+    worn(&options(), &path);
+    let unfinished = place.path("new.pool.compacting");
+    let start = || {
+        let mut command = common::command();
+        common::stopped(command.arg("compact").arg(&path).arg(&new), &unfinished)
+    };
+    // A file that gets the name meanwhile is not replaced.
+    let child = start();
+    std::fs::write(&new, "another").unwrap();
+    assert!(common::resumed(child).expect(1).err.contains("new.pool: File exists"));
+    assert_eq!(std::fs::read(&new).unwrap(), b"another");
+    std::fs::remove_file(&new).unwrap();
+    // Nor is there one after a kill. The next run removes what was left.
+    let mut killed = start();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(unfinished.exists() && !new.exists());
+    compact([&path, &new]).expect(0);
+    check_worn(&open(&new));
+    assert_eq!(names(&place), HashSet::from(["test.pool".into(), "new.pool".into()]));
 }

@@ -143,6 +143,63 @@ fn one_damaged_root_does_not_hide_the_other_maps() {
     assert_eq!(in_new(&place, &["count"]).expect(0).text(), "2000\n");
 }
 
+/// Salvages a pool of which everything that can be read is copied, and which may lack records all the
+/// same. Returns the report.
+fn incomplete(place: &Place, why: &str) -> serde_json::Value {
+    let run = salvage(place, &[]).expect(3);
+    assert!(run.err.contains(why) && run.text().contains("0 damaged places"), "{}", run.err);
+    std::fs::remove_file(place.path("new.pool")).unwrap();
+    let objects = salvage(place, &["--json"]).expect(3).objects();
+    let sum = objects.iter().find(|object| object["event"] == "salvage").unwrap();
+    assert_eq!((&sum["complete"], &sum["damaged_places"]), (&false.into(), &0.into()));
+    assert!(sum["reasons"][0].as_str().unwrap().contains(why), "{sum}");
+    in_new(place, &["verify"]).expect(0);
+    sum.clone()
+}
+
+#[test]
+fn a_pool_without_its_journal_is_not_salvaged_whole() {
+    let place = Place::new();
+    place.run(["put", "k", "v", "--journal"]).expect(0);
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
+    pool.map::<str, str>("main").unwrap().put("later", "w").unwrap();
+    let copy = Place::new();
+    std::fs::copy(place.pool(), copy.pool()).unwrap();
+    let told = incomplete(&copy, "the journal is incomplete");
+    assert_eq!(told["records"], 1);
+    pool.close().unwrap();
+    let told = salvage(&place, &["--json"]).expect(0).objects();
+    assert_eq!(told.last().unwrap()["records"], 2);
+}
+
+#[test]
+fn a_record_that_nothing_leads_to_is_missed() {
+    let place = Place::new();
+    let lines: String = (0..100).map(|n| format!("key {n:02}\tvalue {n}\n")).collect();
+    place.run_with(["load"], lines.as_bytes()).expect(0);
+    salvage(&place, &[]).expect(0);
+    std::fs::remove_file(place.path("new.pool")).unwrap();
+    let mut bytes = std::fs::read(place.pool()).unwrap();
+    let at = bytes.windows(6).position(|window| window == b"key 77").unwrap();
+    let block = at as u64 / 32 * 32;
+    for slot in bytes.as_chunks_mut::<8>().0 {
+        if u64::from_le_bytes(*slot) << 16 >> 16 == block {
+            *slot = [0; 8];
+        }
+    }
+    std::fs::write(place.pool(), bytes).unwrap();
+    assert!(place.run(["verify"]).expect(3).err.contains("32 bytes leaked"));
+    // Nor does a copy that lacks it pass for the pool.
+    let copy = place.path("copy.pool");
+    let snapshot = [OsStr::new("snapshot"), copy.as_os_str()];
+    assert!(place.run(snapshot).expect(3).err.contains("32 bytes leaked"));
+    let compact = common::command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(common::finished(compact).expect(3).err.contains("32 bytes leaked"));
+    let told = incomplete(&place, "32 bytes leaked");
+    assert_eq!(told["records"], 99);
+}
+
 #[test]
 fn a_pool_that_may_be_torn_is_salvaged() {
     let place = Place::new();
@@ -159,9 +216,28 @@ fn a_pool_that_may_be_torn_is_salvaged() {
     drop(map);
     pool.close().unwrap();
     place.run(["scan"]).expect(3);
-    salvage(&place, &[]).expect(0);
+    let told = incomplete(&place, "possibly torn: a copy of a pool");
+    assert!(told["records"] == RECORDS + 1, "{told}");
     let new = lines(&in_new(&place, &["scan"]).expect(0));
     assert!(all.is_subset(&new) && new.len() == RECORDS + 1);
     let pool_named = [OsStr::new("salvage"), OsStr::new("a"), OsStr::new("b")];
     place.run(pool_named).expect(2);
+}
+
+#[test]
+fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
+    let place = Place::new();
+    let lines: String = (0..100_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
+    place.run_with(["load"], lines.as_bytes()).expect(0);
+    let (new, unfinished) = (place.path("new.pool"), place.path("new.pool.salvaging"));
+    let mut command = common::command();
+    let mut killed =
+        common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert!(unfinished.exists() && !new.exists());
+    // The next run removes it.
+    salvage(&place, &[]).expect(0);
+    assert!(!unfinished.exists());
+    assert_eq!(in_new(&place, &["count"]).expect(0).text(), "100000\n");
 }

@@ -37,6 +37,12 @@ fn without_a_name_no_pool_is_made() {
     assert_eq!(run(&["get", "k"], Some(other.as_os_str())).expect(0).text(), "other\n");
 }
 
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
 #[test]
 fn maps_are_listed_counted_and_dropped() {
     let place = Place::new();
@@ -57,6 +63,9 @@ fn maps_are_listed_counted_and_dropped() {
     place.run(["drop"]).expect(2);
     assert_eq!(place.run(["drop", "--map", "many"]).expect(0).text(), "map many dropped\n");
     assert_eq!(place.run(["maps"]).expect(0).text(), "few\tphast\tstr\tstr\n");
+    place.run(["put", "--map", "a\tb\nc\\", "k", "v"]).expect(0);
+    let odd = "few\tphast\tstr\tstr\na\\tb\\nc\\\\\tdash-eh\tstr\tstr\n";
+    assert_eq!(sorted(place.run(["maps"]).expect(0).text()), sorted(odd));
     place.run(["verify"]).expect(0);
 }
 
@@ -137,6 +146,62 @@ fn json_that_is_no_string_or_number_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn a_pool_in_memory_is_not_said_to_survive_a_power_loss() {
+    const MEMORY: &str = "/dev/shm";
+    if !std::fs::File::open(MEMORY).is_ok_and(|dir| outlast::pmem::Mapping::is_tmpfs(&dir)) {
+        println!("skipped: {MEMORY} is not in memory");
+        return;
+    }
+    let dirs =
+        [(tempfile::tempdir_in(MEMORY).unwrap(), false), (tempfile::tempdir().unwrap(), true)];
+    for (dir, survives) in dirs {
+        if survives && outlast::pmem::Mapping::is_tmpfs(&std::fs::File::open(dir.path()).unwrap()) {
+            continue;
+        }
+        let place = Place { dir };
+        let warned = place.run(["put", "k", "v", "--journal"]).expect(0).err;
+        assert_eq!(warned.contains("does not survive a power loss"), !survives, "{warned}");
+        let warned = place.run_with(["load", "--journal"], b"k\tv\n").expect(0).err;
+        assert_eq!(warned.contains("does not survive a power loss"), !survives, "{warned}");
+        assert_eq!(place.run(["put", "k", "v"]).expect(0).err, "");
+        let stat = || {
+            let told = place.run(["stat", "--json"]).expect(0).objects()[0].clone();
+            assert_eq!(told["survives_power_loss"], false);
+            assert_eq!(told["confirmed_survives_power_loss"], survives);
+            let text = place.run(["stat"]).expect(0).text().to_owned();
+            assert_eq!(text.contains("no power loss"), !survives, "{text}");
+            assert_eq!(text.contains("power loss, except"), survives, "{text}");
+        };
+        stat();
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { outlast::PoolOptions::new().open(place.pool()).unwrap() };
+        stat();
+        pool.close().unwrap();
+        // A copy has no journal.
+        let copy = place.path("copy.pool");
+        place.run([OsStr::new("snapshot"), copy.as_os_str()]).expect(0);
+        std::fs::rename(copy, place.pool()).unwrap();
+        let text = place.run(["stat"]).expect(0).text().to_owned();
+        assert!(text.contains("page-cache") && !text.contains("except"), "{text}");
+    }
+}
+
+#[test]
+fn the_help_lists_what_a_command_takes() {
+    let help = |name: &str| finished(command().args([name, "--help"]).output().unwrap()).expect(0);
+    for name in ["put", "load"] {
+        let help = help(name);
+        let types =
+            help.text().split_once("--value-type").unwrap().1.replace(char::is_whitespace, "");
+        assert!(types.contains("u128") && types.contains("i128") && !types.contains("u8tou64"));
+        assert!(help.text().contains("--pool"));
+    }
+    for name in ["compact", "salvage", "completions"] {
+        assert!(!help(name).text().contains("--pool"), "{name}");
+    }
+}
+
+#[test]
 fn shells_get_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let output = command().args(["completions", shell]).output().unwrap();
@@ -175,9 +240,10 @@ fn terminals_get_control_characters_escaped() {
         String::from_utf8(text).unwrap()
     };
     assert_eq!(on_terminal(&["get", "--map", "main", "k"]), "\\x1b[31mred\\x07\ttab\r\n");
-    for args in [&["maps"][..], &["stat"], &["verify"]] {
-        let text = on_terminal(args);
-        assert!(text.contains("a\\x1b\\x0ab") && !text.contains('\u{1b}'), "{text:?}");
+    for (args, name) in [("maps", r"a\x1b\nb"), ("stat", r"a\x1b\x0ab"), ("verify", r"a\x1b\x0ab")]
+    {
+        let text = on_terminal(&[args]);
+        assert!(text.contains(name) && !text.contains('\u{1b}'), "{text:?}");
     }
 }
 

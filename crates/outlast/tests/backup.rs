@@ -44,6 +44,7 @@ fn opened(path: &Path) -> Pool {
     let copied = path.with_extension("copied");
     // Open a copy of it: a copy of a pool that is not clean is refused.
     std::fs::copy(path, &copied).unwrap();
+    assert!(PoolOptions::new().facts(&copied).unwrap().journal.is_none());
     // SAFETY: no one else uses the file.
     let pool = unsafe { PoolOptions::new().open(copied).unwrap() };
     pool.verify().unwrap().ensure_sound().unwrap();
@@ -245,6 +246,22 @@ fn a_pool_without_a_journal_is_copied_when_it_is_closed() {
     pool.close().unwrap();
     assert!(!backup(place.path(), &to).unwrap().in_use);
     assert_eq!(map(&opened(&to), "ring").get(&1).unwrap(), Some(2));
+}
+
+#[test]
+fn a_copy_of_a_closed_pool_with_a_journal_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = create(dir.path());
+    assert!(map(&pool, "m").insert(&1, &2).unwrap());
+    pool.close().unwrap();
+    let copies = ["backup.pool", "snapshot.pool"].map(|name| dir.path().join(name));
+    assert!(!backup(dir.path(), &copies[0]).unwrap().in_use);
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options(dir.path()).open_read_only(dir.path().join("a.pool")).unwrap() };
+    pool.snapshot(&copies[1]).unwrap();
+    for copy in copies {
+        assert_eq!(map(&opened(&copy), "m").get(&1).unwrap(), Some(2));
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //! the old pool, and perhaps a file that the next compaction removes. A later crash leaves the new
 //! pool.
 
-use super::salvage::Unfinished;
+use super::unfinished::{Named, Unfinished};
+use super::verify::require_sound;
 use crate::args::CompactArgs;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -17,14 +18,14 @@ use crate::progress;
 use crate::text::counted;
 use indicatif::{BinaryBytes, ProgressBar};
 use outlast::{Error, JournalOptions, Pool, PoolOptions};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::Mode;
 use serde_json::json;
-use std::fs::{File, Metadata, Permissions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::time::Instant;
 
-/// The suffix of the new pool's name until it replaces the old one.
+/// The suffix of the new pool's name until it is complete.
 const UNFINISHED: &str = ".compacting";
 
 pub(crate) fn run(
@@ -49,47 +50,40 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
-    let old_file = Named::open(&from)?;
-    // This takes a reader's lock, so that no process changes the file until it is replaced.
+    let old_file = Named::open(from.clone())?;
+    // A reader's lock: until the file is replaced, no one changes it.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
-    let used = check(&old, &args.old)?;
-    let to = match &args.new {
-        Some(to) => to.clone(),
-        None => unfinished(&from)?,
-    };
-    place::check_space(place::parent(&to), used + used / 4, "; name a file elsewhere as NEW")?;
+    let used = require_sound(&from, &old, "nothing was done")?;
+    let to = args.new.as_ref().unwrap_or(&from);
+    let needed = (used + used / 4).max(open::NEW_POOL_BYTES);
+    place::check_space(place::parent(to), needed, "; name a file elsewhere as NEW")?;
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
     // Without the background thread, the pool does not grow ahead of use.
     let options = options.background(false);
+    let create = || Unfinished::create(to, UNFINISHED, &options);
     let new = match &args.new {
-        Some(_) => Unfinished::create(&to, &options)?,
-        // Until the new file has the permissions of the old one, no one else may read it.
-        None => privately(|| Unfinished::create(&to, &options))?,
+        Some(_) => create()?,
+        // Until it has the permissions of the old one, no one else may read it.
+        None => privately(create)?,
     };
-    let new_file = Named::open(&to)?;
-    if new_file.lock() {
-        // The new pool holds a lock on its own file, so this is another file.
-        return Err(replaced(&to));
-    }
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
-    new.finish()?;
-    if args.new.is_none() {
-        let made = Removed(Some(&new_file));
+    if args.new.is_some() {
+        new.finish(to)?;
+    } else {
+        new.close()?;
         if has_journal {
-            give_journal(&to)?;
+            give_journal(&new.file().path)?;
         }
-        replace(&old_file, &new_file)?;
-        made.keep();
+        replace(&old_file, new.file())?;
     }
-    drop((old, new_file));
-    let result = if args.new.is_some() { &to } else { &from };
-    let bytes = result.metadata().map_or(0, |meta| meta.len());
+    drop(old);
+    let bytes = to.metadata().map_or(0, |meta| meta.len());
     out.object(&json!({
         "event": "compact",
         "from": from.to_string_lossy(),
-        "to": result.to_string_lossy(),
+        "to": to.to_string_lossy(),
         "maps": maps,
         "records": records,
         "bytes_before": stats.size,
@@ -116,24 +110,6 @@ fn end_journal(path: &Path) -> Result<bool, Failure> {
         open::to_write(path)?.close()?;
     }
     Ok(facts.journal.is_some())
-}
-
-/// Fails if the pool is not sound. Returns the bytes that its maps use.
-fn check(pool: &Pool, path: &Path) -> Result<u64, Failure> {
-    let bar = progress::spinner("checking");
-    let found = pool.verify()?;
-    bar.finish_and_clear();
-    let used = found.used_bytes;
-    found.ensure_sound().map_err(|error| {
-        let why = Failure::from(error);
-        Failure::Damaged(format!(
-            "{}: {}; nothing was done. `outlast verify` lists all damage, `outlast salvage` copies what \
-             can be read into a new pool",
-            path.display(),
-            why.message()
-        ))
-    })?;
-    Ok(used)
 }
 
 /// Copies all maps, and checks the copy. Returns how many maps and records it has.
@@ -184,75 +160,12 @@ fn copy_map(
     Ok(count)
 }
 
-/// Returns the path of the new pool until it replaces the old one. Removes what an unfinished
-/// compaction has left there.
-fn unfinished(from: &Path) -> Result<PathBuf, Failure> {
-    let mut name = from.as_os_str().to_owned();
-    name.push(UNFINISHED);
-    let path = PathBuf::from(name);
-    let action = || format!("removing {}", path.display());
-    if path.symlink_metadata().is_ok() {
-        let file = Named::open(&path)?;
-        // Only the process that holds the lock of the file of this name may remove or rename that
-        // file; see `replace`.
-        if !file.lock() || !file.has_its_name() {
-            let (from, path) = (from.display(), path.display());
-            return Err(Failure::Failed(format!(
-                "{from} is being compacted by another process, which has {path} open"
-            )));
-        }
-        std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
-    }
-    let mut journal = path.as_os_str().to_owned();
-    journal.push(".journal");
-    // Segments in this directory would belong to another pool than the new one.
-    for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
-            std::fs::remove_file(entry.path()).map_err(|e| Failure::io(action(), &e))?;
-        }
-    }
-    let _ = std::fs::remove_dir(&journal);
-    Ok(path)
-}
-
 /// Makes a file that only this user may read and write.
 fn privately<T>(make: impl FnOnce() -> T) -> T {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let made = make();
     rustix::process::umask(before);
     made
-}
-
-/// A file, and the path that led to it. While it is open, no other file has its inode number.
-struct Named<'p> {
-    file: File,
-    path: &'p Path,
-}
-
-impl<'p> Named<'p> {
-    fn open(path: &'p Path) -> Result<Named<'p>, Failure> {
-        let flags = OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(flags).open(path);
-        match file {
-            Ok(file) => Ok(Named { file, path }),
-            Err(e) => Err(Failure::io(format!("opening {}", path.display()), &e)),
-        }
-    }
-
-    /// Whether the path still leads to the file.
-    fn has_its_name(&self) -> bool {
-        let id = |meta: Metadata| (meta.dev(), meta.ino());
-        match (self.file.metadata(), self.path.symlink_metadata()) {
-            (Ok(file), Ok(there)) => id(file) == id(there),
-            _ => false,
-        }
-    }
-
-    /// Locks the file, if no one else has. The lock ends with this value.
-    fn lock(&self) -> bool {
-        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
-    }
 }
 
 /// Gives a closed pool a journal, and closes it again.
@@ -269,22 +182,16 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn replaced(path: &Path) -> Failure {
-    let path = path.display();
-    Failure::Failed(format!("{path} was replaced by another process meanwhile; nothing was done"))
-}
-
-/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one,
-/// and its owner, if this process may set that.
+/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
+/// owner, if this process may set that.
 ///
-/// Another process may be compacting the same pool, or may have replaced it since it was read here.
-/// Only one process at a time holds the lock of the file that has the new pool's name, so this one
-/// checks that it holds that lock.
-fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
+/// Another process may be compacting the same pool, or may have replaced it since it was read here. The lock
+/// of the new file is what only one of them has, for the file that has this name.
+fn replace(old: &Named, new: &Named) -> Result<(), Failure> {
     let from = old.path.display();
-    if !new.lock() || !new.has_its_name() || !old.has_its_name() {
-        let path = if old.has_its_name() { new.path } else { old.path };
-        return Err(replaced(path));
+    new.claim()?;
+    if !old.has_its_name() {
+        return Err(old.replaced());
     }
     let replace = || -> std::io::Result<()> {
         let meta = old.file.metadata()?;
@@ -297,27 +204,8 @@ fn replace(old: &Named<'_>, new: &Named<'_>) -> Result<(), Failure> {
         }
         new.file.set_permissions(Permissions::from_mode(mode))?;
         new.file.sync_all()?;
-        std::fs::rename(new.path, old.path)?;
-        File::open(place::parent(old.path))?.sync_all()
+        std::fs::rename(&new.path, &old.path)?;
+        File::open(place::parent(&old.path))?.sync_all()
     };
     replace().map_err(|e| Failure::io(format!("replacing {from}"), &e))
-}
-
-/// Removes a file, unless the file is to be kept or another one has its name by now.
-struct Removed<'f, 'p>(Option<&'f Named<'p>>);
-
-impl Removed<'_, '_> {
-    fn keep(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Removed<'_, '_> {
-    fn drop(&mut self) {
-        if let Some(file) = self.0
-            && file.has_its_name()
-        {
-            let _ = std::fs::remove_file(file.path);
-        }
-    }
 }

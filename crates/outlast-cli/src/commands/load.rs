@@ -52,11 +52,15 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let closed = open::close(pool);
     let seconds = start.elapsed().as_secs_f64();
     let loaded = inserted + replaced;
-    if let Err(failure) = result {
+    let ended = match (result, closed) {
+        // Both matter: what the next record met, and what is left to do for those before it.
+        (Err(failure), Err(other)) => Err(failure.and(&other)),
+        (result, closed) => result.and(closed),
+    };
+    if let Err(failure) = ended {
         let loaded = counted(loaded, "record");
         return Err(failure.within(format!("{name}: {loaded} loaded, then")));
     }
-    closed?;
     out.object(&json!({
         "event": "load",
         "records": loaded,

@@ -5,6 +5,7 @@ use crate::args::MapsArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
+use crate::text;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Result<(), Failure> {
@@ -15,8 +16,11 @@ pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Res
             Ok(info) => {
                 out.object(&described(&info))?;
                 let scheme = info.scheme();
-                let name = out.shown(&info.name);
-                out.line(format!("{name}\t{scheme}\t{}\t{}", info.key_schema, info.value_schema))?;
+                let mut line = Vec::new();
+                text::escape(info.name.as_bytes(), &mut line);
+                let rest = format!("\t{scheme}\t{}\t{}", info.key_schema, info.value_schema);
+                line.extend(rest.into_bytes());
+                out.line(line)?;
             }
             Err(error) => damaged = damaged.or(Some(error)),
         }

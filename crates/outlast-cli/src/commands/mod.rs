@@ -16,4 +16,5 @@ pub(crate) mod salvage;
 pub(crate) mod scan;
 pub(crate) mod snapshot;
 pub(crate) mod stat;
+mod unfinished;
 pub(crate) mod verify;

@@ -1,6 +1,7 @@
 //! `salvage`: copies what can be read of a damaged pool into a new one.
 
-use super::verify::damage_object;
+use super::unfinished::Unfinished;
+use super::verify::{damage_object, examine};
 use crate::args::SalvageArgs;
 use crate::failure::Failure;
 use crate::interrupt;
@@ -12,10 +13,13 @@ use crate::text::counted;
 use indicatif::ProgressBar;
 use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-/// Counts of what was salvaged and what was not, for one map or for all.
+/// The suffix of the new pool's name until it is complete.
+const UNFINISHED: &str = ".salvaging";
+
+/// What became of one map, or of all.
 #[derive(Debug, Default)]
 struct Tally {
     /// Records in the new pool.
@@ -37,8 +41,19 @@ impl Tally {
         self.lost_maps += other.lost_maps;
     }
 
-    fn is_complete(&self) -> bool {
-        (self.refused, self.places, self.lost_maps) == (0, 0, 0)
+    /// Says what the new pool is known to lack.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if self.places > 0 {
+            lacks.push(format!("lacks what was in {}", counted(self.places, "damaged place")));
+        }
+        if self.refused > 0 {
+            lacks.push(format!("lacks {} that it did not take", counted(self.refused, "record")));
+        }
+        if self.lost_maps > 0 {
+            lacks.push(format!("lacks {}", counted(self.lost_maps, "whole map")));
+        }
+        lacks
     }
 }
 
@@ -51,12 +66,12 @@ pub(crate) fn run(
         let why = "salvage takes both pools as arguments: outlast salvage BROKEN NEW";
         return Err(Failure::Usage(why.into()));
     }
-    let (from, to) = (&args.broken, &args.new);
+    let (from, to) = (&open::resolved(args.broken.clone())?, &args.new);
     if to.symlink_metadata().is_ok() {
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
     }
-    let broken = open::to_salvage(from)?;
+    let (broken, refused) = open::to_salvage(from)?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
     // Check that these maps exist before anything is created.
     for name in &args.map {
@@ -66,7 +81,7 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
-    let new = Unfinished::create(to, &options)?;
+    let new = Unfinished::create(to, UNFINISHED, &options)?;
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
@@ -75,7 +90,7 @@ pub(crate) fn run(
         match info {
             Ok(info) if args.map.is_empty() || args.map.contains(&info.name) => {
                 maps += 1;
-                sum.add(&salvage(&broken, &new.pool, &info, &bar, out)?);
+                sum.add(&salvage(&broken, new.pool(), &info, &bar, out)?);
             }
             Ok(_) => {}
             Err(error) => {
@@ -87,8 +102,12 @@ pub(crate) fn run(
         }
     }
     bar.finish_and_clear();
+    let mut reasons = sum.lacks();
+    // What is damaged has been listed. Verification can also find that records are missing without a trace.
+    let verify = reasons.is_empty();
+    reasons.extend(doubts(from, &broken, refused.as_ref(), verify));
     drop(broken);
-    new.finish()?;
+    new.finish(to)?;
     out.object(&json!({
         "event": "salvage",
         "from": from.to_string_lossy(),
@@ -98,23 +117,40 @@ pub(crate) fn run(
         "refused": sum.refused,
         "damaged_places": sum.places,
         "lost_maps": sum.lost_maps,
-        "complete": sum.is_complete(),
+        "complete": reasons.is_empty(),
+        "reasons": reasons,
         "seconds": start.elapsed().as_secs_f64(),
     }))?;
     let (copied, to) = (counted(sum.copied, "record"), to.display());
     out.line(format!("{to} has {copied} in {}", counted(maps, "map")))?;
-    if sum.is_complete() {
+    if reasons.is_empty() {
         return Ok(());
     }
     out.flush()?;
-    let mut lacks = vec![format!("what was in {}", counted(sum.places, "damaged place"))];
-    if sum.refused > 0 {
-        lacks.push(format!("{} not taken", counted(sum.refused, "record")));
+    Err(Failure::Damaged(format!("{to} {}", reasons.join("; "))))
+}
+
+/// Says why the new pool may lack records although everything that could be read was copied.
+fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> Vec<String> {
+    let from = path.display();
+    let mut doubts = Vec::new();
+    match refused {
+        Some(error) => doubts.push(format!("{from}: {}", open::why_refused(error))),
+        None if broken.durability().is_suspect => {
+            doubts.push(format!("the disk may not hold what was written to {from}"));
+        }
+        None => {}
     }
-    if sum.lost_maps > 0 {
-        lacks.push(counted(sum.lost_maps, "whole map"));
+    match verify.then(|| examine(path, broken)) {
+        Some(Ok(examined)) if !examined.is_sound() => {
+            doubts.push(format!("{from} has {}", examined.summary()));
+        }
+        Some(Err(failure)) => {
+            doubts.push(format!("{from} was not verified: {}", failure.message()));
+        }
+        _ => {}
     }
-    Err(Failure::Damaged(format!("{to} lacks {}", lacks.join(", "))))
+    doubts.iter().map(|doubt| format!("may lack records ({doubt})")).collect()
 }
 
 /// Copies one map.
@@ -190,38 +226,5 @@ fn damage_of(error: Error) -> Result<Damage, Failure> {
     match error {
         Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => Ok(damage),
         other => Err(other.into()),
-    }
-}
-
-/// A new pool. It is removed unless it is finished.
-pub(super) struct Unfinished {
-    pool: Pool,
-    path: Option<PathBuf>,
-}
-
-impl Unfinished {
-    pub(super) fn create(path: &Path, options: &PoolOptions) -> Result<Unfinished, Failure> {
-        let pool = open::create_as(path, options)?;
-        Ok(Unfinished { pool, path: Some(path.into()) })
-    }
-
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    /// Closes the pool, and keeps it if that succeeds.
-    pub(super) fn finish(mut self) -> Result<(), Failure> {
-        self.pool.clone().close()?;
-        self.path = None;
-        Ok(())
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = self.pool.clone().close();
-            let _ = std::fs::remove_file(path);
-        }
     }
 }

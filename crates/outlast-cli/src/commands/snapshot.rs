@@ -1,12 +1,12 @@
 //! `snapshot`: makes a clean copy of the pool.
 
+use super::verify::require_sound;
 use crate::args::SnapshotArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::place;
 use crate::progress;
-use outlast::Pool;
 use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
@@ -23,18 +23,19 @@ pub(crate) fn run(
         let why = "is not replaced by a pool that was not checked: name another file";
         return Err(Failure::Usage(format!("{} {why}, or leave out --no-verify", to.display())));
     }
-    let pool = open::to_write(&from)?;
+    let pool = open::to_read(&from, false)?;
     let bytes = pool.stats().size;
     place::check_space(place::parent(to), bytes, "")?;
     if !no_verify {
-        check(&pool, &from)?;
+        // A damaged copy must not pass for a backup.
+        let so = "nothing was copied; --no-verify copies the pool as it is";
+        require_sound(&from, &pool, so)?;
     }
     let bar = progress::spinner("copying");
     let start = Instant::now();
     pool.snapshot(to)?;
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
-    pool.close()?;
     out.object(&json!({
         "event": "snapshot",
         "from": from.to_string_lossy(),
@@ -45,21 +46,4 @@ pub(crate) fn run(
     }))?;
     let size = indicatif::BinaryBytes(bytes);
     out.line(format!("{} is a copy of {}, {size}", to.display(), from.display()))
-}
-
-/// Fails if the pool is not sound. Nothing is copied in that case, because a damaged copy must not
-/// pass for a backup.
-fn check(pool: &Pool, path: &Path) -> Result<(), Failure> {
-    let bar = progress::spinner("checking");
-    let found = pool.verify()?;
-    bar.finish_and_clear();
-    found.ensure_sound().map_err(|error| {
-        let why = Failure::from(error);
-        Failure::Damaged(format!(
-            "{}: {}; nothing was copied. `outlast verify` lists all damage, `outlast salvage` copies \
-             what can be read into a new pool, and --no-verify copies the pool as it is",
-            path.display(),
-            why.message()
-        ))
-    })
 }

@@ -4,11 +4,12 @@ use crate::args::StatArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
+use crate::place;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::db::store::ReclaimState;
 use outlast::pmem::{Medium, MediumKind};
-use outlast::{IndexStats, MapInfo, Pool, PoolFacts, PoolOptions};
+use outlast::{IndexStats, JournalFacts, MapInfo, Pool, PoolFacts, PoolOptions};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -58,13 +59,50 @@ fn reclaim(state: &ReclaimState) -> String {
     }
 }
 
-/// The medium that the pool was last written on.
-fn medium(pool: &Pool) -> Medium {
-    Medium::detect(pool.durability().medium)
+/// What a pool is on, and what it survives.
+struct Survival {
+    medium: Medium,
+    /// Whether the effect of every call that returned survives a power loss.
+    all: bool,
+    /// Whether what was made durable does.
+    confirmed: bool,
+    text: &'static str,
+}
+
+impl Survival {
+    /// `written` is the medium that the last writer found.
+    fn of(path: &Path, written: MediumKind, journal: Option<&JournalFacts>, suspect: bool) -> Self {
+        let kind = match (journal, written) {
+            (Some(_), _) => MediumKind::Journal,
+            // A snapshot of a pool with a journal.
+            (None, MediumKind::Journal) => MediumKind::PageCache,
+            (None, written) => written,
+        };
+        let medium = Medium::detect(kind);
+        let mut files = [Some(path), journal.map(|journal| &*journal.directory)].into_iter();
+        let in_memory = files.any(|path| path.is_some_and(place::is_in_memory));
+        let confirmed = !in_memory && !suspect;
+        let all = medium.survives_power_loss() && confirmed;
+        let text = if in_memory {
+            "process death; no power loss, because it is on a file system in memory"
+        } else if suspect {
+            "process death; a power loss perhaps not, until `outlast accept` finds it sound"
+        } else if all {
+            "process death and power loss"
+        } else if medium.kind == MediumKind::Journal {
+            "process death; power loss, except for the newest changes that no thread waited for"
+        } else {
+            "process death; power loss only once closed or synced"
+        };
+        Survival { medium, all, confirmed, text }
+    }
 }
 
 fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure> {
-    let (stats, medium) = (pool.stats(), medium(pool));
+    let (stats, durability) = (pool.stats(), pool.durability());
+    let journal = PoolOptions::new().facts(path).ok().and_then(|facts| facts.journal);
+    let survival = Survival::of(path, durability.medium, journal.as_ref(), durability.is_suspect);
+    let medium = survival.medium;
     out.object(&json!({
         "event": "pool",
         "path": path.to_string_lossy(),
@@ -73,7 +111,8 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "medium": medium.kind.to_string(),
         "flush": medium.flush.to_string(),
         "survives_process_death": true,
-        "survives_power_loss": medium.survives_power_loss(),
+        "survives_power_loss": survival.all,
+        "confirmed_survives_power_loss": survival.confirmed,
         "size_bytes": stats.size,
         "limit_bytes": stats.limit,
         "free_page_bytes": stats.free_page_bytes,
@@ -83,7 +122,6 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "unfreeable_blocks": stats.unfreeable_blocks,
         "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
     }))?;
-    let survives = survives(&medium);
     let huge = match stats.huge_page_bytes {
         Some(bytes) => BinaryBytes(bytes).to_string(),
         None => "unknown".into(),
@@ -93,7 +131,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     out.line(format!("pool        {}", path.display()))?;
     out.line(format!("id          {:032x}", pool.id()))?;
     out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
-    out.line(format!("survives    {survives}"))?;
+    out.line(format!("survives    {}", survival.text))?;
     out.line(format!("size        {size}, {free} of it in free pages, may grow to {limit}"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << stats.page_bits)))?;
     out.line(format!("huge pages  {huge}"))?;
@@ -108,20 +146,11 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
-fn survives(medium: &Medium) -> &'static str {
-    if medium.survives_power_loss() {
-        "process death and power loss"
-    } else if medium.kind == MediumKind::Journal {
-        "process death; power loss, except for the newest changes that no thread waited for"
-    } else {
-        "process death; power loss only once closed or synced"
-    }
-}
-
 /// Prints what a pool publishes while another process uses it.
 fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), Failure> {
-    let kind = if facts.journal.is_some() { MediumKind::Journal } else { facts.medium };
-    let medium = Medium::detect(kind);
+    // While the pool is in use, only its process knows whether the disk takes what it writes.
+    let survival = Survival::of(path, facts.medium, facts.journal.as_ref(), false);
+    let medium = survival.medium;
     let mut object = json!({
         "event": "pool",
         "path": path.to_string_lossy(),
@@ -130,7 +159,8 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
         "medium": medium.kind.to_string(),
         "flush": medium.flush.to_string(),
         "survives_process_death": true,
-        "survives_power_loss": medium.survives_power_loss(),
+        "survives_power_loss": survival.all,
+        "confirmed_survives_power_loss": survival.confirmed,
         "size_bytes": facts.size,
         "disk_bytes": facts.disk_bytes,
         "page_bytes": 1u64 << facts.page_bits,
@@ -152,7 +182,7 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
     out.line(format!("pool        {}, in use by another process", path.display()))?;
     out.line(format!("id          {:032x}", facts.id))?;
     out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
-    out.line(format!("survives    {}", survives(&medium)))?;
+    out.line(format!("survives    {}", survival.text))?;
     out.line(format!("size        {size}, its file takes {disk} of the disk"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << facts.page_bits)))?;
     if let Some(journal) = &facts.journal {

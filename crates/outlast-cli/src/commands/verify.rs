@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::progress;
 use crate::text::counted;
 use indicatif::BinaryBytes;
-use outlast::Damage;
+use outlast::{Damage, Pool, Verification};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::Path;
@@ -48,9 +48,42 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
     })
 }
 
-fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
+/// What the verifications of a pool have found.
+pub(super) struct Examined {
+    /// What the library has found.
+    found: Verification,
+    /// Damage that only the walk over the bytes has found.
+    walked: Vec<Damage>,
+    /// Bytes that are neither used nor free, if that is known.
+    leaked_bytes: Option<u64>,
+    /// Records whose keys occur more than once, and records that are not whole.
+    duplicated: u64,
+    torn: u64,
+}
+
+impl Examined {
+    pub(super) fn is_sound(&self) -> bool {
+        let counts = [self.duplicated, self.torn, self.leaked_bytes.unwrap_or(0)];
+        self.found.is_sound() && self.walked.is_empty() && counts == [0; 3]
+    }
+
+    /// Says what was found in a pool that is not sound.
+    pub(super) fn summary(&self) -> String {
+        let places = (self.found.all_damage().count() + self.walked.len()) as u64;
+        format!(
+            "{}, {} duplicated, {} torn, {} leaked",
+            counted(places, "damaged place"),
+            self.duplicated,
+            self.torn,
+            counted(self.leaked_bytes.unwrap_or(0), "byte")
+        )
+    }
+}
+
+/// Checks a pool that is open for reading: its structures and records, and then every byte of its
+/// file.
+pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
     let bar = progress::spinner("checking structures and records");
-    let pool = open::to_read(path, accept_possibly_torn)?;
     let found = pool.verify()?;
     bar.finish_and_clear();
     let bar = progress::bytes(found.used_bytes, "accounting for the file");
@@ -63,12 +96,35 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
         }
     })?;
     bar.finish_and_clear();
+    // Both checks find much of the same damage.
+    let known: HashSet<u64> = found.all_damage().map(|d| d.offset()).collect();
+    let walked = account.problems.into_iter().filter(|d| !known.contains(&d.offset())).collect();
+    let duplicated = found.maps.iter().map(|(_, map)| map.duplicated).sum();
+    let torn = found.maps.iter().map(|(_, map)| map.torn).sum();
+    Ok(Examined { found, walked, leaked_bytes: account.leaked_bytes, duplicated, torn })
+}
 
-    let leaked_bytes = account.leaked_bytes;
-    let (mut duplicated, mut torn) = (0, 0);
+/// Fails if a pool that is open for reading is not sound. `so` says what was not done, and what else
+/// can be. Returns the bytes that its maps use.
+pub(super) fn require_sound(path: &Path, pool: &Pool, so: &str) -> Result<u64, Failure> {
+    let examined = examine(path, pool)?;
+    if examined.is_sound() {
+        return Ok(examined.found.used_bytes);
+    }
+    Err(Failure::Damaged(format!(
+        "{}: {}; {so}. `outlast verify` lists all damage, `outlast salvage` copies what can be read into \
+         a new pool",
+        path.display(),
+        examined.summary()
+    )))
+}
+
+fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
+    let pool = open::to_read(path, accept_possibly_torn)?;
+    let examined = examine(path, &pool)?;
+    let sound = examined.is_sound();
+    let Examined { found, walked, leaked_bytes, duplicated, torn } = &examined;
     for (info, map) in &found.maps {
-        duplicated += map.duplicated;
-        torn += map.torn;
         out.object(&json!({
             "event": "map",
             "name": info.name,
@@ -88,14 +144,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
         print_damage(&map.damage, out)?;
     }
     print_damage(&found.damage, out)?;
-    // Both checks find much of the same damage. Damage found only by the walk over the bytes is
-    // listed separately.
-    let known: HashSet<u64> = found.all_damage().map(|d| d.offset()).collect();
-    let walked: Vec<Damage> =
-        account.problems.into_iter().filter(|d| !known.contains(&d.offset())).collect();
-    print_damage(&walked, out)?;
-    let counts = [duplicated, torn, leaked_bytes.unwrap_or(0)];
-    let sound = found.is_sound() && walked.is_empty() && counts == [0; 3];
+    print_damage(walked, out)?;
     out.object(&json!({
         "event": "verify",
         "path": path.to_string_lossy(),
@@ -104,7 +153,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
         "duplicated": duplicated,
         "torn": torn,
         "damaged_header_copy": found.header_copy.as_ref().map(damage_object),
-        "damage": found.damage.iter().chain(&walked).map(damage_object).collect::<Vec<_>>(),
+        "damage": found.damage.iter().chain(walked).map(damage_object).collect::<Vec<_>>(),
         "used_bytes": found.used_bytes,
         "leaked_bytes": leaked_bytes,
         "verified": sound,
@@ -113,7 +162,7 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
         out.line(format!("one copy of the header is damaged, the other is in use: {damage}"))?;
     }
     let leaked = match leaked_bytes {
-        Some(bytes) => format!("{} leaked", BinaryBytes(bytes)),
+        Some(bytes) => format!("{} leaked", BinaryBytes(*bytes)),
         None => "leaks are not known until the next command or program that writes has finished the reclaim".into(),
     };
     out.line(format!("{} used by maps, {leaked}", BinaryBytes(found.used_bytes)))?;
@@ -121,12 +170,10 @@ fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<()
         return out.line("sound");
     }
     out.flush()?;
-    let places = found.all_damage().count() + walked.len();
     Err(Failure::Damaged(format!(
-        "{}: {places} damaged places, {duplicated} duplicated, {torn} torn, {} bytes leaked; `outlast \
-         salvage` copies what can be read into a new pool",
+        "{}: {}; `outlast salvage` copies what can be read into a new pool",
         path.display(),
-        leaked_bytes.unwrap_or(0)
+        examined.summary()
     )))
 }
 

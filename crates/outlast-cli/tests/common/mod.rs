@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A directory for a pool, which may not exist yet.
 pub(crate) struct Place {
@@ -106,6 +107,30 @@ impl Place {
         let _ = child.stdin.take().unwrap().write_all(input);
         finished(child.wait_with_output().unwrap())
     }
+}
+
+/// Starts a command, and stops it as soon as it has made the file `made`.
+pub(crate) fn stopped(command: &mut Command, made: &Path) -> Child {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while !made.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nothing is made");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    signal(&child, libc::SIGSTOP);
+    child
+}
+
+/// Sends a signal to a child that nobody has waited for.
+pub(crate) fn signal(child: &Child, signal: i32) {
+    // SAFETY: it is ours, so its number is not another process's.
+    assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+}
+
+/// Lets a stopped child finish.
+pub(crate) fn resumed(child: Child) -> Run {
+    signal(&child, libc::SIGCONT);
+    finished(child.wait_with_output().unwrap())
 }
 
 /// Converts the output of a finished process.

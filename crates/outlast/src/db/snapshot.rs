@@ -1,5 +1,6 @@
 //! Copying a pool while it stands still.
 
+use super::journal;
 use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -19,7 +20,12 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     let backing = store.core().backing();
     write(&backing.disk(), backing.identity()?, path, |file| {
         store.sync_and(|core| {
-            copy(core, file).map_err(|error| failed(path, core.memory.len(), error))
+            copy(core, file).map_err(|error| failed(path, core.memory.len(), error))?;
+            // What is open for reading can be the base of a journaled pool. The copy is a pool of its own.
+            match journal::peek(file)? {
+                Some(_) => journal::leave(file, &backing.disk()),
+                None => Ok(()),
+            }
         })
     })
 }

@@ -1,0 +1,157 @@
+//! New pools that get their name only once they are complete.
+//!
+//! Until then, a pool has a name with a suffix, in the same directory. A crash leaves it under that name,
+//! and the next command that would write there removes it.
+
+use crate::failure::Failure;
+use crate::open;
+use crate::place;
+use outlast::{Pool, PoolOptions};
+use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A new pool that is not complete. It is removed unless it gets its name.
+pub(super) struct Unfinished {
+    pool: Pool,
+    file: Named,
+}
+
+impl Unfinished {
+    /// Creates the pool that is to become `path`. Removes what a crash has left of an earlier one.
+    pub(super) fn create(
+        path: &Path,
+        suffix: &str,
+        options: &PoolOptions,
+    ) -> Result<Unfinished, Failure> {
+        let path = cleared(path, suffix)?;
+        let pool = open::create_as(&path, options)?;
+        let new = Unfinished { pool, file: Named::open(path)? };
+        if new.file.lock() {
+            // The new pool has its file locked, so this is another one.
+            return Err(new.file.replaced());
+        }
+        Ok(new)
+    }
+
+    /// The pool.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The file, and its name for the time being.
+    pub(super) fn file(&self) -> &Named {
+        &self.file
+    }
+
+    /// Closes the pool.
+    pub(super) fn close(&self) -> Result<(), Failure> {
+        Ok(self.pool.clone().close()?)
+    }
+
+    /// Closes the pool and gives it its name, durably. Fails if a file has that name.
+    pub(super) fn finish(self, name: &Path) -> Result<(), Failure> {
+        self.close()?;
+        self.file.claim()?;
+        let rename = || -> std::io::Result<()> {
+            rename_new(&self.file.path, name)?;
+            File::open(place::parent(name))?.sync_all()
+        };
+        rename().map_err(|e| Failure::io(format!("creating {}", name.display()), &e))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = self.close();
+        // It has its own name by now, or another file has this one.
+        if self.file.has_its_name() {
+            let _ = std::fs::remove_file(&self.file.path);
+        }
+    }
+}
+
+/// Renames a file, and fails if there is one of the new name.
+fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can do that in one step.
+        Err(rustix::io::Errno::INVAL) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+/// Returns the path with a suffix. Removes the file that a crash has left there.
+fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    let path = PathBuf::from(name);
+    let action = || format!("removing {}", path.display());
+    if path.symlink_metadata().is_ok() {
+        let file = Named::open(path.clone())?;
+        // Whoever has the file under this name locked may remove or rename it.
+        if !file.lock() || !file.has_its_name() {
+            let path = path.display();
+            return Err(Failure::Failed(format!("{path} is being written by another process")));
+        }
+        std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
+    }
+    let mut journal = path.as_os_str().to_owned();
+    journal.push(".journal");
+    // Its segments would belong to another pool than the new one.
+    for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
+            std::fs::remove_file(entry.path()).map_err(|e| Failure::io(action(), &e))?;
+        }
+    }
+    let _ = std::fs::remove_dir(&journal);
+    Ok(path)
+}
+
+/// A file, and the path that led to it. While it is open, no other file has its inode number.
+pub(super) struct Named {
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+}
+
+impl Named {
+    pub(super) fn open(path: PathBuf) -> Result<Named, Failure> {
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(&path);
+        match file {
+            Ok(file) => Ok(Named { file, path }),
+            Err(e) => Err(Failure::io(format!("opening {}", path.display()), &e)),
+        }
+    }
+
+    /// Whether the path still leads to the file.
+    pub(super) fn has_its_name(&self) -> bool {
+        let id = |meta: Metadata| (meta.dev(), meta.ino());
+        match (self.file.metadata(), self.path.symlink_metadata()) {
+            (Ok(file), Ok(there)) => id(file) == id(there),
+            _ => false,
+        }
+    }
+
+    /// Locks the file, if no one else has. The lock ends with this value.
+    fn lock(&self) -> bool {
+        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+
+    /// Makes this process the only one that may rename or remove the file under its name.
+    pub(super) fn claim(&self) -> Result<(), Failure> {
+        if self.lock() && self.has_its_name() { Ok(()) } else { Err(self.replaced()) }
+    }
+
+    /// The failure for a file whose name another one has.
+    pub(super) fn replaced(&self) -> Failure {
+        let path = self.path.display();
+        Failure::Failed(format!(
+            "{path} was replaced by another process meanwhile; nothing was done"
+        ))
+    }
+}
