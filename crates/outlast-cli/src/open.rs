@@ -313,6 +313,12 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             path.display(),
             why_refused(&error)
         )),
+        Error::NoWorkingFile => Failure::Damaged(format!(
+            "{}: {}. Put the working file back if it is elsewhere. Otherwise let `outlast accept` complete \
+             the pool from its journal; what was not durable is then lost",
+            path.display(),
+            why_refused(&error)
+        )),
         Error::PossiblyTorn { reason, .. } => {
             let again = match reason {
                 TornReason::Copy => " Copy the original again, with `outlast backup`.",
@@ -348,8 +354,8 @@ pub(crate) fn why_refused(error: &Error) -> String {
             format!("possibly torn: {reason}{but}")
         }
         Error::NoWorkingFile => {
-            "its process died, and the working file is gone, although the machine was not \
-                                 restarted. (Or this is a copy, which has none.)"
+            "its process died, and the working file is gone, although the machine was not restarted (or \
+             this is a copy, which has none)"
                 .into()
         }
         other => other.to_string(),
