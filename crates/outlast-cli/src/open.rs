@@ -98,6 +98,21 @@ pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> 
     }
 }
 
+/// Completes a pool from its journal if it is not opened because its working file is gone. Returns
+/// whether it was completed.
+pub(crate) fn complete(path: &Path) -> Result<bool, Failure> {
+    if !matches!(read(path, false), Err(Error::NoWorkingFile)) {
+        return Ok(false);
+    }
+    // SAFETY: as in `read`.
+    match unsafe { PoolOptions::new().open(path) } {
+        Ok(pool) => close(pool).map(|()| true),
+        // The journal is incomplete as well, so only the base is left.
+        Err(error) if error.is_damage() => Ok(false),
+        Err(error) => Err(about(path, error)),
+    }
+}
+
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     to_write_with(path, false)

@@ -552,8 +552,9 @@ fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
         assert!(err.contains("working file") && err.contains("outlast accept"), "{args:?}: {err}");
     }
     assert!(std::fs::read(place.pool()).unwrap() == before, "nothing was changed");
-    place.run(["accept"]).expect(0);
+    assert!(place.run(["accept"]).expect(0).text().contains("completed from its journal"));
     place.run(["get", "k0"]).expect(0);
+    place.run(["verify"]).expect(0);
 }
 
 #[test]

@@ -18,9 +18,11 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     check(&open::path(pool)?, args.accept_possibly_torn, out)
 }
 
-/// Verifies a pool that may be torn, and if it is sound, closes it as clean.
+/// Verifies a pool that may be torn, and if it is sound, closes it as clean. If its working file is gone, and
+/// its journal is not, completes it first.
 pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
+    let was_completed = open::complete(&path)?;
     let is_refused = match open::to_read(&path, false) {
         Ok(pool) => pool.durability().is_suspect,
         Err(_) => true,
@@ -39,12 +41,17 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
     out.object(&json!({
         "event": "accept",
         "path": path.to_string_lossy(),
-        "was_refused": is_refused,
+        "was_refused": is_refused || was_completed,
     }))?;
     let path = path.display();
-    out.line(match is_refused {
-        true => format!("{path} is in use again; any changes since its last sync may be missing"),
-        false => format!("{path} is not torn; nothing was done"),
+    out.line(match (is_refused, was_completed) {
+        (true, _) => {
+            format!("{path} is in use again; any changes since its last sync may be missing")
+        }
+        (false, true) => {
+            format!("{path} was completed from its journal; what was not durable is missing")
+        }
+        (false, false) => format!("{path} is not torn; nothing was done"),
     })
 }
 
