@@ -69,8 +69,9 @@ use std::time::{Duration, Instant};
 
 /// Number of bytes of the base that are copied at a time.
 const PIECE: usize = 256 << 10;
-/// The least time between two looks for new segments. A segment that is needed exists far longer,
-/// at least from one checkpoint to the next.
+/// The least time between two scans of the directory for new segments. A segment that the copy
+/// needs normally exists far longer, because only a checkpoint deletes it. If one is missed all the
+/// same, the copy is void.
 const LOOKS: Duration = Duration::from_millis(2);
 
 /// The outcome of an attempt to copy a pool.

@@ -65,7 +65,7 @@ impl Base {
         file.sync()
     }
 
-    /// Notes the directory of the current life's working file in the base, see
+    /// Notes in the base which directory holds the current life's working file; see
     /// [`place`](Self::place). Does not sync.
     pub fn note_place(&self, place: &Path) -> io::Result<()> {
         meta::write_place(&*self.file, self.meta().life, place)

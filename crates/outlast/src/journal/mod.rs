@@ -53,15 +53,16 @@
 //!    last block is missing or a block's checksum is wrong.
 //! 2. fdatasync. The epoch is durable.
 //!
-//! A checkpoint:
+//! A checkpoint repeats steps 1 to 3, some of the pages each time, until every page that the base needs
+//! is written:
 //!
-//! 1. Copy pages of the pool. Then make another cut, and wait until it is durable.
+//! 1. Copy pages of the pool. Then make a cut, and wait until the epoch that it ends is durable.
 //! 2. Set `reached` in `meta` to the last durable epoch, durably.
 //! 3. Write the copies to the base. A power loss leaves pages that are old, new or torn, but only in
 //!    lines that the epochs restore (invariant 1).
-//! 4. After all pages, fdatasync the base.
+//! 4. Once all pages are written, fdatasync the base.
 //! 5. Set `checkpoint` in `meta`, durably, in both copies. Until then, the segments are needed.
-//! 6. Delete the segments that hold no epoch after `checkpoint`.
+//! 6. Delete the segments that hold no epoch after `checkpoint`, except for the last one.
 //!
 //! A new segment: write zeros under another name and sync them, rename the file, and sync the
 //! directory. The header is written later, with the segment's first epoch. (A life's first segment

@@ -16,7 +16,7 @@ crate::commit_points! { "pool":
     /// Descriptors of a claimed run. Fenced by [`CLAIM_ORDER`] if the claim moves the frontier,
     /// otherwise by [`CLAIM_FENCE`].
     CLAIM_DESCRIPTOR = "claimed run's descriptors": store, flush;
-    /// Free descriptors of the pages that a claim skips at the end of a region. Fenced by
+    /// Descriptors that mark as free the pages that a claim skips at the end of a region. Fenced by
     /// [`CLAIM_ORDER`].
     CLAIM_SKIPPED = "skipped pages' descriptors": store, flush;
     /// Both kinds of descriptor are durable before the frontier: a claim that a crash cut short may

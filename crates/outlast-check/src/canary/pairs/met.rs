@@ -362,7 +362,8 @@ fn met_states(
         add(vec![last]);
         return Ok(allowed);
     }
-    // Either the second operation came first and the first is in flight, or the other way round.
+    // The second operation has returned. Either it took effect before the first, which is still in
+    // flight and may or may not have taken effect, or after it.
     let then = second.on(before);
     let then_first = second.on(&done);
     let mut after = Vec::new();

@@ -102,9 +102,9 @@ pub enum Meanwhile {
     OpenMap,
 }
 
-/// Stops a thread for ever before one in `every` of its accesses, while this thread calls an
-/// operation. Then a power loss takes everything that it can. What the operation returned must
-/// still hold after it.
+/// For every `every`-th access of a thread, makes a run in which that thread is stopped before this
+/// access while the calling thread performs an operation. Then a power loss takes everything that
+/// it can. What the operation returned must still hold after it.
 ///
 /// # Errors
 /// If it does not hold.

@@ -84,8 +84,8 @@ impl LockPlace for MediaLock {
 pub struct AreaHeader {
     /// See [`identity`].
     pub identity: Word,
-    /// How many overflow buckets have been handed out; see [`Link`], whose offset is 64 times the
-    /// number.
+    /// The number of overflow buckets handed out so far, in the form of a [`Link`] whose offset is
+    /// 64 times that number.
     pub used: Word,
     /// In an annex, the next one; see [`Link`].
     pub next: Word,

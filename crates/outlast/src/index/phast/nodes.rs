@@ -400,8 +400,8 @@ impl Nodes {
         number
     }
 
-    /// Takes back a node that nothing leads to any more. Its version must have changed since
-    /// something did.
+    /// Takes back a node that no other node links to any more. Its version must have changed since
+    /// the last link to it was there, so that readers that still have its number notice.
     pub(super) fn give(&self, seam: &impl Seam, number: u32) {
         self.slab.give(seam, number);
     }

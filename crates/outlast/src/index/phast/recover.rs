@@ -304,9 +304,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Checked { low, next, bits })
     }
 
-    /// After a crash, flushes what results will depend on, without a fence: a leaf's header and its
-    /// pairs. When a process dies, its stores stay in the caches, and opening finds them there. The
-    /// blocks that pairs link to were durable before the pairs were stored.
+    /// After a crash, flushes a leaf's header and its pairs, because the results of later
+    /// operations will depend on them. Does not fence. When a process dies, its stores stay in the
+    /// caches, and opening finds them there. The blocks that pairs link to were durable before the
+    /// pairs were stored.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
         let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
         if self.seeded(&bugs::FOUND_LINES_SHORT) {

@@ -131,8 +131,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes one attempt at a checkpoint. Returns `None` if the life cannot end with it, because
-    /// lookups have flushed lines that they read meanwhile.
+    /// Makes one attempt at a checkpoint. Returns `None` only if `closed` is set and a later epoch
+    /// than the checkpoint's became durable during the attempt, because lookups flushed lines. The
+    /// life cannot end with this checkpoint then, and the caller tries again.
     fn try_checkpoint(&self, source: &dyn Source, closed: bool) -> Result<Option<u64>> {
         let mut checkpoint = Checkpoint::begin(&mut lock(&self.pages), &self.base);
         if seeded(&bugs::FORGOTTEN_EARLY) {
