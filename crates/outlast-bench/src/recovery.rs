@@ -43,7 +43,7 @@ pub struct Options {
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
-    /// What is lost in addition to the process.
+    /// What is lost together with the process.
     pub lost: Lost,
     /// Where pools are made.
     pub dir: PathBuf,

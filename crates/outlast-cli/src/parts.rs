@@ -91,21 +91,15 @@ impl Part {
                 _ => return None,
             },
             Part::Float { bytes: 4 } => {
-                let bits = number() as u32;
-                let float = f32::from_bits(if bits >> 31 == 1 { bits ^ 1 << 31 } else { !bits });
-                match float.is_nan() {
-                    true => of_nan(float.to_bits() == F32_NAN, &float.to_bits().to_be_bytes()),
-                    // As few digits as tell it from every other `f32`.
-                    false => of_float(&float.to_string()),
-                }
+                let bits = from_order(bytes.try_into().ok()?);
+                let float = f32::from_be_bytes(bits);
+                // As few digits as tell it from every other `f32`.
+                of_float(&float.to_string(), float.is_nan(), bits, F32_NAN.to_be_bytes())
             }
             Part::Float { .. } => {
-                let bits = number() as u64;
-                let float = f64::from_bits(if bits >> 63 == 1 { bits ^ 1 << 63 } else { !bits });
-                match float.is_nan() {
-                    true => of_nan(float.to_bits() == F64_NAN, &float.to_bits().to_be_bytes()),
-                    false => of_float(&float.to_string()),
-                }
+                let bits = from_order(bytes.try_into().ok()?);
+                let float = f64::from_be_bytes(bits);
+                of_float(&float.to_string(), float.is_nan(), bits, F64_NAN.to_be_bytes())
             }
             Part::Array { .. } => as_hex(bytes),
             Part::Tuple(parts) => {
@@ -148,28 +142,18 @@ impl Part {
             }
             Part::Bool => out.push(u8::from(text()?.parse::<bool>().ok()?)),
             Part::Float { bytes: 4 } => {
-                let text = text()?;
-                let bits = match bits_of::<4>(&text) {
-                    Some(bits) => u32::from_be_bytes(bits),
-                    None if is_nan(&text) => F32_NAN,
-                    None => {
-                        finite_or_said(text.parse::<f32>().ok()?, f32::is_finite, &text)?.to_bits()
-                    }
-                };
-                let ordered = if bits >> 31 == 0 { bits ^ 1 << 31 } else { !bits };
-                out.extend(ordered.to_be_bytes());
+                let bits = to_float(&text()?, F32_NAN.to_be_bytes(), |text| {
+                    let float = text.parse().ok()?;
+                    finite_or_said(float, f32::is_finite, text).map(f32::to_be_bytes)
+                });
+                out.extend(to_order(bits?));
             }
             Part::Float { .. } => {
-                let text = text()?;
-                let bits = match bits_of::<8>(&text) {
-                    Some(bits) => u64::from_be_bytes(bits),
-                    None if is_nan(&text) => F64_NAN,
-                    None => {
-                        finite_or_said(text.parse::<f64>().ok()?, f64::is_finite, &text)?.to_bits()
-                    }
-                };
-                let ordered = if bits >> 63 == 0 { bits ^ 1 << 63 } else { !bits };
-                out.extend(ordered.to_be_bytes());
+                let bits = to_float(&text()?, F64_NAN.to_be_bytes(), |text| {
+                    let float = text.parse().ok()?;
+                    finite_or_said(float, f64::is_finite, text).map(f64::to_be_bytes)
+                });
+                out.extend(to_order(bits?));
             }
             Part::Array { bytes } => {
                 let digits = text().and_then(|text| from_hex(text.strip_prefix("0x")?.as_bytes()));
@@ -214,26 +198,47 @@ fn as_hex(bytes: &[u8]) -> Value {
 const F32_NAN: u32 = 0x7fc0_0000;
 const F64_NAN: u64 = 0x7ff8_0000_0000_0000;
 
-/// Returns a float that is a number as JSON: a number if it is finite, otherwise text.
-fn of_float(text: &str) -> Value {
+/// Returns a float as JSON: a number if it is finite, otherwise text. `bits` and `nan`, the bits of the NaN that
+/// is written `NaN`, have the most significant byte first.
+fn of_float<const N: usize>(text: &str, is_nan: bool, bits: [u8; N], nan: [u8; N]) -> Value {
+    if is_nan && bits != nan {
+        return json!(format!("0x{}", hex(&bits)));
+    }
     let number = text.parse().ok().and_then(Number::from_f64);
     number.map_or_else(|| json!(text), Value::Number)
 }
 
-/// Returns a NaN as JSON. `bits` has the most significant byte first.
-fn of_nan(is_canonical: bool, bits: &[u8]) -> Value {
-    if is_canonical { json!("NaN") } else { json!(format!("0x{}", hex(bits))) }
+/// Returns the bits of a float. They can be written as 0x and all of their hexadecimal digits, the most
+/// significant first. `NaN`, in any case, is `nan`, because it is not specified which bits a parser returns.
+fn to_float<const N: usize>(
+    text: &str,
+    nan: [u8; N],
+    parse: impl FnOnce(&str) -> Option<[u8; N]>,
+) -> Option<[u8; N]> {
+    let bits = text.strip_prefix("0x").and_then(|digits| from_hex(digits.as_bytes()));
+    match bits.and_then(|bits| bits.try_into().ok()) {
+        Some(bits) => Some(bits),
+        None if text.eq_ignore_ascii_case("nan") => Some(nan),
+        None => parse(text),
+    }
 }
 
-/// Whether the text is `NaN`, in any case. Which bits the parser would return is not specified.
-fn is_nan(text: &str) -> bool {
-    text.eq_ignore_ascii_case("nan")
+/// Returns the bytes whose order is that of the floats with these bits.
+fn to_order<const N: usize>(bits: [u8; N]) -> [u8; N] {
+    with_order(bits, bits[0] >> 7 == 0)
 }
 
-/// Returns the bits of a float that are written as 0x and all of their hexadecimal digits, the most
-/// significant first.
-fn bits_of<const N: usize>(text: &str) -> Option<[u8; N]> {
-    from_hex(text.strip_prefix("0x")?.as_bytes())?.try_into().ok()
+/// The inverse of [`to_order`].
+fn from_order<const N: usize>(ordered: [u8; N]) -> [u8; N] {
+    with_order(ordered, ordered[0] >> 7 == 1)
+}
+
+fn with_order<const N: usize>(mut bytes: [u8; N], is_positive: bool) -> [u8; N] {
+    if is_positive {
+        bytes[0] ^= 1 << 7;
+        return bytes;
+    }
+    bytes.map(|byte| !byte)
 }
 
 /// Refuses a number that is too large for its type, which the parser rounds to infinity.

@@ -118,8 +118,8 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// For inserts: bytes written to the disk per insert, including what was still in the page
-    /// cache at the end.
+    /// For inserts: bytes written to the disk per insert. Bytes that are still in the page cache at
+    /// the end count as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.

@@ -91,7 +91,7 @@ impl Recording {
     /// everything.
     ///
     /// A power loss can also take what the first life left in the caches. Until everything is read,
-    /// the pool then holds one of the `allowed` states. Afterwards it holds what was read.
+    /// such a loss leaves one of the `allowed` states. After that, it leaves what was read.
     pub fn after_death(
         self,
         life_before: &Recording,

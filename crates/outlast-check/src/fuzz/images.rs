@@ -242,7 +242,7 @@ impl Plan {
     }
 }
 
-/// Checks that an image has the structures that it is made for.
+/// Checks that an image has the structures that the mutations need.
 fn check(image: &Image, chains: bool) {
     let count = |is: fn(&What) -> bool| image.regions.iter().filter(|r| is(&r.what)).count();
     let levels = count(|what| matches!(what, What::Level { .. }));

@@ -290,8 +290,8 @@ impl Story<'_> {
         self.live(pool, base, writer, pages)
     }
 
-    /// Checks what is left if the process dies now. Returns the contents, and the run of the next
-    /// process.
+    /// Lets the process die now, and checks the pool that the next process opens. Returns the pool's
+    /// contents, and the run of the next process.
     fn death(&self, pool: &Pool, order: u64) -> Checked<Option<(Arc<State>, Recording)>> {
         let image = pool.image();
         let allowed = pool.run.allowed(pool.at().moment);

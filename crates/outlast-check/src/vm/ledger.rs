@@ -346,7 +346,8 @@ impl Ledger {
         script
     }
 
-    /// Compares what was seen of all keys with a base and the work that may have been done on it.
+    /// Compares the values of all keys with those of a base, changed by the operations that may have
+    /// followed it.
     fn judge(&self, base: &Base) -> Verdict {
         let mut verdict = Verdict::default();
         // For each thread, the numbers of operations that lead to what was seen.

@@ -1,6 +1,6 @@
 //! A disk with a write cache, which it loses when the power is cut.
 //!
-//! Reads return what was written last. A flush makes durable what was written before it, and a
+//! A read returns the content that was written last. A flush makes all earlier writes durable, and a
 //! write with *force unit access* is durable by itself. At a cut, each sector that was written
 //! since keeps one of its contents: the durable one or any that was written later. Sectors are
 //! independent, so writes are reordered, dropped and torn between sectors, as they can be in a real

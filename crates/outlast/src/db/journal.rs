@@ -223,8 +223,8 @@ impl PoolOptions {
                     let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
-                    note_place(&base, &working.path).map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
+                    note_place(&base, &working.path).map_err(io)?;
                     // For instance the spare segment of the process that died.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
@@ -234,10 +234,10 @@ impl PoolOptions {
                 }
             }
             if !meta.closed && meta.boot == boot as u64 {
-                // Without its segments, the base cannot be completed either, which is worse.
-                let has_journal =
-                    || Epochs::find(&*files, owner, meta.checkpoint).map(|found| !found.is_gone());
-                if self.require_working_file && has_journal().map_err(io)? {
+                // If the segments are gone as well, `IncompleteJournal` says so below.
+                if self.require_working_file
+                    && !Epochs::find(&*files, owner, meta.checkpoint).map_err(io)?.is_gone()
+                {
                     return Err(Error::NoWorkingFile);
                 }
                 tracing::warn!(

@@ -66,9 +66,18 @@ impl Base {
     }
 
     /// Notes in the base which directory holds the current life's working file; see
-    /// [`place`](Self::place). Does not sync.
+    /// [`place`](Self::place).
+    ///
+    /// The note shares its page with one copy of `meta`. So call this only after
+    /// [`replace`](Self::replace), when both copies have the same content. It syncs, so that the page is
+    /// never written together with the other copy.
     pub fn note_place(&self, place: &Path) -> io::Result<()> {
-        meta::write_place(&*self.file, self.meta().life, place)
+        let life = self.meta().life;
+        if meta::read_place(&*self.file, life)?.as_deref() == Some(place) {
+            return Ok(());
+        }
+        meta::write_place(&*self.file, life, place)?;
+        self.sync()
     }
 
     /// Returns the directory of this life's working file, if the base names it. Writes nothing.

@@ -101,8 +101,7 @@ pub(super) fn wipe(file: &dyn JournalFile) -> io::Result<()> {
     file.write_at(&[0; PLACE_HEAD], PLACE_OFFSET)
 }
 
-/// Notes the directory of a life's working file, without a sync: after a power loss there is no working
-/// file that could be used. A path that is too long is not noted.
+/// Notes the directory of a life's working file, without a sync. A path that is too long is not noted.
 pub(super) fn write_place(file: &dyn JournalFile, life: u128, place: &Path) -> io::Result<()> {
     let path = place.as_os_str().as_bytes();
     if path.len() > PLACE_MAX {

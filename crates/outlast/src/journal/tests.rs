@@ -9,6 +9,7 @@ use super::segment::{self, Owner};
 use super::sim::{BASE, Draw, SimDisk};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 mod backup;
@@ -240,6 +241,9 @@ fn rebuild(directory: &SimDisk, model: &mut Model, durable: u64) -> io::Result<(
     base.replace(|meta| {
         (meta.life, meta.checkpoint, meta.reached) = (owner.life, epoch, epoch);
     })?;
+    let place = Path::new("/a/directory");
+    base.note_place(place)?;
+    assert_eq!(Base::place(base.file(), owner.life)?.as_deref(), Some(place));
     segment::remove_others(directory, owner)?;
     Ok((base, log))
 }
