@@ -16,6 +16,7 @@ use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use outlast::pool;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 /// A word that was not durable when an operation returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +70,22 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
         track(&mut pending, event);
     }
     pending
+}
+
+/// Lists the flushes of a trace that write back a word that is not durable yet. A crash can leave
+/// the same without the others.
+pub fn needed_flushes(events: &[Event]) -> Vec<usize> {
+    let mut pending = BTreeMap::new();
+    let mut needed = Vec::new();
+    for (number, event) in events.iter().enumerate() {
+        if let Access::Flush { offset, bytes } = event.access
+            && pending.range(flushed(offset, bytes)).next().is_some()
+        {
+            needed.push(number);
+        }
+        track(&mut pending, event);
+    }
+    needed
 }
 
 /// Finds the operations of a second run whose results depend on a store of the first run that could
@@ -185,9 +202,7 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
             note(pending, event, *offset, false);
         }
         Access::Flush { offset, bytes } => {
-            let first = offset / LINE * LINE;
-            let end = (offset + bytes).next_multiple_of(LINE);
-            for (_, word) in pending.range_mut(first..end) {
+            for (_, word) in pending.range_mut(flushed(*offset, *bytes)) {
                 word.flushed_by.push(event.thread);
             }
         }
@@ -196,6 +211,11 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
         Access::Mark(Mark::Death) => pending.values_mut().for_each(|word| word.flushed_by.clear()),
         Access::Load { .. } | Access::CompareExchange { .. } | Access::Dram | Access::Mark(_) => {}
     }
+}
+
+/// Returns the offsets of the lines that a flush writes back.
+fn flushed(offset: u64, bytes: u64) -> Range<u64> {
+    offset / LINE * LINE..(offset + bytes).next_multiple_of(LINE)
 }
 
 fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontemporal: bool) {

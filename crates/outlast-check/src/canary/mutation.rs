@@ -5,6 +5,7 @@
 //! A mutated trace has as many events as the original, and the same stores in the same order.
 
 use crate::parts::mutants::{Act, Wrong};
+use crate::response::needed_flushes;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
 use std::collections::BTreeSet;
 
@@ -44,13 +45,18 @@ pub fn mutate(
     wrong: Wrong,
 ) -> Option<Mutated> {
     let shortens = matches!(wrong, Wrong::WithoutLastLine | Wrong::WithoutFirstLine);
-    let at: Vec<usize> = (from..original.len())
+    let mut at: Vec<usize> = (from..original.len())
         .filter(|&i| original[i].point == Some(point) && act.is(&original[i]))
         .filter(|&i| !shortens || has_lines(&original[i]))
         .collect();
-    // Most runs have little that could be done wrong, so return before copying the trace.
+    // Most runs have little that could be done wrong, so return before reading the whole trace.
     if at.is_empty() {
         return None;
+    }
+    // Leaving out one flush of many only matters where it writes something back.
+    if act == Act::Flush && matches!(wrong, Wrong::DroppedOnce(_)) {
+        let needed = needed_flushes(original);
+        at.retain(|i| needed.binary_search(i).is_ok());
     }
     let mut made =
         Mutated { events: original.to_vec(), first: original.len(), lines: BTreeSet::new() };
@@ -187,6 +193,18 @@ mod tests {
         let early = made(&RECORD, Act::Flush, Wrong::BeforeStores);
         let order = [2, 3, 0, 1, 4, 5, 6].map(|i| trace()[i].clone());
         assert_eq!(early.events, order);
+    }
+
+    #[test]
+    fn the_flush_left_out_once_is_one_that_writes_back() {
+        let again = [flush(&INSERT, 256, 16), event(&INSERT, Access::Fence)];
+        let twice: Vec<Event> = trace().into_iter().chain(again).collect();
+        for which in [Which::First, Which::Second, Which::Last, Which::Seeded(1)] {
+            let wrong = Wrong::DroppedOnce(which);
+            assert_eq!(mutate(&twice, 0, &INSERT, Act::Flush, wrong).unwrap().first, 5);
+            assert!(mutate(&twice, 7, &INSERT, Act::Flush, wrong).is_none());
+        }
+        assert!(mutate(&twice, 7, &INSERT, Act::Flush, Wrong::Dropped).is_some());
     }
 
     #[test]

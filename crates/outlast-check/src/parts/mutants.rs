@@ -37,7 +37,8 @@ impl fmt::Display for Act {
 pub enum Wrong {
     /// The act is never done.
     Dropped,
-    /// The act is left out once in a run, at this occurrence.
+    /// The act is left out once in a run, at this occurrence. Only flushes that write something back
+    /// count as occurrences.
     DroppedOnce(Which),
     /// Flushes of more than one line leave out their last line.
     WithoutLastLine,
