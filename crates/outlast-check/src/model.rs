@@ -10,8 +10,8 @@
 //! stores stay in the caches.
 //!
 //! **Persistent caches, and process death.** A prefix of all stores survives, in the order in which
-//! they became visible. It includes every store up to the last one that a fence of the same thread
-//! has followed ([`Timeline::fenced`]).
+//! they became visible. It includes, of each thread, every store before the thread's last fence,
+//! and whatever other threads stored before these ([`Timeline::fenced`]).
 //!
 //! A [`Timeline`] follows a trace of any number of threads. For the moment that it has reached, it
 //! tells which lines are [open](Timeline::open), so that a crash may keep more or fewer of their

@@ -54,7 +54,7 @@ pub(crate) fn resolved(path: PathBuf) -> Result<PathBuf, Failure> {
 }
 
 /// Opens a pool for reading. Nothing is written to it unless it must first be completed from its
-/// journal.
+/// journal or from the log of a batch.
 pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Failure> {
     let pool = to_read_if_free(path, accept_possibly_torn)?;
     pool.ok_or_else(|| about(path, Error::Locked))
@@ -88,8 +88,9 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
     }
 }
 
-/// Opens a pool for reading, whatever can be read of it. If its journal is there, it is used. Also
-/// returns the error with which the pool does not open unless the user accepts what may be missing.
+/// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
+/// batch can complete it, that is done first. If the pool opens only because possible losses are
+/// accepted, also returns the error that refused it otherwise.
 pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
     match read(path, false) {
         Ok(pool) => Ok((pool, None)),

@@ -80,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
     println!("looked all of them up in {:.0?}", start.elapsed());
 
-    // From here on, the load survives a power loss, too, as long as nothing is changed.
+    // Once `sync` returns, the load survives a power loss, too, until something in the pool is
+    // changed.
     let start = Instant::now();
     pool.sync()?;
     println!("synced {} MiB in {:.0?}", pool.stats().size >> 20, start.elapsed());

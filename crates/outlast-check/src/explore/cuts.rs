@@ -6,9 +6,10 @@ use crate::response::is_relied_on;
 
 /// The ways to cut one line.
 ///
-/// Words that are volatile by design share lines with durable ones. If they are stored again and
-/// again, cuts that differ only between those stores show nothing new. So a level is a number of
-/// surviving durable stores, and chance decides which of the volatile stores after them survive.
+/// Words that are volatile by design share lines with durable ones and may be stored again and
+/// again. Cuts that differ only in how many of those stores survive show nothing new. So a level
+/// fixes how many durable stores survive, and chance decides how many of the volatile stores right
+/// after them do.
 struct Levels {
     line: u64,
     /// For each level, the smallest and largest number of stores kept.

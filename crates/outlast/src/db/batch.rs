@@ -21,8 +21,9 @@ pub struct BatchRecord {
     pub value: Option<Vec<u8>>,
 }
 
-/// Changes of several records, in one map or in several maps of a pool. Once [`commit`](Batch::commit) has
-/// returned, all of them are made. A crash before that leaves either all of them or none.
+/// Changes of several records, in one map or in several maps of a pool. Once
+/// [`commit`](Batch::commit) has returned `true`, all of them are made; if it returns `false`, none
+/// is. A crash during the call leaves either all of them or none.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// How often to repeat a read of something that another process may just be writing.
+/// How many times to try to read something that another process may be writing at that moment.
 const ATTEMPTS: usize = 20;
 
 /// What can be read from a pool's files without opening it. See [`PoolOptions::facts`].

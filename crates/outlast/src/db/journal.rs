@@ -136,8 +136,9 @@ impl JournalOptions {
         })
     }
 
-    /// Returns the directories in which the working file can be: the one of the options, the one that the
-    /// base names for its life, and the default ones. An earlier build did not note it in the base.
+    /// Returns the directories that the working file can be in: the one set in the options, the one
+    /// that the base notes for the current life, and the default ones. The note can be missing:
+    /// earlier builds wrote none, and a path that is too long is not noted.
     pub(super) fn places(
         &self,
         directory: &Path,

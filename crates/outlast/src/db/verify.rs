@@ -22,7 +22,7 @@ pub struct Verification {
     /// Damage outside of any map: in the roots or in the space.
     pub damage: Vec<Damage>,
     /// Bytes of blocks that no map owns and that are not free either. `None` where this is not
-    /// known: in a read-only pool, or before the reclaim after a crash has ended.
+    /// known: in a pool that was opened read-only after a crash, or before the reclaim has ended.
     pub leaked_bytes: Option<u64>,
     /// Bytes of blocks that maps own.
     pub used_bytes: u64,

@@ -209,7 +209,8 @@ impl Hash {
         }
     }
 
-    /// Returns the first word of an empty slot, by the first bit of the hashes of its segment.
+    /// Returns the first words of empty slots, indexed by the most significant bit of the hashes in
+    /// a slot's segment. Returns `None` if no number below 1,024 hashes to one of the halves.
     pub(super) fn empty_words(&self, form: RecordForm) -> Option<[u64; 2]> {
         // For inline records, the least number that hashes to the other half.
         let least = |half| (0..1024u64).find(|n| self.of(&n.to_le_bytes()) >> 63 == half);

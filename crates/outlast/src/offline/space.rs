@@ -261,8 +261,9 @@ impl Walk<'_, '_> {
         Ok(true)
     }
 
-    /// Records that a structure of `needed` bytes at `offset` belongs to `owner`. Returns the
-    /// block's size.
+    /// Claims the block at `offset` for something of `needed` bytes, and counts it toward the total
+    /// of `owner`. Fails unless a block begins there, is large enough and is not claimed yet.
+    /// Returns the block's size.
     pub(super) fn claim(&mut self, offset: u64, needed: u64, owner: Owner) -> Result<u64, Damage> {
         let page_bits = self.page_bits;
         let free_state = self.report.free_state;

@@ -65,8 +65,8 @@ pub(super) unsafe fn copy(_: *const u8, _: *mut u8, _: usize) {
 /// Waits until this thread's earlier flushes are durable.
 #[inline]
 pub(super) fn fence() {
-    // SAFETY: the barrier has no operand. It is `sy` because the point of persistence may lie
-    // outside the inner shareable domain.
+    // SAFETY: a barrier accesses no memory and no register. Its scope is the full system (`sy`),
+    // because the point of persistence may lie outside the inner shareable domain.
     unsafe {
         asm!("dsb sy", options(nostack, preserves_flags));
     }

@@ -167,7 +167,8 @@ impl<S: Seam> Memory<S> {
         self.seam.load(word, Ordering::Relaxed)
     }
 
-    /// Loads a word with Acquire: what its writer stored before it is visible afterwards.
+    /// Loads a word with Acquire. Whatever the word's writer stored before this word is visible to
+    /// this thread afterwards.
     #[inline(always)]
     pub fn load_acquire(&self, word: &Word) -> u64 {
         self.seam.load(word, Ordering::Acquire)

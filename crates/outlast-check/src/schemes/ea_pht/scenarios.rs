@@ -1,4 +1,4 @@
-//! Scenarios for the own paths of the EA-PHT family, and what the common scenarios must reach.
+//! Scenarios for the EA-PHT family's own code paths, and what the common scenarios must reach.
 
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;

@@ -1,4 +1,4 @@
-//! Schedules for the own paths of the EA-PHT family.
+//! Schedules for the EA-PHT family's own code paths.
 
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
 use outlast::Config;

@@ -1,4 +1,4 @@
-//! Scenarios for the own paths of group hashing, and what the common scenarios must reach.
+//! Scenarios for group hashing's own code paths, and what the common scenarios must reach.
 
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;

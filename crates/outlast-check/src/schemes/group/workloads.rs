@@ -1,4 +1,4 @@
-//! Schedules for the own paths of group hashing.
+//! Schedules for group hashing's own code paths.
 
 use crate::parts::workload::{Aim, Before, PLAIN, Workload};
 use crate::structures::group::phases::SECOND_LEVEL;

@@ -106,9 +106,10 @@ fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     }
 }
 
-/// Finds the working file of a pool: the one that a dead process has left or that closing the pool
-/// has kept, or, without a `lock`, the one that a process has open. Uses a file only if it
-/// certainly belongs to this life, this boot and this base, and is no older than the base.
+/// Finds the working file of a pool, which a dead process left or closing the pool kept. Without a
+/// `lock`, the file may also be in use by another process; with one, such a file is
+/// [`Error::Locked`]. Uses a file only if it certainly belongs to this life, this boot and this
+/// base, and is no older than the base.
 pub(in crate::db) fn find(
     places: &[PathBuf],
     lock: Option<FlockOperation>,

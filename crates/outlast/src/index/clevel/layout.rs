@@ -323,7 +323,7 @@ pub enum Kind {
 }
 
 /// Returns the identity word of a structure; see `kit::media::identity`. Its property is log2 of a
-/// level's buckets.
+/// level's buckets, or 0 for an overflow node. Its checksum covers the offset.
 pub fn identity(kind: Kind, offset: u64, property: u32) -> u64 {
     media::identity(kind as u16, property as u16, &[offset])
 }

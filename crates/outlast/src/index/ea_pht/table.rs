@@ -290,7 +290,8 @@ impl Table {
         self.next.get_or_init(seam, || next)
     }
 
-    /// Lets threads claim the buckets from this one on again. They pass over those that are moved.
+    /// Makes the buckets from number `from` on claimable again. Threads that claim them skip those
+    /// that have already been moved.
     pub(super) fn claim_again(&self, seam: &impl Seam, from: u64) {
         loop {
             let now = self.claimed.load(seam, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub(crate) struct UnlinkedRecord<'c, S: Seam, R: Record> {
     core: &'c Core<S>,
     words: SlotWords,
     linked: bool,
-    /// The point of the fence that the block's lines still need, if they were only flushed.
+    /// If the block was only flushed: the commit point of the fence that it still needs.
     unfenced: Option<&'static Point>,
     form: PhantomData<R>,
 }

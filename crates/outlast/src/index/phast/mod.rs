@@ -255,7 +255,8 @@ pub struct Config {
     pub sealed: bool,
 }
 
-/// The bit in the third word of a map's root that says that its leaves' bitmaps are sealed.
+/// The bit in the third word of a map's configuration, in its root, that marks the bitmaps of its
+/// leaves as sealed.
 const WORD_SEALED: u64 = 1 << 32;
 
 impl Config {

@@ -207,8 +207,9 @@ impl Alloc {
         }));
     }
 
-    /// Reads the descriptors of old pages after damage has stopped the reclaim. Returns the first
-    /// pages of runs.
+    /// Checks the descriptors of old pages where the reclaim has not ended: damage stopped it, a
+    /// guard holds it up, or the pool is read-only. Adds what is wrong to `damage`. Returns the
+    /// first pages of the runs found.
     pub(super) fn check_old_descriptors<S: Seam>(
         &self,
         core: &Core<S>,

@@ -12,8 +12,8 @@ pub(super) struct Space {
     pub(super) free_pages: u32,
     /// Page and length of the saved free state, while the header names it.
     pub(super) saved: Option<(u32, u32)>,
-    /// Free pages, below and beyond the frontier, that may lack blocks in the file. They need blocks
-    /// before anything is stored there.
+    /// Free pages, below and beyond the frontier, that may be holes in the file, without disk
+    /// blocks. They must get disk blocks before anything is stored there.
     pub(super) bare: Ranges,
     /// The part of `bare` that the pool has given back since it was opened.
     pub(super) given: Ranges,
