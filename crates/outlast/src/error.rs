@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Any failure of this library.
 ///
-/// No error loses data: an operation that fails has no effect, and all earlier acknowledged changes
-/// are kept.
+/// No error destroys data: a call on one key that fails has no effect, and the changes of all calls
+/// that returned before are kept. Calls that make several changes say what an error leaves of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -58,8 +58,9 @@ pub enum Error {
     /// ([`Map::salvage`](crate::Map::salvage)).
     #[error("damaged structure: {0}")]
     Damaged(Damage),
-    /// The pool was modified since its last sync, on a medium that a power loss can tear, and there
-    /// may have been a power loss since; or the file is a copy of a live pool.
+    /// The pool may be torn: it was modified since its last sync, on a medium that a power loss can
+    /// tear, and there may have been a power loss since; or the file is a copy of a pool in use; or
+    /// it is the base of a journaled pool that was not closed, and no longer names its journal.
     ///
     /// If one copy of the header is damaged, this error is based on the other copy alone. The
     /// damaged copy may be the newer one, and it may have said that the pool was closed.
@@ -69,7 +70,7 @@ pub enum Error {
         only_copy_says(.damaged_copy)
     )]
     PossiblyTorn {
-        /// Why it may be torn: an earlier boot, or another file.
+        /// Why it may be torn.
         reason: TornReason,
         /// The damaged copy of the header, if one is damaged.
         damaged_copy: Option<Damage>,
@@ -78,12 +79,12 @@ pub enum Error {
     /// `accept_possibly_torn` opens the pool without the journal.
     #[error("the journal of the pool is incomplete: {0}")]
     IncompleteJournal(String),
-    /// The pool was not closed, and cannot be read as it is: it has a journal and no working file, or a
-    /// batch was under way. Open it for writing first: that completes it.
+    /// The pool was not closed, and cannot be opened read-only as it is: it has a journal and no
+    /// working file, or a batch was under way. Open it for writing first, which completes it.
     #[error("the pool was not closed; open it for writing to complete it from its journal or log")]
     Unfinished,
-    /// The pool has a journal and was not closed, and its working file is gone although the machine was not
-    /// restarted. Its changes of the last moments were only there. See
+    /// The pool has a journal and was not closed, and its working file is gone although the machine
+    /// was not restarted. The most recent changes were only in that file. See
     /// [`require_working_file`](crate::PoolOptions::require_working_file).
     #[error(
         "the working file of the pool is gone, although the machine was not restarted; without it, what \
@@ -180,7 +181,7 @@ pub enum Error {
         /// What the caller asked for.
         asked: String,
     },
-    /// No map of this name.
+    /// The pool has no map of this name.
     #[error("no map named {name:?}")]
     NoSuchMap {
         /// The name that was looked up.
@@ -319,7 +320,8 @@ impl Error {
         matches!(self, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
     }
 
-    /// Returns whether the pool itself is damaged, as opposed to full, locked, misused and so on.
+    /// Returns whether the pool itself is damaged or incomplete, or may be, as opposed to full,
+    /// locked, misused and so on.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,

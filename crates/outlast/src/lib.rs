@@ -37,7 +37,7 @@
 //!    whole pool.
 //! 6. Nothing leaks, and nothing is freed twice.
 //! 7. No file content makes the library read or write outside its mapping, loop forever or panic.
-//!    The operation fails with an error that names the damaged offset.
+//!    An operation that finds damage fails with an error that names the damaged offset.
 //! 8. A full pool, a full disk, a second process, a read-only file, a file of another version: each
 //!    is a typed [`Error`], and no data is lost.
 //!
@@ -122,8 +122,9 @@
 //! ## Back up
 //!
 //! [`Pool::snapshot`] copies a pool from within the program that has it open.
-//! [`PoolOptions::backup`] copies a pool that another process has open, if it has a journal. Do not copy the
-//! file of an open pool by other means: such a copy is refused.
+//! [`PoolOptions::backup`] copies a pool that another process has open, if it has a journal. Do not
+//! copy the file of an open pool by other means: a copy of a pool that was changed since its last
+//! [`Pool::sync`] is refused.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
@@ -138,10 +139,10 @@
 //! ## Recover after a crash or a power loss
 //!
 //! After the death of the process, open the pool as always; there is nothing else to do. The same
-//! holds after a power loss on persistent memory and with a [journal](PoolOptions::journal). A
-//! power loss can tear a pool on an ordinary disk without a journal. Opening such a pool fails with
-//! [`Error::PossiblyTorn`]. Go back to the last snapshot, or check whether the pool is sound
-//! nevertheless:
+//! holds after a power loss on persistent memory and with a [journal](PoolOptions::journal). On an
+//! ordinary disk without a journal, a power loss can tear a pool that was changed since its last
+//! [`Pool::sync`]. Opening such a pool fails with [`Error::PossiblyTorn`]. Go back to the last
+//! snapshot, or check whether the pool is sound nevertheless:
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {

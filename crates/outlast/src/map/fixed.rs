@@ -1,15 +1,16 @@
 //! Types whose encodings all have the same length: what tuples and ordered structs consist of.
 //!
-//! Their encodings keep the order: of two values, the lesser one has the lesser bytes. So an
-//! ordered index compares the bytes as they are. (Integers of up to 8 bytes that are not parts of
-//! another type have an older encoding of their own; see [`KeyOrder`].)
+//! Except for structs without `ordered by`, the encodings keep the order: of two values, the lesser
+//! one has the lesser bytes. So an ordered index compares the bytes as they are. (Integers of up to
+//! 8 bytes that are not parts of another type have an older encoding of their own; see
+//! [`KeyOrder`].)
 //!
 //! | type | bytes |
 //! |---|---|
 //! | unsigned integers | big-endian |
 //! | signed integers | big-endian, with the sign bit inverted |
 //! | `bool` | one byte, 0 or 1 |
-//! | floats | the bits, big-endian: with the sign bit inverted if it is 0, and all bits if it is 1 |
+//! | floats | the bits, big-endian: all of them inverted if the sign bit is 1, otherwise only the sign bit |
 //! | `[u8; N]` | as they are |
 //! | tuples, ordered structs | their parts, one after another |
 //!

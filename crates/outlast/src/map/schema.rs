@@ -66,7 +66,7 @@ pub const fn schema_of<T, F: FixedSize + OrderedKey>(_: fn(&T) -> &F) -> &'stati
     F::SCHEMA
 }
 
-/// Returns the bytes of a field.
+/// Returns the size of a field's encoding, in bytes.
 pub const fn bytes_of<T, F: FixedSize>(_: fn(&T) -> &F) -> usize {
     F::BYTES
 }

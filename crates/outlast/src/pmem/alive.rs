@@ -14,12 +14,12 @@ const WIPED_ON_FORK: u64 = u64::MAX;
 /// Tells whether the current process is the one that created this value, and not a forked child of
 /// it.
 ///
-/// A child does not inherit the mapping of a pool. Without this word, its first access would touch
-/// whatever is mapped at those addresses now.
+/// A forked child does not inherit the mapping of a pool. Without this check, its first access
+/// would touch whatever is mapped at those addresses in the child.
 ///
-/// The word is on a page of its own that the kernel zeroes in a child (`MADV_WIPEONFORK`). If the
-/// kernel refuses that, the word holds the process id, and each comparison costs a system call. A
-/// descendant that was given the id of its dead ancestor then passes for that ancestor.
+/// The value is a word on a page of its own that the kernel zeroes in a child (`MADV_WIPEONFORK`).
+/// If the kernel refuses that, the word holds the process id, and each comparison costs a system
+/// call. A descendant that was given the id of its dead ancestor then passes for that ancestor.
 #[derive(Debug)]
 pub struct Alive {
     word: NonNull<AtomicU64>,

@@ -78,7 +78,8 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<Fl
     }
 }
 
-/// Copies of at least this many bytes go through [`copy`], which takes a while to start.
+/// Copies of at least this many bytes go through [`copy`], whose instruction takes too long to
+/// start for shorter ones.
 pub(super) const COPY_LEAST: usize = 256;
 
 /// Copies `len` bytes, whatever other threads store there meanwhile.

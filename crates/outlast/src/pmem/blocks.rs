@@ -14,9 +14,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// `f_type` of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes the file at least `len` bytes long, with a block for each byte from `from` on. For a
-/// growing file, `from` is its old length: looking at every block again would make each growth more
-/// expensive than the one before.
+/// Makes the file at least `len` bytes long, durably, and gets blocks for its bytes from `from` up
+/// to `len`. For a growing file, `from` is its old length: looking at every block again would make
+/// each growth more expensive than the one before.
 ///
 /// On an error, the file keeps the length that it had.
 pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), NoBlocks> {

@@ -1,4 +1,4 @@
-//! The calls with which a pool asks its file system to keep something.
+//! The file-system calls on which a pool's space and durability depend.
 //!
 //! A store to a mapped file cannot fail. The calls here can: they allocate blocks for a growing
 //! file, set its length, give it a name, and above all write its pages back. All of them go through
@@ -89,7 +89,8 @@ impl Disk {
         self.call(Call::Write, file, || file.write_all_at(bytes, offset))
     }
 
-    /// Makes a file at least `len` bytes long, durably, with a block for each byte from `from` on.
+    /// Makes a file at least `len` bytes long, durably, and gets blocks for its bytes from `from`
+    /// up to `len`.
     pub fn allocate(&self, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
         blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
     }

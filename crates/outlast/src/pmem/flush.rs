@@ -70,7 +70,7 @@ pub enum FlushMode {
     FenceOnly,
     /// A flush of every line, and a fence.
     Lines(FlushInstruction),
-    /// A note of every line, for the journal.
+    /// A note of every flushed line, which tells the journal what to write.
     Journal,
 }
 
@@ -114,7 +114,7 @@ impl Real {
     /// Creates the seam for a medium that needs `mode`.
     ///
     /// # Panics
-    /// If this processor does not have the instruction.
+    /// Those of [`with_latency`](Self::with_latency).
     pub fn new(mode: FlushMode) -> Self {
         Self::with_latency(mode, Latency::default())
     }
@@ -123,7 +123,8 @@ impl Real {
     /// fences get no delays.
     ///
     /// # Panics
-    /// If this processor does not have the instruction, or the mode is [`FlushMode::Journal`].
+    /// If this processor does not have the mode's instruction, or the mode is
+    /// [`FlushMode::Journal`], which takes [`journaled`](Self::journaled).
     pub fn with_latency(mode: FlushMode, latency: Latency) -> Self {
         if let FlushMode::Lines(instruction) = mode {
             assert!(instruction.is_available(), "this processor has no {instruction}");
@@ -244,9 +245,9 @@ impl Seam for Real {
     #[inline(always)]
     fn fence(&self, _at: &'static Point) {
         if matches!(self.mode, FlushMode::None | FlushMode::Journal) {
-            // The other side of this fence is the process that finds the memory after this one was
-            // killed. It sees every store executed before the kill, so only the compiler's order
-            // has to be kept.
+            // This fence orders the stores for the process that opens the pool after this one was
+            // killed. That process sees every store executed before the kill, so only the
+            // compiler's order has to be kept.
             compiler_fence(Ordering::SeqCst);
             return;
         }
@@ -283,7 +284,7 @@ impl Seam for Real {
 fn lines(start: usize, len_bytes: usize) -> impl ExactSizeIterator<Item = usize> + Clone {
     const LINE_BYTES: usize = LINE as usize;
     let first = start & !(LINE_BYTES - 1);
-    // The end of an empty slice may lie beyond the start of its line.
+    // Without this case, an empty slice in the middle of a line would count as one line.
     let count = if len_bytes == 0 { 0 } else { (start + len_bytes - first).div_ceil(LINE_BYTES) };
     (0..count).map(move |i| first + i * LINE_BYTES)
 }

@@ -119,8 +119,8 @@ impl Mapping {
     /// much, the size is halved until the reservation succeeds, down to 1 GiB (or `len`, if that is
     /// more).
     ///
-    /// With [`Access::ReadWrite`], the file is extended to that length and gets all its blocks: a
-    /// store to a page without a block would raise SIGBUS on a full disk.
+    /// With [`Access::ReadWrite`], a shorter file is extended to `len` bytes, and the file gets all
+    /// its blocks: a store to a page without a block would raise SIGBUS on a full disk.
     pub fn file(file: File, access: Access, len: u64, reserve: u64) -> Result<Self, MappingError> {
         Self::file_on(Disk::default(), file, access, len, reserve)
     }
@@ -279,7 +279,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Returns whether the file was mapped with [`Access::Sparse`], so that its holes are not filled.
+    /// Returns whether the file was mapped with its holes: with [`Access::Sparse`], and not on
+    /// persistent memory.
     pub fn is_sparse(&self) -> bool {
         self.sparse
     }
@@ -290,8 +291,8 @@ impl Mapping {
         matches!(self.backing, Backing::File { .. }) && self.medium == MediumKind::PageCache
     }
 
-    /// Returns the parts of the file that may lack blocks, as far as it is mapped. Returns `None` if the
-    /// file system cannot tell.
+    /// Returns the parts that may lack blocks of the file, as far as the file is mapped. Returns
+    /// `None` if the file system cannot tell.
     pub fn holes(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         match &self.backing {
             Backing::File { file, .. } => blocks::holes(file, self.len()),
@@ -355,8 +356,8 @@ impl Mapping {
         mapped
     }
 
-    /// Makes everything stored so far as durable against a power loss as the file itself is. Does
-    /// nothing for memory and [`Access::Private`].
+    /// Writes everything stored so far back to the file's storage, so that it survives a power loss
+    /// if that storage does. Does nothing for memory and [`Access::Private`].
     ///
     /// On Linux, `fsync` also writes back what was stored through a mapping.
     pub fn sync(&self) -> io::Result<()> {
@@ -431,8 +432,8 @@ impl Mapping {
         }
     }
 
-    /// Builds huge pages from the complete 2 MiB pieces in a range. Returns whether all of them are
-    /// huge now. This is an optimization: errors are ignored.
+    /// Builds huge pages from the complete 2 MiB pieces in a range. Returns whether there are such
+    /// pieces and all of them are huge now. This is an optimization: errors are ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {
         let start = range.start.checked_next_multiple_of(HUGE_PAGE).unwrap_or(u64::MAX);
         let end = range.end.min(self.len()) / HUGE_PAGE * HUGE_PAGE;

@@ -11,10 +11,10 @@ const REGIONS: &str = "/sys/bus/nd/devices";
 ///
 /// | medium | how it is detected | what an operation costs | kept after process death | kept after a power loss |
 /// |---|---|---|---|---|
-/// | DAX | `MAP_SYNC` is accepted; a region's `persistence_domain` is not `cpu_cache` | `clwb`, else `clflushopt`, else `clflush`; `sfence` | all operations that returned | all operations that returned |
+/// | DAX | `MAP_SYNC` is accepted; not every region's `persistence_domain` is `cpu_cache` | `clwb`, else `clflushopt`, else `clflush`; `sfence` | all operations that returned | all operations that returned |
 /// | DAX, persistent caches (eADR) | `persistence_domain` is `cpu_cache` for every region | a fence | all operations that returned | all operations that returned |
 /// | page cache (ext4, xfs, tmpfs, ...) | `MAP_SYNC` is refused | nothing | all operations that returned | a pool that was closed, or is unmodified since its last sync |
-/// | emulated PM | on request | as DAX, with optional added latency | all operations that returned | as the file below it |
+/// | emulated PM | on request | as DAX, with optional added latency | all operations that returned | what the file's real medium keeps |
 /// | journal | on request | notes the lines that changed | all operations that returned | all that were waited for, and all others but the most recent |
 /// | bytes | memory of the process | as requested | nothing | nothing |
 ///
@@ -107,7 +107,7 @@ impl Medium {
         Medium { kind, flush }
     }
 
-    /// Returns whether everything made durable survives a power loss.
+    /// Returns whether the effect of every call that returned survives a power loss.
     pub fn survives_power_loss(&self) -> bool {
         self.kind.survives_power_loss()
     }

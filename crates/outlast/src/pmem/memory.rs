@@ -65,8 +65,8 @@ impl<S: Seam> Memory<S> {
     }
 
     /// Overwrites free space, if the seam [reuses freed blocks immediately](Seam::reuses_at_once).
-    /// The stores are not recorded: no operation may read the space, so a crash among them makes no
-    /// difference.
+    /// The stores are not recorded: nothing may depend on the content of free space, so a crash
+    /// among them makes no difference.
     #[inline(always)]
     pub fn scribble(&self, offset: u64, bytes: u64) {
         if self.seam.reuses_at_once()
@@ -111,8 +111,9 @@ impl<S: Seam> Memory<S> {
         unsafe { &*self.base.add(offset.raw() as usize).cast::<T>() }
     }
 
-    /// Returns the shadow in DRAM of the structure at `offset`. It holds what this process has
-    /// stored there, and arbitrary content before that.
+    /// Returns the shadow in DRAM of the structure at `offset`. It holds what this process last
+    /// stored there, be it for an earlier structure in the same place. Before the first store, its
+    /// content is arbitrary.
     ///
     /// # Safety
     /// `offset` is a multiple of eight times the size of `T`, and that many bytes at it lie inside
@@ -221,8 +222,8 @@ impl<S: Seam> Memory<S> {
         self.fence(at);
     }
 
-    /// Copies bytes into words that no other thread reads yet, zero-padded to a whole word. Returns
-    /// the words written.
+    /// Copies bytes, zero-padded to whole words, to the beginning of `words`, which nothing links
+    /// to yet. Returns the words written.
     #[inline(always)]
     pub fn write_bytes<'w>(
         &self,
@@ -253,11 +254,11 @@ impl<S: Seam> Memory<S> {
 
     /// Copies bytes out, beginning `skip` bytes into the words.
     ///
-    /// If another thread writes at the same time, the copy can mix two contents, so the caller
-    /// validates it. That is never undefined behavior.
+    /// If another thread writes at the same time, the copy can mix old and new content, so the
+    /// caller validates it. Such a race is never undefined behavior.
     ///
     /// # Panics
-    /// If there are fewer bytes than that.
+    /// If the words have fewer than `skip + out.len()` bytes.
     pub fn read_bytes(&self, words: &[Word], skip: usize, out: &mut [u8]) {
         if let Some(from) = Self::wide(words, skip, out.len()) {
             // SAFETY: `wide` has checked the range. `out` is borrowed mutably, so it is elsewhere.
@@ -278,7 +279,7 @@ impl<S: Seam> Memory<S> {
     /// [`read_bytes`](Self::read_bytes).
     ///
     /// # Panics
-    /// If there are fewer bytes than that.
+    /// If the words have fewer than `skip + len` bytes.
     pub fn bytes_of(&self, words: &[Word], skip: usize, len: usize) -> Vec<u8> {
         // Not zeroed first: allocating without zeroing is faster.
         if let Some(from) = Self::wide(words, skip, len) {
@@ -304,7 +305,7 @@ impl<S: Seam> Memory<S> {
     /// Returns whether the bytes that begin `skip` bytes into the words are `bytes`.
     ///
     /// # Panics
-    /// If there are fewer bytes than that.
+    /// If the words have fewer than `skip + bytes.len()` bytes.
     #[inline(always)]
     pub fn bytes_equal(&self, words: &[Word], skip: usize, bytes: &[u8]) -> bool {
         let mut here = self.words_at(words, skip, bytes.len());
@@ -319,11 +320,12 @@ impl<S: Seam> Memory<S> {
                 .is_some_and(|word| (word ^ last_bytes(bytes)) << (64 - 8 * rest.len()) == 0)
     }
 
-    /// Returns the address of the `len` bytes that begin `skip` bytes into the words, if they are to
-    /// be copied by the widest accesses.
+    /// Returns the address of the `len` bytes that begin `skip` bytes into the words if they are to
+    /// be copied with the processor's widest accesses, or `None` if they are to be copied word by
+    /// word.
     ///
     /// # Panics
-    /// If there are fewer bytes than that.
+    /// If they are to be copied with the widest accesses, and the words have fewer bytes.
     #[inline(always)]
     fn wide(words: &[Word], skip: usize, len: usize) -> Option<*const u8> {
         if !S::COPIES_WIDE || len < arch::COPY_LEAST {
@@ -344,7 +346,7 @@ impl<S: Seam> Memory<S> {
     ) -> impl Iterator<Item = u64> + 'w {
         let (first, inside) = (skip / 8, skip as u32 % 8 * 8);
         let words = &words[first..(skip + len).div_ceil(8).max(first)];
-        // The word after the last one has no requested bytes.
+        // The index may be one past the last word, where there are no requested bytes.
         let word_at = |index: usize| words.get(index).map_or(0, |word| self.load(word));
         (0..len.div_ceil(8)).map(move |index| match inside {
             0 => word_at(index),
@@ -352,14 +354,15 @@ impl<S: Seam> Memory<S> {
         })
     }
 
-    /// Records an operation boundary, if anything is recorded.
+    /// Records a mark, if the seam records anything.
     #[inline]
     pub fn mark(&self, mark: impl FnOnce() -> Mark) {
         self.seam.mark(mark);
     }
 }
 
-/// Returns the bytes after the last whole word, as the low bytes of a number. There is at least one.
+/// Returns the bytes after the last whole word, as the low bytes of a number. The caller has
+/// checked that there is at least one.
 #[inline(always)]
 fn last_bytes(bytes: &[u8]) -> u64 {
     match bytes.last_chunk() {

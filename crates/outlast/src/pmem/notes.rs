@@ -1,8 +1,9 @@
 //! The notes: bitmaps of the cache lines of a journaled pool that have changed since the journal
 //! last took them.
 //!
-//! On this medium a flush only notes its lines. The notes are in the *working file*, behind the pool,
-//! so that neither can survive without the other:
+//! In a journaled pool, a flush only notes its lines. The notes are in the *working file*, the file
+//! in memory that the pool is mapped from. They lie behind the pool, so that neither can survive
+//! without the other:
 //!
 //! ```text
 //!  0          [ the pool, as long as it is | nothing ]
@@ -14,12 +15,12 @@
 //! once they are durable ([`Notes::durable`]). So the two sets together always hold every line that
 //! the journal may lack.
 //!
-//! Changes note their lines inside the gate, and a cut holds the gate. In some schemes lookups
-//! flush too, but outside of the gate: they persist what they read, because a process that died may
-//! have stored the data without flushing it. So a line may be noted at any time, even in the set
-//! that was just handed out. Such a note is not lost: only lines that were handed out are removed,
-//! and the next cut takes what is left over. If the lookup's thread then waits for durability, it
-//! waits for that next cut.
+//! Changes note their lines inside the gate, and a cut holds the gate, so none of them is under way
+//! then. In some schemes lookups flush too, but outside of the gate: they persist what they read,
+//! because a process that died may have stored the data without flushing it. So a line may be noted
+//! at any time, even in the set that was just handed out. Such a note is not lost: only lines that
+//! were handed out are removed, and the next cut takes what is left over. If the lookup's thread
+//! then waits for durability, it waits for that next cut.
 
 use super::LINE;
 use super::disk::Disk;
@@ -40,7 +41,7 @@ const NOTES_AT: u64 = 1 << 41;
 /// Words of the control page that its owner can use as it likes.
 pub const CONTROL_WORDS: usize = 64;
 
-/// The next word of the control page: which set is the current one.
+/// The first word of the control page after the owner's: which set is the current one.
 const CURRENT: usize = CONTROL_WORDS;
 /// The next word: how many bytes of the pool the sets have room for now.
 const COVERED: usize = CONTROL_WORDS + 1;
@@ -85,7 +86,7 @@ impl Notes {
         Ok(notes)
     }
 
-    /// Maps the notes of a working file. Returns `None` if it has none.
+    /// Maps the notes of a working file. Returns `None` if it has none, or if they cannot be valid.
     pub fn open(file: &File) -> io::Result<Option<Notes>> {
         use std::os::unix::fs::FileExt;
         let len = file.metadata()?.len();
@@ -236,8 +237,9 @@ impl Notes {
         self.any.load(Ordering::SeqCst)
     }
 
-    /// Cuts: calls `visit` with each run of lines that was noted since the last cut, in ascending
-    /// order. The caller holds back all changes, and has made the lines of the last cut durable.
+    /// Cuts: calls `visit` with each run of lines that were noted since the last cut or left over
+    /// by it, in ascending order. The caller holds back all changes, and has made the lines of the
+    /// last cut durable.
     pub fn take(&self, visit: impl FnMut(Range<u64>)) {
         self.any.store(false, Ordering::SeqCst);
         self.join();
@@ -292,7 +294,7 @@ impl Drop for Notes {
 struct LineSet<'m> {
     /// A bit for each line.
     bits: &'m [AtomicU64],
-    /// A bit for each word of `bits` that may not be 0.
+    /// A bit for each word of `bits`, which is set if that word may be nonzero.
     summary: &'m [AtomicU64],
 }
 
@@ -309,7 +311,7 @@ impl LineSet<'_> {
         }
     }
 
-    /// The summary's word for a word, and its bit.
+    /// Returns the word of the summary for word `number` of the bitmap, and the bit in it.
     fn summary(&self, number: usize) -> (&AtomicU64, u64) {
         (&self.summary[number / WORD as usize], 1 << (number as u64 % WORD))
     }
@@ -413,7 +415,7 @@ mod tests {
         notes.note((lines.start * LINE) as usize, ((lines.end - lines.start) * LINE) as usize);
     }
 
-    /// Cuts, and makes all of it durable.
+    /// Cuts, reports all lines of the cut as durable, and returns them.
     fn taken(notes: &Notes) -> Vec<Range<u64>> {
         let mut runs = Vec::new();
         notes.take(|run| runs.push(run));

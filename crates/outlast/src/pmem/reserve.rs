@@ -33,8 +33,9 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `wanted` bytes. If that is refused, halves the size until it succeeds, but does not
-    /// go below the greater of `needed` and 1 GiB.
+    /// Reserves `wanted` bytes, or `needed` bytes if that is more. If the system refuses, halves
+    /// the size until it succeeds, but not below `needed` and not below 1 GiB. A size below 1 GiB
+    /// is not halved at all.
     pub(super) fn new(needed: u64, wanted: u64) -> Result<Self, MappingError> {
         let alive = Alive::new()?;
         let refused = |size| MappingError::AddressSpace { needed: size, reserved: 0 };
@@ -102,17 +103,17 @@ impl Reservation {
         }
     }
 
-    /// Returns how many bytes of the shadow belong to the first `len` bytes. Beyond one huge page
-    /// the result is in whole huge pages, because the kernel would use small pages for a partly
-    /// accessible one.
+    /// Returns how many bytes of the shadow to make accessible for the first `len` bytes. A result
+    /// above the size of a huge page is rounded up to whole huge pages, because the kernel would
+    /// use small pages for a huge page that is accessible only in part.
     fn covered(&self, len: u64) -> u64 {
         let bytes = len.div_ceil(SHADOW_SHARE);
         let unit = if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 };
         bytes.next_multiple_of(unit).min(self.shadow)
     }
 
-    /// Touches the shadow of a range below `len`. If the shadow is accessible in whole huge pages,
-    /// also touches the rest of the last one.
+    /// Touches the shadow of a range below `len`, so that the kernel provides its memory now. If
+    /// the shadow is accessible in whole huge pages, also touches the rest of the last huge page.
     pub(super) fn touch_shadow(&self, range: Range<u64>, len: u64) {
         let ahead = range.end.next_multiple_of(HUGE_PAGE * SHADOW_SHARE);
         let end = self.covered(ahead).min(self.covered(len));

@@ -135,7 +135,7 @@ pub enum Seeded {
 pub enum Mark {
     /// An operation begins. The text describes it for the reader of a report.
     Begin(String),
-    /// The calling thread's operation has returned.
+    /// The calling thread's operation has returned. The text names the operation.
     End(String),
     /// The process died, and another one has taken over or will. Flushes that no fence has
     /// completed never complete; stores stay in the caches.
@@ -220,7 +220,7 @@ pub trait Seam: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Records an operation boundary. The text is built only if anything is recorded.
+    /// Records a mark, which is built only if the seam records anything.
     #[inline]
     fn mark(&self, _mark: impl FnOnce() -> Mark) {}
 }

@@ -47,9 +47,9 @@ pub enum Access {
     },
     /// The thread's flushes completed.
     Fence,
-    /// DRAM that threads share was read or written. Recorded only where loads are.
+    /// DRAM that threads share was read or written. Recorded only if loads are.
     Dram,
-    /// An operation began or returned.
+    /// An operation began or returned, or the process died.
     Mark(Mark),
 }
 

@@ -1,4 +1,4 @@
-//! Large arrays of words in DRAM, in huge pages as far as the system has them.
+//! Large arrays of words in DRAM, which can be in huge pages.
 
 use super::SharedWord;
 use super::reserve::{HUGE_PAGE, reserve_aligned};

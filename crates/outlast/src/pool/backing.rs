@@ -246,7 +246,7 @@ impl Backing {
         }
     }
 
-    /// Gets blocks for a part of the file, which may have been punched out.
+    /// Gets disk blocks for a part of the file, which may have been punched out.
     pub fn fill(&self, range: std::ops::Range<u64>) -> Result<()> {
         match self {
             Backing::Mapped(m) => m.fill(range).map_err(mapping_error),
@@ -254,7 +254,7 @@ impl Backing {
         }
     }
 
-    /// Makes everything durable that the medium leaves to the kernel. Does nothing for a journaled
+    /// Writes back what the medium leaves to the kernel to write back. Does nothing for a journaled
     /// pool, whose changes become durable once writers are held back; see `Core::commit_held`.
     pub fn sync(&self) -> Result<()> {
         match self {

@@ -16,8 +16,9 @@ use crate::pmem::{Offset, Point, Seam, Word};
 /// Size of the head of a log, before the changes, in bytes.
 const HEAD: usize = 24;
 
-/// The log of a batch. If it is dropped after [`commit`](Log::commit) but without
-/// [`clear`](Log::clear), the pool is poisoned until the next open, which makes the batch again.
+/// The log of a batch. If it is dropped while the batch is under way (after [`commit`](Log::commit)
+/// or [`find`](Log::find), without [`clear`](Log::clear) or [`abandon`](Log::abandon)), the pool is
+/// poisoned until the next open, which finishes the batch.
 pub struct Log<'c, S: Seam> {
     core: &'c Core<S>,
     /// Linked while the batch word points to it.
@@ -123,7 +124,7 @@ impl<'c, S: Seam> Log<'c, S> {
         if checksum(core, offset, &changes) != sum {
             return Err(no_log());
         }
-        // The trace does not find the log's block.
+        // The trace will not find the log's block, because no root leads to it.
         core.alloc().mark(core, offset, None)?;
         let block = UnlinkedBlock::part(core, offset);
         Ok((Log { core, block, under_way: true }, changes))
@@ -143,7 +144,8 @@ impl<'c, S: Seam> Log<'c, S> {
 
     /// Gives up a log that cannot be used. The batch word still points to it, so that the next open
     /// reports it too. But no later open may use the log, even if it could, because operations
-    /// change the pool's records from now on.
+    /// change the pool's records from now on. So unless the pool is read-only, the log's magic is
+    /// cleared, and then its block is freed.
     pub fn abandon(mut self) -> Result<()> {
         if !self.core.options().read_only {
             let magic = self.core.memory.at(Offset::<Word>::new(self.block.offset()))?;
@@ -155,7 +157,8 @@ impl<'c, S: Seam> Log<'c, S> {
         Ok(())
     }
 
-    /// Clears the batch word and frees the log. The caller has made all changes durable.
+    /// Ends the batch: clears the batch word, durably, and frees the log. The caller has made all
+    /// changes durable.
     pub fn clear(mut self) -> Result<()> {
         set(self.core, 0, &points::BATCH_DONE)?;
         self.under_way = false;

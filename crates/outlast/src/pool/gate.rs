@@ -1,8 +1,9 @@
 //! The gate: which threads may store to the pool, and when none may.
 //!
 //! Every operation that stores passes the gate. That makes three things cheap: marking the pool
-//! dirty before its first store; holding all writers back for `sync`, `snapshot` and `close`; and
-//! refusing operations on a pool that is closed, or in which a panic left structures locked.
+//! dirty before its first store; holding all writers back, for `sync`, `snapshot`, `verify`,
+//! `close`, a batch or a cut of the journal; and refusing operations on a pool that is closed, or
+//! in which a panic left structures locked.
 //!
 //! ```text
 //!            first store               sync, snapshot
@@ -12,6 +13,9 @@
 //!     +----------------------|-----------------------------+----> CLOSED
 //!                            +----> POISONED
 //! ```
+//!
+//! A clean gate can be held too; unless the pool is closed, the gate is CLEAN again afterwards. A
+//! panic poisons the gate even while another thread waits to hold it.
 //!
 //! The thread that holds the gate can [lend](Held::lend) itself the right to pass it, to make
 //! changes while no other thread makes any.
@@ -59,7 +63,7 @@ pub struct Gate {
     own: Box<[Slot; OWNERS]>,
     /// Slots for all other threads.
     shared: Box<[Slot; SHARED]>,
-    /// The number of the thread that passes although the gate is held.
+    /// The number of the thread that may pass although the gate is held, or [`NOBODY`].
     lent_to: AtomicUsize,
     /// Whether the holder can issue the fence for all threads.
     asymmetric: bool,
@@ -72,8 +76,8 @@ pub struct Gate {
 pub struct Writing<'g> {
     gate: &'g Gate,
     slot: &'g Slot,
-    /// Not 0 if the slot is the thread's own. Both this field and the next are whole words, because
-    /// the compiler moves the fields after a smaller one in pieces.
+    /// Not 0 if the slot is the thread's own. This field and the next are words rather than
+    /// `bool`s, because the compiler would move fields that come after a smaller one in pieces.
     own: u64,
     /// Not 0 if the thread was unwinding already when it entered. Such a panic does not poison the
     /// gate.
@@ -102,7 +106,7 @@ pub struct Brief<'g> {
 }
 
 impl<'g> Brief<'g> {
-    /// Gives up the right.
+    /// Gives up the right to store.
     #[inline(always)]
     pub fn leave(self) {
         self.slot.leave(true);
@@ -160,13 +164,15 @@ pub enum Entered<'g> {
     Writing(Writing<'g>),
     /// The pool must be marked dirty first.
     MarkDirty,
-    /// Another thread holds all writers back; wait.
+    /// Another thread holds all writers back, or the state has just changed: wait a turn and try
+    /// again.
     Wait,
 }
 
 impl Gate {
-    /// Creates a gate: in front of a clean pool, or (`open`) of one that needs no dirty mark.
-    /// `asymmetric` says whether the holder issues the [`heavy_fence`] for all threads.
+    /// Creates the gate of a pool that has to be marked dirty before the first store, or, if `open`
+    /// is set, of a pool that needs no dirty mark. `asymmetric` says whether the holder issues the
+    /// [`heavy_fence`] for all threads.
     pub fn new(open: bool, asymmetric: bool) -> Self {
         Gate {
             state: AtomicU32::new(if open { OPEN } else { CLEAN }),
@@ -253,7 +259,7 @@ impl Gate {
         self.own.iter().chain(&*self.shared)
     }
 
-    /// Number of threads inside the gate.
+    /// Number of operations inside the gate.
     pub fn inside(&self) -> usize {
         // SeqCst includes the Acquire that pairs with `Slot::leave`.
         self.slots().map(|s| s.0.load(Ordering::SeqCst)).sum()
@@ -293,13 +299,14 @@ impl Gate {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Whether the pool is clean, so that the next store has to mark it dirty.
+    /// Whether the gate is CLEAN, so that the next store has to mark the pool dirty. The pool
+    /// itself may still have the dirty mark of a process that died.
     pub fn is_clean(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLEAN
     }
 
-    /// Holds writers back and waits for those inside. The result says whether the pool was dirty.
-    /// Callers hold the core's `control` lock.
+    /// Holds writers back and waits for those inside. The result says whether the gate was open, so
+    /// that the pool may have changed. Callers hold the core's `control` lock.
     pub fn hold(&self, seam: &impl Seam) -> Result<Held<'_>> {
         let held = self.begin_to_hold()?;
         let mut turn = 0;
@@ -353,7 +360,7 @@ impl Gate {
 pub struct Held<'g> {
     gate: &'g Gate,
     after: u32,
-    /// Whether the pool has the dirty mark.
+    /// Whether the gate was open: this process has marked the pool dirty, or the pool is read-only.
     pub dirty: bool,
 }
 

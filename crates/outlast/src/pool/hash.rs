@@ -1,4 +1,4 @@
-//! The hash functions that are written to media.
+//! The hash functions of pools.
 //!
 //! A pool records the function's number and a random seed. The output of each function is part of
 //! the format and never changes.

@@ -59,7 +59,8 @@ pub fn commits<S: Seam>(core: &Core<S>, lost: Option<usize>) -> Result<u32> {
     match lost {
         None => {}
         Some(slot) if words[slot] == 0 => words[slot] = commit_word(&fixed_words(core, slot)?),
-        // The slot was a wrong guess. Any checksum that differs says that a root is missing.
+        // The guess was wrong, since this slot has a root. Any checksum that does not match tells
+        // the next open that a root is missing.
         Some(_) => return Ok(checksum(&words) ^ 1),
     }
     Ok(checksum(&words))
@@ -80,7 +81,7 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
 /// Finds the slot of a root that was lost: with the commit word of that slot put back, the commit
 /// words of all slots have the checksum `told`, which is the one in the header. The slot of a
 /// dropped map has fixed words too, but its commit word gives another checksum. If no slot gives
-/// `told`, returns a guess.
+/// `told`, returns a guess: the first free slot that ever had a root, or 0.
 fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
     let mut guess = None;

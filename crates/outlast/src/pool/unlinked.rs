@@ -29,7 +29,7 @@ impl<'c, S: Seam> UnlinkedBlock<'c, S> {
         UnlinkedBlock { core, offset, linked: true }
     }
 
-    /// Takes over a block that nothing links to any more.
+    /// Takes over a block that nothing links to, be it new or unlinked.
     #[inline(always)]
     pub fn of(core: &'c Core<S>, offset: u64) -> Self {
         UnlinkedBlock { core, offset, linked: false }

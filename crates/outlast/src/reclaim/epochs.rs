@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 const COUNT_BITS: u32 = 16;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-/// The guards alive in one epoch: the epoch in the high bits, their count in the low 16 bits; 0 is
-/// an empty slot.
+/// The guards or visits of one epoch: the epoch in the high bits, their number in the low 16 bits;
+/// 0 if the slot is empty.
 #[repr(align(128))]
 #[derive(Default)]
 struct Slot(AtomicU64);
@@ -37,7 +37,7 @@ impl Slot {
         loop {
             debug_assert!(word & COUNT_MASK > 0, "the end of what has begun");
             let new = if word & COUNT_MASK == 1 { 0 } else { word - 1 };
-            // Release: our reads of the block come before the collector finds it unpinned.
+            // Release: our reads of the block come before a collector sees that we have left.
             match self.0.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(found) => word = found,
@@ -240,7 +240,8 @@ impl Epochs {
     }
 
     /// Like [`retire`](Epochs::retire), for a block that operations reach in
-    /// [visits](Epochs::begin_visit). It is freed in a later call at the earliest.
+    /// [visits](Epochs::begin_visit). While the calling thread is in a visit, the block is not
+    /// freed.
     pub fn retire_visited(&self, offset: u64, bytes: u64, free: impl FnMut(u64)) {
         // Relaxed: a thread that finds the block in the limbo sees this store.
         self.visited.store(true, Ordering::Relaxed);
@@ -369,14 +370,14 @@ impl Epochs {
         }
     }
 
-    /// Reports the blocks that guards keep from reuse: offset and bytes.
+    /// Reports the offset and the size of each block that was retired and is not freed yet.
     pub fn visit(&self, mut visit: impl FnMut(u64, u64)) {
         let mut limbo = self.lock();
         self.take_spilled(&mut limbo);
         limbo.iter().for_each(|r| visit(r.offset, r.bytes));
     }
 
-    /// Bytes that guards keep from reuse.
+    /// Bytes of the blocks that were retired and are not freed yet.
     pub fn limbo_bytes(&self) -> u64 {
         self.limbo_bytes.load(Ordering::Relaxed)
     }
@@ -386,7 +387,8 @@ impl Epochs {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Returns the earliest epoch of the blocks that guards keep from reuse.
+    /// Returns the earliest epoch of the retired blocks, except those that were retired while
+    /// another thread held the limbo. `None` if there are no such blocks.
     pub fn oldest_retired(&self) -> Option<u64> {
         self.lock().front().map(|block| block.epoch)
     }

@@ -19,11 +19,11 @@
 //!
 //! In an index whose operations follow links without locks, every operation pins an epoch too. So
 //! such a pin, a [`Visit`], has to be cheap: for most threads it costs two stores to a slot that
-//! belongs to the thread. A visit reads the epoch and stores it in the slot as its mark, where the
-//! kernel allows it with no fence between that store and its reads. A thread that looks for marks
-//! issues the fence for all threads ([`threads::heavy_fence`]). Blocks that such operations can
-//! reach are retired with [`Epochs::retire_visited`], which does not free them immediately, because
-//! the thread that retires is in a visit itself. A visit never reads a freed block either:
+//! belongs to the thread. A visit reads the epoch and stores it in the slot as its mark. Where the
+//! kernel supports it, no fence follows that store, because a thread that looks for marks issues
+//! the fence for all threads ([`threads::heavy_fence`]). Blocks that such operations can reach are
+//! retired with [`Epochs::retire_visited`], which does not try to free them immediately, because
+//! the thread that retires is usually in a visit itself. A visit never reads a freed block either:
 //!
 //! - The collector first takes over the retired blocks, so it sees that their links are gone. It
 //!   then issues the fence and looks for marks. If it does not see the mark of a visit, either the
@@ -61,7 +61,7 @@ mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, fence};
     pub(super) use std::sync::{Mutex, MutexGuard};
 
-    /// Number of slots for epochs in which guards are alive.
+    /// Number of slots for guards, and again for the visits of threads without a slot of their own.
     pub(super) const SLOTS: usize = 128;
 }
 

@@ -9,7 +9,8 @@ use crate::pool::geometry::LARGE;
 use crate::pool::layout::{Descriptor, PageKind};
 use std::collections::{BTreeSet, HashMap};
 
-/// The blocks found so far that maps own: a bitmap for each run that contains such blocks.
+/// The blocks found so far that have an owner: a map, a dropped map, or the epochs if the block is
+/// retired. There is a bitmap for each run that contains such blocks.
 #[derive(Debug, Default)]
 pub struct Owned {
     /// Runs that contain an owned block, by their first page.
@@ -25,8 +26,8 @@ struct OwnedRun {
 }
 
 impl Alloc {
-    /// Notes that a map owns the block of at least `bytes` bytes at `offset`, and checks that the
-    /// block is in use and has no other owner.
+    /// Notes that the block of at least `bytes` bytes at `offset` has an owner. Checks that it has
+    /// no other one and, if all space is accounted for, that it is in use.
     pub fn own<S: Seam>(&self, core: &Core<S>, owned: &mut Owned, (offset, bytes): (u64, u64)) {
         match self.try_own(core, &mut owned.runs, offset, bytes) {
             Ok(bytes) => owned.account.used_bytes += bytes,
@@ -65,8 +66,9 @@ impl Alloc {
         Ok(run.block_bytes)
     }
 
-    /// Compares the blocks that maps own with the blocks in use. No operation may run, and none may have
-    /// run since the first block was noted.
+    /// Compares the blocks that have an owner with the blocks in use, and checks the descriptors.
+    /// The number of leaked bytes is known only if all space is accounted for. No operation may
+    /// run, and none may have run since the first block was noted.
     pub fn account<S: Seam>(&self, core: &Core<S>, owned: Owned) -> Result<Account> {
         let seam = core.memory.seam();
         let Owned { runs: owned, mut account } = owned;
@@ -78,7 +80,8 @@ impl Alloc {
         };
         if !known {
             // All descriptors of a run are durable before its first block is linked. A crash can
-            // leave the descriptors of other runs half written.
+            // leave the descriptors of other runs half written, so only those of runs with owned
+            // blocks are checked.
             let mut owned: Vec<_> = owned.into_iter().collect();
             owned.sort_unstable_by_key(|&(page, _)| page);
             for (page, OwnedRun { pages, class, .. }) in owned {
@@ -109,7 +112,8 @@ impl Alloc {
             let shard = seam.lock(shard);
             for (class, blocks) in shard.in_hand.iter().enumerate() {
                 let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
-                // The difference is negative only where two maps share blocks.
+                // Blocks at hand count as used in their runs. The difference could be negative only
+                // if two maps shared a block, and one of them freed it while it was at hand.
                 in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
             }
         }
@@ -162,7 +166,7 @@ impl Alloc {
     }
 
     /// Compares the descriptors of a run with its state in DRAM. Nothing else reads them before the
-    /// next crash.
+    /// pool is opened again.
     pub(super) fn check_descriptors<S: Seam>(
         &self,
         core: &Core<S>,

@@ -22,18 +22,19 @@ pub(super) struct Space {
     /// Free pages that no claim can take at the moment, because they are being given back. They are
     /// in neither [`runs`](Space::runs) nor the space beyond the frontier.
     pub(super) out: Option<Range<u32>>,
-    /// Bytes that were given back and then got blocks again.
+    /// Bytes that were given back and then got disk blocks again.
     pub(super) refilled: u64,
 }
 
 impl Space {
-    /// Finds the lowest free pages that are enough for a run and have blocks.
+    /// Finds the lowest free pages that are enough for a run and have disk blocks. Returns the
+    /// first.
     ///
-    /// Where all pages have blocks, these are the lowest pages of a free run. So the first page of
-    /// that run gets a new descriptor before its later pages do. If a crash undoes a release, the
-    /// descriptor that comes back therefore never covers pages of a later claim. Pages without
-    /// blocks exist only where every store survives a crash (see [`trim`](super::trim)), so there
-    /// each release is durable.
+    /// Where all pages have disk blocks, these are the lowest pages of a free run. So the first
+    /// page of that run gets a new descriptor before its later pages do. If a crash undoes a
+    /// release, the descriptor that comes back therefore never covers pages of a later claim. Pages
+    /// without disk blocks exist only where every store survives a crash (see
+    /// [`trim`](super::trim)), so there each release is durable.
     pub(super) fn fit(&self, pages: u32) -> Option<u32> {
         if self.free_pages < pages {
             return None;
@@ -44,7 +45,7 @@ impl Space {
         })
     }
 
-    /// Like [`fit`](Space::fit), but the pages may lack blocks.
+    /// Like [`fit`](Space::fit), but the pages may lack disk blocks.
     pub(super) fn fit_bare(&self, pages: u32) -> Option<u32> {
         self.runs.iter().find(|(_, len)| **len >= pages).map(|(head, _)| *head)
     }

@@ -1,10 +1,11 @@
-//! Free pages without blocks, and how the blocks of free pages are given back to the file system.
+//! Free pages without disk blocks, and how the disk blocks of free pages are given back to the file
+//! system.
 //!
 //! The worker punches free pages out of the file, so that a pool that has shrunk takes less disk
-//! space. Punched pages read as zeros, and have no blocks. A store to such a page takes a block,
-//! and raises SIGBUS if the disk is full. So a claim first gets blocks for what it takes
-//! ([`Alloc::claim`]); if that fails, the operation fails with
-//! [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
+//! space. Punched pages read as zeros, and have no disk blocks. A store to such a page makes the
+//! file system allocate a disk block, and raises SIGBUS if the disk is full. So a claim first gets
+//! disk blocks for what it takes ([`Alloc::claim`]); if it cannot, and no other space is found, the
+//! operation fails with [`Error::DiskFull`](crate::Error::DiskFull), as if the pool could not grow.
 //!
 //! # What may be punched
 //!
@@ -14,27 +15,28 @@
 //! next claim. Nor is anything punched in a read-only or suspect pool, or in a pool with a journal,
 //! whose notes and base would have to follow.
 //!
-//! 1. *The content of a free page means nothing* (docs/format.md, section 4). The page is in no claimed run,
-//!    so nothing links to it. Its descriptor lies in a system page, and system pages are never punched.
-//!    A page is in `Space::runs` only once the descriptor of its release is stored; one beyond the frontier
-//!    was never claimed.
+//! 1. *The content of a free page means nothing* (docs/format.md, section 4). The page is in no
+//!    claimed run, so nothing links to it. Its descriptor lies in a system page, and system pages
+//!    are never punched. A page gets into `Space::runs` only once nothing on the medium counts it as
+//!    in use; a page beyond the frontier was never claimed.
 //! 2. *No claim takes a page while it is punched.* [`Alloc::take_out`] removes the page from the
 //!    free pages; if it lies beyond the frontier, the space that claims can take ends before it.
-//!    `take_out` also notes that the page may lack blocks, before the first one is gone.
+//!    `take_out` also notes that the page may lack disk blocks, before the first one is gone.
 //!    [`Alloc::put_back`] comes after the system call.
 //! 3. *No allocation fails or grows the pool because pages are out.* A claim that finds no place
 //!    while pages are out waits until they are back ([`Alloc::wait_for_trim`]), and the trim ends
 //!    early.
-//! 4. *Readers.* A lookup without a guard may still look at a page that has been released. It finds what it
-//!    would find in a page that was claimed again: arbitrary words, read atomically. It then sees that the
-//!    version changed before the block was unlinked, and reads again. Zeros are no worse than other content.
-//!    Reading a hole takes no block, except on tmpfs, where it takes a page of memory. There, a lookup
-//!    that has not run since before the block was unlinked, at least a second ago, raises SIGBUS if
-//!    the file system has become full meanwhile.
-//! 5. *A crash* during a punch leaves any of the page's blocks, and nothing else has changed. The
-//!    next open asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes lack
-//!    blocks, and get them when they are claimed. Other pages have holes only if the file was
-//!    copied in a way that makes holes; they get blocks immediately.
+//! 4. *Readers.* A lookup without a guard may still look at a page that has been released. It finds
+//!    what it would find in a page that was claimed again: arbitrary words, read atomically. It
+//!    then sees that the version changed before the block that it looks for was unlinked, and reads
+//!    again. Zeros are no worse than other content. Reading a hole allocates no disk block, except
+//!    on tmpfs, where it allocates a page of memory. A lookup on tmpfs that was suspended before
+//!    the block was unlinked, and resumes after the page was punched, at least a second later,
+//!    raises SIGBUS if the file system has become full meanwhile.
+//! 5. *A crash* during a punch can leave any of the page's disk blocks, and changes nothing else.
+//!    The next open asks the file system for holes ([`Alloc::note_holes`]). Free pages with holes
+//!    lack disk blocks, and get them when they are claimed. Other pages have holes only if the file
+//!    was copied in a way that makes holes; they get disk blocks immediately.
 //! 6. *A clean pool stays clean.* Its header, roots, saved free state and runs do not change, and
 //!    the saved free state itself lies in pages that are not free while the header names it.
 //!    `Core::trim` holds `write_back`, so a close, a sync, a snapshot or a verification either
@@ -55,29 +57,31 @@ use crate::pool::core::Core;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// The least number of adjacent bytes that are worth a system call and a hole in the file's map of blocks.
+/// The least number of adjacent bytes that are worth a system call and another extent of the file.
 const PIECE: u64 = 64 << 10;
-/// The number of bytes that are taken out and punched together. Meanwhile no claim can take them.
+/// The number of bytes that are taken out and punched together. Until they are put back, no claim
+/// can take them.
 pub const TRIM_PART: u64 = 16 << 20;
-/// The least number of free bytes that keep their blocks.
+/// The least number of free bytes that keep their disk blocks.
 const KEPT: u64 = 1 << 20;
-/// A round is worth its cost if a sixteenth of the pool is free and has blocks; the number of bytes
-/// required is clamped to these bounds.
+/// A round is worth its cost if the free pages that it could give back are a sixteenth of the pool.
+/// These are the least and the greatest number of bytes to require.
 const WORTH: [u64; 2] = [1 << 20, 64 << 20];
-/// The number of bytes that get blocks with one call if the claim itself needs less.
+/// The number of bytes for which a claim that needs less gets disk blocks with one call.
 const REFILL: u64 = 1 << 20;
 
-/// What is known about the free pages that could be given back.
+/// What is known about the free pages that could be given back to the file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trimming {
     /// Whether they are worth a round.
     pub is_worth_it: bool,
-    /// Bytes that were given back and then got blocks again, since the pool was opened.
+    /// Bytes that were given back and then got disk blocks again, since the pool was opened.
     pub refilled: u64,
 }
 
 impl Alloc {
-    /// Finds pages for a run, and makes sure that they have blocks. Pages that have blocks come first.
+    /// Finds pages for a run, makes sure that they have disk blocks, and returns the first. Prefers
+    /// pages that have disk blocks already. Returns `None` if there is no place for the run.
     pub(super) fn place<S: Seam>(
         &self,
         core: &Core<S>,
@@ -100,7 +104,8 @@ impl Alloc {
         refused.map_or(Ok(None), Err)
     }
 
-    /// Gets blocks for pages that may lack them, and for more if they are free and adjacent.
+    /// Gets disk blocks for pages that may lack them, and for the pages after them that are free
+    /// and lack them too.
     fn get_blocks<S: Seam>(
         &self,
         core: &Core<S>,
@@ -136,9 +141,9 @@ impl Alloc {
         Ok(())
     }
 
-    /// Notes the free pages that have holes, when the pool is opened. Returns the other pages with holes:
-    /// they need blocks before anything is stored. `holes` are pages with holes, and `total` is the number
-    /// of the pool's pages.
+    /// Notes the free pages that have holes, when the pool is opened. Returns the other pages with
+    /// holes: they need disk blocks before anything is stored. `holes` are pages with holes, and
+    /// `total` is the number of the pool's pages.
     pub(in crate::pool) fn note_holes<S: Seam>(
         &self,
         core: &Core<S>,
@@ -162,7 +167,7 @@ impl Alloc {
             }
         }
         // One range, and so one system call, covers all needed pages between two pages that stay
-        // without blocks.
+        // without disk blocks.
         let within = |gap: Range<u32>| {
             let first = needed.first_from(gap.start).filter(|&page| page < gap.end)?;
             let end = needed.iter().take_while(|range| range.start < gap.end).last()?.end;
@@ -173,7 +178,7 @@ impl Alloc {
         needed
     }
 
-    /// Whether a page below the frontier is in no run.
+    /// Whether a page below the frontier is in no run and not one of the pool's own.
     fn is_free<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
         if self.geometry.is_system(page) {
             return false;
@@ -184,19 +189,20 @@ impl Alloc {
         }
     }
 
-    /// Whether a page may lack blocks. The content of such a page has no meaning.
+    /// Whether a page may lack disk blocks. The content of such a page has no meaning.
     pub(in crate::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
         core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
     }
 
-    /// Whether blocks of pages in `range` were given back, by this process or by one before it.
+    /// Whether disk blocks of pages in `range` were given back, by this process or by one before
+    /// it, and are still missing.
     pub(in crate::pool) fn is_given<S: Seam>(&self, core: &Core<S>, range: Range<u32>) -> bool {
         let space = core.memory.seam().lock(&self.space);
         let below = range.start..range.end.min(space.frontier);
         space.given.overlaps(&range) || space.bare.overlaps(&below)
     }
 
-    /// Returns `range` without the free pages below the frontier that may lack blocks.
+    /// Returns `range` without the free pages below the frontier that may lack disk blocks.
     pub(in crate::pool) fn with_blocks<S: Seam>(
         &self,
         core: &Core<S>,
@@ -208,7 +214,7 @@ impl Alloc {
         space.bare.gaps(range.start..middle).chain(beyond).collect()
     }
 
-    /// Returns the first page beyond the frontier whose blocks were given back.
+    /// Returns the first page beyond the frontier whose disk blocks this process has given back.
     pub(in crate::pool) fn first_given_ahead<S: Seam>(&self, core: &Core<S>) -> Option<u32> {
         let space = core.memory.seam().lock(&self.space);
         space.given.first_from(space.frontier)
@@ -240,8 +246,8 @@ impl Alloc {
         })
     }
 
-    /// Begins a round. Pages that are free now and are still free later in the round may be given
-    /// back. Space beyond the frontier is not expected to be needed soon from page `ahead` onward.
+    /// Begins a round, in which pages that are free now and stay free may be given back. From page
+    /// `ahead` on, the space beyond the frontier is not expected to be needed soon.
     pub(in crate::pool) fn begin_trim<S: Seam>(
         &self,
         core: &Core<S>,
@@ -277,7 +283,7 @@ impl Alloc {
     fn candidates(&self, space: &Space, ahead: u32, total: u32) -> Vec<Range<u32>> {
         let pages = |bytes| self.geometry.pages_for(bytes) as u32;
         let in_use = space.frontier.saturating_sub(space.free_pages);
-        // The lowest free pages keep their blocks, for the next allocations.
+        // The lowest free pages keep their disk blocks, for the next allocations.
         let mut kept = pages(KEPT).max(in_use / 12);
         // Space beyond the frontier has been prepared by the worker for a pool that grows, so it is
         // normally kept. If a quarter of the pool is free, the pool has shrunk, and the free pages
@@ -297,9 +303,9 @@ impl Alloc {
         found
     }
 
-    /// Takes free pages out, so that they cannot be claimed, and notes that they may lack blocks.
-    /// The caller must put them back. Does nothing and returns `false` if they have not been free
-    /// ever since the round began.
+    /// Takes free pages out, so that they cannot be claimed, and notes that they may lack disk
+    /// blocks. The caller must put them back. Does nothing and returns `false` if they have not
+    /// been free ever since the round began.
     pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
         let mut space = core.memory.seam().lock(&self.space);
         if space.fresh.overlaps(pages) || space.out.is_some() {
@@ -319,8 +325,8 @@ impl Alloc {
         true
     }
 
-    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the blocks of the pages
-    /// were given back.
+    /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the disk blocks of the
+    /// pages were given back.
     pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
         let mut space = core.memory.seam().lock(&self.space);
         let Some(pages) = space.out.take() else { return };
@@ -333,7 +339,7 @@ impl Alloc {
         self.outs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a claim has waited for pages that were out since this was last called.
+    /// Whether, since the last call of this function, a claim has waited for pages that were out.
     pub(in crate::pool) fn was_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::SeqCst)
     }

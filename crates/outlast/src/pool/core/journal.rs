@@ -96,7 +96,7 @@ impl<S: Seam> Source for Core<S> {
 
     fn read(&self, page: u64, out: &mut [u8]) {
         let words = self.memory.words(page * out.len() as u64, out.len() as u64);
-        // Every page in the set lies in the pool.
+        // The journal reads only pages that lie in the pool.
         if let Ok(words) = words {
             self.memory.read_bytes(words, 0, out);
         }

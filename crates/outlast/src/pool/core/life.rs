@@ -28,9 +28,9 @@ enum Until {
 /// The result of [`Core::sync_if_quiet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quiet {
-    /// There is nothing to sync.
+    /// There is nothing to sync, or the pool is read-only, suspect, or not in the page cache.
     Clean,
-    /// The pool was changed since the last check.
+    /// The pool may have been changed since the last check.
     Changed,
     /// It was not changed, and is synced now.
     Synced,
@@ -95,7 +95,8 @@ impl<S: Seam> Core<S> {
         }
     }
 
-    /// Like [`enter`](Core::enter), for changes made by the user.
+    /// Like [`enter`](Core::enter), for changes made by the user. Fails with [`Error::ReadOnly`] in
+    /// a read-only pool.
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
             return Err(Error::ReadOnly);
@@ -130,13 +131,13 @@ impl<S: Seam> Core<S> {
         self.saved_damage.as_ref()
     }
 
-    /// Whether the pool is open and sound.
+    /// Whether the pool is neither closed nor poisoned.
     #[inline(always)]
     pub fn is_readable(&self) -> bool {
         self.gate.is_readable()
     }
 
-    /// Fails if the pool is not open and sound.
+    /// Fails if the pool is closed or poisoned.
     #[inline]
     pub fn check(&self) -> Result<()> {
         self.gate.check()
@@ -331,7 +332,8 @@ impl<S: Seam> Core<S> {
     /// written. The caller holds all writers back.
     pub fn rewrite(&self) -> Result<()> {
         for offset in (0..self.memory.len()).step_by(4096) {
-            // A free page without blocks holds nothing, and a store to it could find the disk full.
+            // A free page without disk blocks holds nothing, and a store to it could find the disk
+            // full.
             if self.alloc.is_bare(self, self.geometry.page_of(offset)) {
                 continue;
             }
@@ -370,8 +372,8 @@ impl<S: Seam> Core<S> {
         then(self)
     }
 
-    /// Syncs the pool if no call has changed it since the last call of this function, but a power
-    /// loss could still tear it. `settled` is the same as for [`sync_and`](Core::sync_and).
+    /// Syncs a pool that a power loss could tear, if no call has changed it since the last call of
+    /// this function. `settled` is the same as for [`sync_and`](Core::sync_and).
     pub fn sync_if_quiet(&self, settled: impl FnOnce() -> bool) -> Result<Quiet> {
         if self.options.read_only
             || self.options.medium != MediumKind::PageCache

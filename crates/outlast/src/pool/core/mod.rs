@@ -51,7 +51,7 @@ pub struct Core<S: Seam> {
     options: CoreOptions,
     backing: Backing,
     header: Mutex<Header>,
-    /// Serializes marking dirty, sync, snapshot and close.
+    /// Serializes marking dirty, sync, snapshot, verify, batches and close.
     control: Mutex<()>,
     /// Held while the pool is written back and changes go on. A thread that marks the pool clean or
     /// closes it takes this after `control`, because the kernel reports a failed write-back only
@@ -82,7 +82,8 @@ pub struct Core<S: Seam> {
     saved_damage: Option<Damage>,
     /// The epoch of a visit for which a wait timed out; 0 means none.
     stopped_visit: AtomicU64,
-    /// Like `stopped_visit`, for waits when the pool could not grow.
+    /// Like `stopped_visit`, for waits when the pool could not grow. `u64::MAX` means none, and 0 a
+    /// wait during which there was no visit.
     hopeless_visit: AtomicU64,
     /// The pool was opened although it may be torn.
     torn: bool,
@@ -298,8 +299,8 @@ impl<S: Seam> Core<S> {
         Ok(core)
     }
 
-    /// Flushes the header as found at an open, and if it is not `clean`, the frontier, the batch word
-    /// and the commit words of the roots.
+    /// Flushes the header as found at an open, and unless the pool is `clean`, also the frontier,
+    /// the batch word and the commit words of the roots.
     ///
     /// A process that died may have left stores in the caches that it had not flushed. This process
     /// finds them there and builds on them, so a power loss must not undo them. That includes the

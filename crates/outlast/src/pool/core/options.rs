@@ -5,16 +5,18 @@ use crate::pool::geometry::DEFAULT_PAGE_BITS;
 use std::fmt;
 use std::sync::Arc;
 
-/// Progress in opening a map, for schemes that read the whole map when it is opened. If a map of
-/// EA-PHT-HPR was being resized, its two tables are read one after the other, each from part 0 on.
+/// Progress in opening a map whose scheme then reads the whole map, or in rebuilding a pool from
+/// its journal. If a map of EA-PHT-HPR was being resized, its two tables are read one after the
+/// other, each from part 0 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
     /// Parts of the map that have been read, or epochs of the journal that have been applied.
     pub parts_done: usize,
-    /// Number of parts. Those of a map are of about equal size.
+    /// Number of parts or epochs. The parts of a map are of about equal size.
     pub parts: usize,
-    /// Leaves, segments or buckets that have been read: the units of the scheme's statistics.
+    /// Leaves, segments or buckets that have been read: the units of the scheme's statistics. 0 in
+    /// a rebuild from a journal.
     pub leaves: u64,
 }
 

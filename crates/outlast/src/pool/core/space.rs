@@ -178,7 +178,7 @@ impl<S: Seam> Core<S> {
                     return Ok(Some(head));
                 }
                 Ok(None) => None,
-                // The free pages lack file blocks and cannot get any. Space can still come from
+                // The free pages lack disk blocks and cannot get any. Space can still come from
                 // elsewhere.
                 Err(error) if error.is_full() => Some(error),
                 Err(error) => return Err(error),
@@ -400,8 +400,8 @@ impl<S: Seam> Core<S> {
         limit & !(self.geometry.page_bytes() - 1)
     }
 
-    /// Returns the sizes to which [`grow`](Core::grow) would grow a pool of `total` pages: the preferred
-    /// one, and the least.
+    /// Returns the sizes to which [`grow`](Core::grow) would grow a pool of `total` pages: the
+    /// preferred one and the least, each `None` if the pool's limit does not allow it.
     fn targets(
         &self,
         total: u32,

@@ -1,4 +1,5 @@
-//! Free pages without blocks. [`alloc::trim`](crate::pool::alloc) explains why this is correct.
+//! Free pages without disk blocks. [`alloc::trim`](crate::pool::alloc) explains why this is
+//! correct.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -27,14 +28,15 @@ impl<S: Seam> Core<S> {
         self.geometry.offset_of(pages.start)..self.geometry.offset_of(pages.end)
     }
 
-    /// Gets blocks for the header and the roots.
+    /// Gets disk blocks for the header, the roots and the first page of descriptors.
     pub(super) fn fill_own_pages(&self) -> Result<()> {
         let Some(mapping) = self.sparse() else { return Ok(()) };
         let own = self.geometry.offset_of(self.geometry.first_page());
         mapping.fill(0..own).map_err(mapping_error)
     }
 
-    /// Notes which free pages have holes in the file, and gets blocks for all other pages with holes.
+    /// Notes which free pages have holes in the file, and gets disk blocks for all other pages with
+    /// holes.
     pub(super) fn find_holes(&self) -> Result<()> {
         let Some(mapping) = self.sparse() else { return Ok(()) };
         let total = self.geometry.pages_in(self.size());
@@ -53,7 +55,7 @@ impl<S: Seam> Core<S> {
             .try_for_each(|pages| mapping.fill(self.bytes_of(pages)).map_err(mapping_error))
     }
 
-    /// Whether free pages may be given back to the file system.
+    /// Returns the mapping, if free pages may be given back to the file system.
     fn trimmable(&self) -> Option<&Mapping> {
         let may = !self.options.read_only
             && self.options.medium == MediumKind::PageCache
@@ -84,11 +86,13 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
-    /// Gives free pages back to the file system, in parts, until `most` bytes are reached. The
-    /// caller has begun a round, and has written the pool back since.
+    /// Gives free pages back to the file system, in parts, until at least `most` bytes are given
+    /// back or a claim has waited for pages that were out. The caller has begun a round, and has
+    /// written the pool back since.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file system refuses to punch a hole. That does the pool no harm.
+    /// [`Error::Io`] if the file system refuses to punch a hole, which does the pool no harm;
+    /// [`Error::NotOpen`].
     pub fn trim(&self, most: u64) -> Result<Trimmed> {
         // A close, a sync, a snapshot and a verification wait for this lock, so none of them runs
         // while pages are taken out.
@@ -120,13 +124,13 @@ impl<S: Seam> Core<S> {
         free.iter().map(|pages| self.bytes_of(pages)).collect()
     }
 
-    /// Whether blocks of the file in `range` were given back and have not been needed since.
+    /// Whether disk blocks in `range` were given back, and no claim has needed them since.
     pub fn is_given_back(&self, range: Range<u64>) -> bool {
         let end = self.geometry.pages_for(range.end).min(u32::MAX.into()) as u32;
         self.alloc.is_given(self, self.geometry.page_of(range.start)..end)
     }
 
-    /// Returns a range without the free space below the frontier that may lack blocks.
+    /// Returns a range without the free space below the frontier that may lack disk blocks.
     pub fn parts_with_blocks(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let end = self.geometry.pages_for(range.end).min(u32::MAX.into()) as u32;
         let pages = self.geometry.page_of(range.start)..end;
@@ -138,7 +142,8 @@ impl<S: Seam> Core<S> {
         parts.iter().map(inside).collect()
     }
 
-    /// Returns the offset of the first page beyond the frontier whose blocks were given back.
+    /// Returns the offset of the first page beyond the frontier whose disk blocks were given back,
+    /// or `u64::MAX` if there is no such page.
     pub fn given_back_ahead(&self) -> u64 {
         let page = self.alloc.first_given_ahead(self);
         page.map_or(u64::MAX, |page| self.geometry.offset_of(page))
