@@ -110,10 +110,11 @@ pub enum Error {
         /// A hint for the user, such as how much space guards keep from reuse.
         note: Option<String>,
     },
-    /// The file system has no space for the pool to grow, or for a snapshot of it.
+    /// The file system has no space for the pool to grow, for free pages that the pool had given
+    /// back, or for a snapshot of it.
     #[error("disk full: {needed} more bytes are needed")]
     DiskFull {
-        /// Bytes that the pool was to grow by, or that the snapshot takes.
+        /// Bytes that the pool was to grow by or to get back, or that the snapshot takes.
         needed: u64,
         /// The file system's error.
         source: io::Error,

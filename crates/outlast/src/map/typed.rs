@@ -372,8 +372,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Replaces the value of `key` by what `change` makes of it, atomically. Returns the previous
-    /// value, or `None` if the key is absent or `change` returned `None`.
+    /// Replaces the value of `key` with what `change` returns for it, atomically. Returns the
+    /// previous value, or `None` if the key is absent or `change` returned `None`.
     ///
     /// `change` runs under no lock, and runs again if another thread changed the value meanwhile.
     /// If it panics, the map is unchanged.

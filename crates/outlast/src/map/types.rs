@@ -26,10 +26,10 @@ pub trait Key: Value {}
 /// The schema is recorded when a map is created and compared when it is opened, so a map opens only
 /// with the types it was created with.
 ///
-/// If you implement this trait, a decoded value must encode to the bytes that it was decoded from.
-/// Decoding must reject all other bytes. Otherwise the methods that compare values, such as
-/// [`Map::alter`](crate::Map::alter), would retry forever, because the bytes that they expect
-/// would never equal the stored ones.
+/// If you implement this trait, a decoded value must encode to the bytes that it was decoded from,
+/// and decoding must reject bytes to which no value encodes. Otherwise the methods that compare
+/// values, such as [`Map::alter`](crate::Map::alter), would retry forever, because the bytes that
+/// they expect would never equal the stored ones.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the value of a map",
     label = "not a type of values",

@@ -31,10 +31,10 @@ pub enum MappingError {
     /// far is on the disk.
     #[error("cannot write the file back: {0}")]
     WriteBack(io::Error),
-    /// The file system has no room for the file to grow.
+    /// The file system has no room for the file to grow, or for the blocks of a hole.
     #[error("no room for {needed} more bytes of the file: {source}")]
     DiskFull {
-        /// The bytes that the file was to grow by.
+        /// The number of bytes that were to get blocks.
         needed: u64,
         /// The file system's error.
         source: io::Error,
@@ -49,7 +49,7 @@ pub enum MappingError {
     },
 }
 
-/// Where stores to a mapped file go.
+/// How a file is mapped: where stores go, and which parts of the file get blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// Stores change the file.
@@ -291,8 +291,8 @@ impl Mapping {
         matches!(self.backing, Backing::File { .. }) && self.medium == MediumKind::PageCache
     }
 
-    /// Returns the parts that may lack blocks of the file, as far as the file is mapped. Returns
-    /// `None` if the file system cannot tell.
+    /// Returns the parts of the mapped range that may lack blocks of the file, or `None` if the
+    /// file system cannot tell.
     pub fn holes(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         match &self.backing {
             Backing::File { file, .. } => blocks::holes(file, self.len()),

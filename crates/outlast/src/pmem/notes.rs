@@ -324,7 +324,7 @@ impl LineSet<'_> {
             let word = &self.bits[number];
             let (summary, bit) = self.summary(number);
             let in_summary = || summary.load(Ordering::SeqCst) & bit != 0;
-            // Most lines that are noted have been noted since the last cut already.
+            // Usually, the lines have been noted already since the last cut.
             if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
                 return;
             }

@@ -295,8 +295,8 @@ impl Backing {
         }
     }
 
-    /// Whether data that is durable on this medium survives a power loss, as far as is known at
-    /// present.
+    /// Whether data that is durable on this medium survives a power loss. It does not if it is only
+    /// in memory, or while a failure keeps the journal from making changes durable.
     pub fn keeps_after_power_loss(&self) -> bool {
         match self {
             Backing::Mapped(m) => m.as_file().is_some_and(|file| !Mapping::is_tmpfs(file)),

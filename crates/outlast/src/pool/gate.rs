@@ -294,7 +294,7 @@ impl Gate {
         }
     }
 
-    /// Replaces the state by `to`, if it is `from`.
+    /// Replaces the state with `to` if it is `from`. Returns whether it was.
     fn exchange(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

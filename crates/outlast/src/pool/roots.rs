@@ -81,7 +81,7 @@ fn commit_words<S: Seam>(core: &Core<S>) -> Result<[u64; ROOT_SLOTS]> {
 /// Finds the slot of a root that was lost: with the commit word of that slot put back, the commit
 /// words of all slots have the checksum `told`, which is the one in the header. The slot of a
 /// dropped map has fixed words too, but its commit word gives another checksum. If no slot gives
-/// `told`, returns a guess: the first free slot that ever had a root, or 0.
+/// `told`, returns a guess: the first free slot that has fixed words, or 0.
 fn lost_slot<S: Seam>(core: &Core<S>, told: u32) -> Result<usize> {
     let words = commit_words(core)?;
     let mut guess = None;

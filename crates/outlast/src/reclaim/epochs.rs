@@ -21,7 +21,8 @@ const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 struct Slot(AtomicU64);
 
 impl Slot {
-    /// Replaces `old` by `new`, whose count is higher by one. Returns whether the slot held `old`.
+    /// Replaces `old` with `new`, whose count is higher by one. Returns whether the slot held
+    /// `old`.
     fn exchange(&self, old: u64, new: u64) -> bool {
         let done = self.0.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if done {
@@ -219,8 +220,9 @@ impl Epochs {
         Visit { kept: Kept::Own(slot), here: PhantomData }
     }
 
-    /// Retires an unlinked block. Calls `free` for it, and for other blocks whose guards are gone,
-    /// in this call or a later one. Waits for no other thread, unless `free` does.
+    /// Retires an unlinked block: this call or a later one calls `free` for it, once no guard can
+    /// read it. May also call `free` for blocks that were retired earlier. Waits for no other
+    /// thread, unless `free` does.
     pub fn retire(&self, offset: u64, bytes: u64, mut free: impl FnMut(u64)) {
         // Pairs with the fence in `pin`; see the module's documentation.
         fence(Ordering::SeqCst);
@@ -387,8 +389,8 @@ impl Epochs {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Returns the earliest epoch of the retired blocks, except those that were retired while
-    /// another thread held the limbo. `None` if there are no such blocks.
+    /// Returns the earliest epoch of the blocks in the limbo, or `None` if it is empty. A block
+    /// that was retired while another thread held the limbo may not be in it yet.
     pub fn oldest_retired(&self) -> Option<u64> {
         self.lock().front().map(|block| block.epoch)
     }

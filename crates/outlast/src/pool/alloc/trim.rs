@@ -220,8 +220,8 @@ impl Alloc {
         space.given.first_from(space.frontier)
     }
 
-    /// Returns the free pages, as far as they are known: those below the frontier, and those beyond it up to
-    /// `total`.
+    /// Returns the free pages, as far as they are known: those below the frontier, and those beyond
+    /// it up to `total`.
     pub(in crate::pool) fn free_ranges<S: Seam>(
         &self,
         core: &Core<S>,

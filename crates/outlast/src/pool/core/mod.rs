@@ -62,8 +62,8 @@ pub struct Core<S: Seam> {
     size: AtomicU64,
     gate: Gate,
     /// Whether background work leaves the pool alone while the gate is clean. True after the pool
-    /// was created, closed or synced, and false after an open that finds space to reclaim. Changed
-    /// under `control`.
+    /// was created or synced, or opened with an intact saved free state; otherwise there may be
+    /// space to reclaim. Changed under `control`.
     at_rest: AtomicBool,
     alloc: Alloc,
     epochs: Shared<Epochs>,
