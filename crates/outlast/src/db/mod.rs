@@ -4,7 +4,7 @@
 //! - [`journal`]: opening a pool with a journal
 //! - [`map_options`], [`raw`]: creating maps, and using them as bytes
 //! - [`roots`]: named maps
-//! - [`store`]: a pool with its open maps
+//! - [`store`]: a pool with its open maps; `open_map`: one of them
 //! - `open_map`: an open map
 //! - `reclaim`: the reclaim of space after a crash
 //! - [`facts`]: what can be learned about a pool that another process uses
