@@ -18,7 +18,8 @@ fn stats(pool: &Pool) -> IndexStats {
     map.stats().unwrap()
 }
 
-/// The inserting thread itself does the background work, so that every run is the same.
+/// After each expansion, the inserting thread itself does background work until the old level is
+/// gone.
 #[test]
 fn levels_are_full_when_one_is_added() {
     let pool = pool();

@@ -251,7 +251,8 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
     assert!(matches!(accepted.sync(), Err(Error::Suspect)));
     assert!(accepted.verify().unwrap().is_sound());
     accepted.close().unwrap();
-    // The caller guarantees that nothing changes while the file is copied.
+    // After a `sync`, a copy is accepted: the caller guarantees that nothing changes while the file
+    // is copied.
     pool.sync().unwrap();
     let copied = open_copy().unwrap();
     assert_eq!(copied.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(9));

@@ -41,8 +41,8 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 /// How long the journal may take, before its first cut, to touch the noted lines that a dead
 /// process has left.
 const TOUCHING: Duration = Duration::from_millis(20);
-/// How long the journal's threads sleep at most before they check again whether there is anything
-/// to do.
+/// The longest time that a thread of the journal that finds nothing to do waits before it checks
+/// again.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What the journal needs from the pool.

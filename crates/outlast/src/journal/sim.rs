@@ -62,8 +62,8 @@ impl SimFile {
     }
 }
 
-/// Called with a copy of the disk before one call in so many, chosen at random, while the power is
-/// on.
+/// Called before some of the calls, chosen at random, while the power is on. Receives a copy of the
+/// disk.
 pub type Watch = Box<dyn FnMut(&SimDisk) + Send>;
 
 struct Sim {
