@@ -18,8 +18,8 @@ fn stats(pool: &Pool) -> IndexStats {
     map.stats().unwrap()
 }
 
-/// After each expansion, the inserting thread itself does background work until the old level is
-/// gone.
+/// After each expansion, the inserting thread itself does the background work, until nothing is
+/// left to do.
 #[test]
 fn levels_are_full_when_one_is_added() {
     let pool = pool();

@@ -26,8 +26,8 @@ impl Faults {
         Arc::new(Faults { left: AtomicI32::new(-1), for_ever, ..Faults::default() })
     }
 
-    /// Lets `left` more write-backs succeed, and then makes them fail. A negative number lets all
-    /// succeed.
+    /// Lets `left` more write-backs succeed, and makes the next one fail; if `for_ever` is set, all
+    /// later ones too. If `left` is negative, none fails.
     fn fail_after(&self, left: i32) {
         self.left.store(left, Ordering::SeqCst);
     }

@@ -1,7 +1,7 @@
 //! PhaST in files with misleading links: to least keys in space that is used for something else,
 //! and to leaves beyond the end of the file. Operations return a result or report the damage. None
-//! panics, or reads outside the file. (`hostile.rs` changes one byte at a time, which cannot make
-//! such links, because they have checksums.)
+//! panics, or reads outside the file. (`hostile.rs` in outlast-check changes one byte at a time,
+//! which cannot make such links, because they have checksums.)
 
 use outlast::index::phast::layout::{self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};

@@ -325,7 +325,7 @@ impl<S: MapSeam> Store<S> {
         Ok(())
     }
 
-    /// Returns whether every block in use has an owner: no dropped map still has handles.
+    /// Returns whether no dropped map still has handles, so that every block in use has an owner.
     fn is_settled(&self) -> bool {
         self.core.memory.seam().lock(&self.maps).dropped.is_empty()
     }
@@ -471,7 +471,7 @@ impl<S: MapSeam> Store<S> {
     }
 
     /// Syncs the pool if it has not been changed since this function was last called. Does nothing
-    /// if a power loss cannot tear the pool, or if it is suspect.
+    /// if a power loss cannot tear the pool, or if the pool is read-only or suspect.
     pub(super) fn sync_if_quiet(&self) -> Result<Quiet> {
         self.core.sync_if_quiet(|| self.is_settled())
     }

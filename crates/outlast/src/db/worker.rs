@@ -372,7 +372,8 @@ impl Pages {
 }
 
 /// Returns the offset up to which a pool of `len` bytes may soon be in use: `AHEAD` bytes beyond
-/// the frontier or up to `expected`, less the `free` bytes of free pages, which are used first.
+/// the frontier, or up to `expected` if that is greater, less the `free` bytes of free pages, which
+/// are used first.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
     (frontier + AHEAD)
         .max(expected)

@@ -110,8 +110,8 @@ impl PoolOptions {
     /// [`Pool::snapshot`](crate::Pool::snapshot) makes a pool without a journal.
     ///
     /// The pool must fit into memory. Opening it reads all of it, unless the machine was not
-    /// restarted and the working file still exists, because the process was killed or [keeps the
-    /// file](JournalOptions::keep_working_file).
+    /// restarted and the working file still exists: the process was killed, or the file was
+    /// [kept](JournalOptions::keep_working_file).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -139,8 +139,8 @@ impl PoolOptions {
     /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although
     /// the machine was not restarted. If this is not set, the pool is completed from its journal,
     /// and lacks what was not durable when its process died. The working file is gone, for example,
-    /// if a container starts again without its `/dev/shm`, or if the pool's file and journal were
-    /// copied. Default: no.
+    /// if a container starts again without its `/dev/shm`, or in a copy of the pool's file and
+    /// journal. Default: no.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
