@@ -46,7 +46,8 @@ impl Sessions {
         Ok(id)
     }
 
-    /// Prolongs a session and returns it. If it has expired, removes it and returns `None`.
+    /// Prolongs a session and returns it. Returns `None` if there is no such session, or if it has
+    /// expired; an expired one is removed.
     fn request(&self, id: &Id, now: u64) -> outlast::Result<Option<Session>> {
         // `alter` is atomic. The closure gets the value, if there is one, and returns the value to
         // replace it; `None` removes it. It runs again if another thread has changed the record

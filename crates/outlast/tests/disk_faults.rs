@@ -421,8 +421,8 @@ fn a_failed_sync_in_the_background_is_not_hidden() {
         let pool = unsafe { options.create(&setup.path) }.unwrap();
         let map: Map<u64, str> = pool.map("m").unwrap();
         put(&map, 0..100);
-        // One after another, fail the write-back during changes, that of the sync, and that of the
-        // clean header.
+        // In turn, fail the write-back that is made while changes go on, the one with changes held
+        // back, and that of the clean header.
         setup.faults.fail_after(left);
         let start = Instant::now();
         while !pool.durability().is_suspect {

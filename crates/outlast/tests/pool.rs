@@ -386,8 +386,8 @@ fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
     pool.map::<u64, u64>("m").unwrap();
 }
 
-/// A reference blocks the reuse of replaced records, but not that of another map's records once
-/// that map is dropped.
+/// A reference blocks the reuse of replaced records, but not the reuse of the records of another
+/// map that was dropped.
 #[test]
 fn the_space_of_a_dropped_map_waits_for_no_reference_to_another() {
     for &scheme in Scheme::ALL {

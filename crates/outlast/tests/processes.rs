@@ -203,7 +203,8 @@ fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
     let pool = unsafe { with_boot(2).open(&path).unwrap() };
     assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop(pool);
-    // The same for a pool that a killed process left dirty, and that nobody has changed since.
+    // The same holds for a pool that a killed process left dirty, and that nobody has changed
+    // since.
     fs::write(&path, &killed).unwrap();
     // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };

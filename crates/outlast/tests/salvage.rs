@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 const RECORDS: u64 = 3000;
-/// The size of the part with the header copies, the frontier and the roots, which is not damaged.
+/// The size, in bytes, of the part with the header copies, the frontier and the roots. The test
+/// leaves that part intact.
 const SYSTEM_BYTES: usize = 1 << 17;
 const LINE: usize = 64;
 

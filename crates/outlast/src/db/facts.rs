@@ -99,7 +99,8 @@ impl PoolOptions {
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Io`]; those of a damaged header.
     pub fn facts(&self, path: impl AsRef<Path>) -> Result<PoolFacts> {
         let path = path.as_ref();
-        // The process that uses the pool may be writing both copies of the header.
+        // The process that uses the pool may write both copies of the header while they are read,
+        // so that neither looks intact.
         for _ in 1..ATTEMPTS {
             if let Ok(facts) = self.read_facts(path) {
                 return Ok(facts);

@@ -307,7 +307,7 @@ impl Pool {
         self.opened(self.inner.store.map(&request)?, &options)
     }
 
-    /// Lists every map. A damaged root appears as the error that opening it would return.
+    /// Lists every map. A damaged root appears as the error that opening the map would return.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

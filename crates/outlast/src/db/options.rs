@@ -427,8 +427,8 @@ impl PoolOptions {
         }
     }
 
-    /// Opens a pool without a journal. `locked` is the file whose lock the read-only pool holds, if
-    /// that is not `file`.
+    /// Opens a pool without a journal. If `file` is the working file of a read-only pool, `locked`
+    /// is its base, whose lock the pool also holds.
     pub(super) fn open_plain(
         &self,
         file: File,

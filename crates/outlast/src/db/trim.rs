@@ -85,7 +85,8 @@ impl Trimmer {
             Phase::Punch => match core.trim(STEP)? {
                 Trimmed::More(bytes) => {
                     self.gave |= bytes > 0;
-                    // Another thread may be waiting for the pages of the last step.
+                    // Nothing was given back if another thread was waiting for pages. Then go on in
+                    // a later turn.
                     return Ok(bytes > 0);
                 }
                 Trimmed::All(bytes) => {

@@ -19,7 +19,8 @@
 //!    after `checkpoint`, up to `reached`, with both numbers as of that moment. That also holds for
 //!    a line of which a write had stored only a part.
 //! 2. Within a life, `checkpoint` and `reached` never decrease, and that moment lies between step 1
-//!    and step 4. So that `checkpoint` was at least *c*, and neither number was more than *r*.
+//!    and step 4. So the `checkpoint` of that moment was at least *c*, and neither number was more
+//!    than *r*.
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,
 //!    contains it. Step 7 applies all epochs after *c* up to *e*, and *e* is at least *r*.
 //!

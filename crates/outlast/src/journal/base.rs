@@ -70,8 +70,9 @@ impl Base {
     /// [`place`](Self::place).
     ///
     /// The note shares its page with one copy of `meta`. So call this only after
-    /// [`replace`](Self::replace), when both copies have the same content. It syncs, so that the page is
-    /// never written together with the other copy.
+    /// [`replace`](Self::replace), when both copies have the same content. This syncs before it
+    /// returns, so that the page with the note is never being written at the same time as the other
+    /// copy.
     pub fn note_place(&self, place: &Path) -> io::Result<()> {
         let life = self.meta().life;
         if meta::read_place(&*self.file, life)?.as_deref() == Some(place) {

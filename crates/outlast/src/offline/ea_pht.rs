@@ -162,8 +162,8 @@ impl Walk<'_, '_> {
     /// chains whose records were moved to the next table, and which are not checked. It is `None`
     /// for a table that is being filled.
     ///
-    /// In a table that was being filled when the pool crashed, such a bucket can be a copy that no
-    /// chain links to yet, so it is no damage there.
+    /// In a table that was being filled when the pool crashed, an owned bucket without a link can
+    /// be a copy that no chain links to yet, so it is no damage there.
     fn check_spare(
         &mut self,
         map: &mut MapReport,

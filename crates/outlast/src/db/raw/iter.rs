@@ -28,7 +28,7 @@ pub struct RawIter {
     cursor: Cursor,
     ready: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
     lost: Lost,
-    /// The error that ends the iteration, after everything read before it.
+    /// The error that ends the iteration. It is returned after everything that was read before it.
     failure: Option<Error>,
 }
 

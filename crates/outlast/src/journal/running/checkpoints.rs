@@ -118,7 +118,7 @@ impl Journal {
             *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
         }
         // The checkpoint is counted before it deletes segments, so that a caller that copies the
-        // files can tell from [`stats`](Self::stats) whether segments were deleted meanwhile.
+        // files can tell from `stats` whether segments were deleted meanwhile.
         self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
         let deleted = {
             let mut writer = lock(&self.writer);
