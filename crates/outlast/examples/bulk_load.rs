@@ -33,8 +33,8 @@ fn load(words: &Map<str, u64>, lines: &[&str]) -> Result<usize, Box<dyn Error + 
         }
         let records: Vec<_> = records.iter().map(|(word, number)| (*word, number)).collect();
         // Each record is durable by itself. If the process dies, just run the load again: it stores
-        // the same records again, with the same values. (`insert_many` would not replace older
-        // values.)
+        // the same records again, with the same values. (`insert_many` would leave records that are
+        // already there unchanged.)
         let was_there = words.put_many(&records)?;
         new += was_there.iter().filter(|was_there| !**was_there).count();
     }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 const ACCOUNTS: u64 = 100;
 const KILLS: usize = 3;
-/// The number of transfers that the child has reported before it is killed.
+/// The child is killed once it has reported this many transfers.
 const REPORTED: usize = 2_000;
 
 struct Bank {

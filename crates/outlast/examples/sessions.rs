@@ -1,5 +1,5 @@
-//! Sessions that the program expires itself: requests prolong them from several threads, while
-//! another thread removes those whose time is over. The value is a struct.
+//! Sessions that expire: several threads handle requests, which prolong sessions, while another
+//! thread removes the expired ones. The value is a struct.
 //!
 //! ```text
 //! cargo run --release --example sessions                  # in a temporary directory
@@ -46,11 +46,12 @@ impl Sessions {
         Ok(id)
     }
 
-    /// Prolongs a session and returns it, unless it has expired.
+    /// Prolongs a session and returns it. Returns `None` if there is no such session, or if it has
+    /// expired; an expired one is removed.
     fn request(&self, id: &Id, now: u64) -> outlast::Result<Option<Session>> {
         // `alter` is atomic. The closure gets the value, if there is one, and returns the value to
-        // replace it; `None` removes it. It runs again if another thread was faster, so it should
-        // have no side effects.
+        // replace it; `None` removes it. It runs again if another thread has changed the record
+        // meanwhile, so it should have no side effects.
         self.0.alter(id, |session| {
             let session = session.filter(|session| session.expires > now)?;
             Some(Session { expires: now + LIFETIME, requests: session.requests + 1, ..*session })
@@ -82,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let ids =
         (0..SESSIONS).map(|user| sessions.log_in(user, now)).collect::<Result<Vec<_>, _>>()?;
-    // The first half goes on, the second half never comes back.
+    // The users of the first half go on sending requests. Those of the second half never come back.
     let (active, idle) = ids.split_at(ids.len() / 2);
     let (shared, mut expired) = (&sessions, 0);
     // An hour in steps of five minutes. (The program makes up the time, so that it need not wait.)

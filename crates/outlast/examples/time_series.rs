@@ -1,4 +1,4 @@
-//! A time series: readings of many sensors in the order of sensor and time. Old readings are
+//! A time series: readings of many sensors, ordered by sensor and then by time. Old readings are
 //! replaced by their hourly means.
 //!
 //! ```text
@@ -43,7 +43,8 @@ impl Series {
         self.readings.put_many(&records).map(drop)
     }
 
-    /// Returns the mean of a sensor's readings within a time, and their number.
+    /// Returns the mean of a sensor's readings from `from` until just before `to`, and their
+    /// number.
     fn mean(&self, sensor: u32, from: u64, to: u64) -> outlast::Result<(f64, u32)> {
         let (mut sum, mut count) = (0.0, 0);
         for reading in self.readings.range((sensor, from)..(sensor, to)) {
@@ -54,8 +55,9 @@ impl Series {
         Ok((sum / f64::from(count.max(1)), count))
     }
 
-    /// Returns a sensor's last reading. Its key is the greatest that is not above the greatest
-    /// possible key of that sensor.
+    /// Returns a sensor's last reading. To find it, looks for the greatest key up to the last
+    /// possible key of that sensor. If the sensor has no readings, that key belongs to another
+    /// sensor.
     fn last(&self, sensor: u32) -> outlast::Result<Option<(u64, f64)>> {
         let found = self.readings.floor(&(sensor, u64::MAX))?;
         Ok(found.filter(|((of, _), _)| *of == sensor).map(|((_, time), value)| (time, value)))

@@ -24,8 +24,8 @@ struct Shortener {
     last_number: Map<str, u64>,
     /// The URL of each number.
     urls: Map<u64, str>,
-    /// When each link was made. A tuple is ordered by its parts, so the links of one user are next
-    /// to each other.
+    /// When each link was made, by user and number. A tuple is ordered by its parts, so the links
+    /// of one user are next to each other.
     links_of: OrderedMap<(u32, u64), u64>,
     /// How often each link was visited.
     visits: Map<u64, u64>,
@@ -50,8 +50,8 @@ impl Shortener {
         // number, which does no harm.
         let number = self.last_number.add("", 1)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // These two belong together. A crash leaves both or neither, so nobody's list ever has a
-        // link that leads nowhere.
+        // The next two records belong together. A crash leaves both or neither, so nobody's list
+        // ever has a link that leads nowhere.
         let mut batch = self.pool.batch();
         batch.put(&self.urls, &number, url)?;
         batch.put(&self.links_of, &(user, number), &now)?;
@@ -63,8 +63,8 @@ impl Shortener {
     fn visit(&self, code: &str) -> outlast::Result<Option<String>> {
         let Ok(number) = u64::from_str_radix(code, 16) else { return Ok(None) };
         let Some(url) = self.urls.get(&number)? else { return Ok(None) };
-        // This needs neither a lock nor a transaction: every visit counts once, however many
-        // threads count.
+        // This needs neither a lock nor a transaction: `add` is atomic, so every visit counts once,
+        // however many threads count.
         self.visits.add(&number, 1)?;
         Ok(Some(url))
     }

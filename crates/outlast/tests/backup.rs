@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// The number of threads of the process that writes.
 const THREADS: usize = 2;
-/// The number of records that each thread replaces, one after another, again and again.
+/// The number of records of each thread in the map `ring`. The thread replaces them one after
+/// another, round after round.
 const RING: u64 = 1_000;
 /// Each thread adds a record every time it has done this many operations.
 const GROWS: u64 = 64;
@@ -68,7 +69,7 @@ fn step(ring: &Map<u64, u64>, grown: &Map<u64, u64>, thread: usize, n: u64) {
 }
 
 /// Checks that the pool holds the effects of a thread's first operations and nothing else, except
-/// perhaps the first half of the next operation. Returns their number.
+/// perhaps the first half of the next operation. Returns the number of these operations.
 fn prefix_of(pool: &Pool, thread: usize) -> u64 {
     let (ring, grown) = (map(pool, "ring"), map(pool, "grown"));
     let found: Vec<_> = (0..RING).map(|at| ring.get(&key(thread, at)).unwrap()).collect();

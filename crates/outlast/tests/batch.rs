@@ -163,7 +163,7 @@ fn transfers_between_threads_keep_the_sum() {
     }
 }
 
-/// There is space for the log, but not for the records.
+/// The pool has space for the log of the batch, but not for its records.
 #[test]
 fn a_batch_that_does_not_fit_is_taken_back() {
     for options in everything() {

@@ -18,7 +18,8 @@ fn stats(pool: &Pool) -> IndexStats {
     map.stats().unwrap()
 }
 
-/// The inserting thread itself does the background work, so that every run is the same.
+/// After each expansion, the inserting thread itself does the background work, until nothing is
+/// left to do.
 #[test]
 fn levels_are_full_when_one_is_added() {
     let pool = pool();
@@ -44,7 +45,8 @@ fn levels_are_full_when_one_is_added() {
     assert!(seen >= 5, "{seen} expansions");
 }
 
-/// One step of background work per batch of inserts keeps up with them.
+/// One step of background work after each batch of inserts is enough to keep the number of levels
+/// low.
 #[test]
 fn levels_stay_few_under_a_steady_load() {
     const BATCH: u64 = 64;

@@ -115,8 +115,8 @@ fn every_read_of_a_closed_pool_fails() {
     }
 }
 
-/// A read that overlaps `close` returns the complete value or fails, whatever the next process that
-/// opens the file does to it meanwhile.
+/// A read that overlaps `close` returns the complete value or fails, whatever the next opener of
+/// the file does to it meanwhile.
 #[test]
 fn a_read_beside_close_is_whole_or_fails() {
     const BYTES: usize = 24 << 20;

@@ -1,4 +1,4 @@
-//! Many threads on one map of every scheme, through the public interface.
+//! Many threads use one map, through the public interface. Each test does this for every scheme.
 //!
 //! Method: small tables, so that splits, doublings and expansions run alongside everything else.
 //! Values contain their key and their writer, so that the test notices a mixture of two values.
@@ -391,7 +391,7 @@ fn keys_with_one_hash(scheme: Scheme) {
         }
         let stats = map.stats().unwrap();
         // With a deep directory, the number of segments is only an estimate. Each split makes one
-        // segment, so the number of splits is a second one.
+        // segment, so the number of splits is another estimate.
         let segments = stats.segments.max(stats.splits);
         assert!(stats.directory_entries <= 64 * segments, "{stats:?}");
         assert_eq!(map.iter().count() as u64, 2 * SAME);
@@ -430,7 +430,7 @@ fn maps_come_and_go(scheme: Scheme) {
                     for n in 0..200 {
                         assert!(map.insert(&n.to_string(), &value).unwrap());
                     }
-                    // Nothing that is freed meanwhile belongs to this map.
+                    // No block that other threads free meanwhile belongs to this map.
                     for n in 0..200 {
                         let found = map.get(&n.to_string()).unwrap();
                         assert_eq!(found.as_deref(), Some(&value[..]), "{n}");

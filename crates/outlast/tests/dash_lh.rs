@@ -9,10 +9,11 @@ use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs;
 
-/// Keys from this one on all have the same hash, which begins with the bits 10100 and then 1.
+/// All keys from this one on have the same hash. It begins with 10100, the prefix of their segment,
+/// and then a 1, so a split of that segment moves all of them to the new half.
 const CROWD: u64 = 1 << 32;
 /// The number of keys of one hash that fit in a segment and five overflow nodes. When the sixth
-/// node is needed, the turn is at segment 10100, and its split would move all of the keys.
+/// node is needed, the turn is at segment 10100, which then has to be split.
 const FIVE_NODES: u64 = 4 * SLOTS as u64 + 5 * NODE_BUCKETS as u64 * SLOTS as u64;
 
 fn crowd(pool: &Pool, keys: std::ops::Range<u64>) {
@@ -27,8 +28,9 @@ fn splits(pool: &Pool) -> u64 {
     pool.raw_map("m").unwrap().growth().unwrap().splits
 }
 
-/// The segment stays behind its turn. Verification must not mistake that for a lost split, even if
-/// the place of the new half still holds the header of another map's segment.
+/// A segment whose split finds no space stays unsplit although its turn has passed. Verification
+/// must not mistake that for a lost split, even if the place of the new half still holds the header
+/// of another map's segment.
 #[test]
 fn a_pool_in_which_a_split_found_no_space_is_sound() {
     let (_dir, path) = dir();
@@ -120,7 +122,8 @@ fn an_older_turn_destroys_no_segment() {
         before
     };
     let turn = set_turn(None);
-    // Set the turn back by eight splits. The last segments were in another array.
+    // Set the turn back by eight splits. At that turn, the array of the last segments did not
+    // exist.
     let segments: u64 = (1 << turn.depth) + turn.next - 8;
     let depth = segments.ilog2();
     let older = Turn { depth, next: segments - (1 << depth), ..turn };
@@ -145,8 +148,9 @@ fn an_older_turn_destroys_no_segment() {
     }
 }
 
-/// A crash between the passing of the turn and the split leaves a segment that is late. The next
-/// turn may be the first to read its header, and must record that there is a late segment.
+/// A crash after the turn has passed a segment and before the segment is split leaves the segment
+/// late. The thread that passes the turn next may be the first to read the segment's header, and
+/// must record in the turn that there is a late segment.
 #[test]
 fn a_turn_that_finds_a_late_segment_remembers_it() {
     let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);

@@ -26,7 +26,8 @@ impl Faults {
         Arc::new(Faults { left: AtomicI32::new(-1), for_ever, ..Faults::default() })
     }
 
-    /// Makes the write-back after `left` more fail.
+    /// Lets `left` more write-backs succeed, and makes the next one fail; if `for_ever` is set, all
+    /// later ones too. If `left` is negative, none fails.
     fn fail_after(&self, left: i32) {
         self.left.store(left, Ordering::SeqCst);
     }
@@ -276,7 +277,8 @@ fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
     }
 }
 
-/// A process that opens the pool of a killed process need not wait for a write-back.
+/// The first change of a process that opens the pool of a killed process need not wait for a
+/// write-back.
 #[test]
 fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
     for &scheme in Scheme::ALL {
@@ -292,7 +294,8 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
         setup.faults.take_calls();
         put(&map, 200..201);
         assert_eq!(writes_back(&setup.faults), [Call::Msync], "{scheme}");
-        // Nor does a dirty mark from another file or another boot count as durable.
+        // A dirty mark that comes from another file does not count as durable, and is written back
+        // again.
         let copy = setup.path.with_extension("copy");
         std::fs::copy(&setup.path, &copy).unwrap();
         let other = Setup { path: copy, ..Setup::new(scheme, false) };
@@ -310,7 +313,7 @@ fn writes_back(faults: &Faults) -> Vec<Call> {
     faults.take_calls().into_iter().filter(is_one).collect()
 }
 
-/// Verifying a pool, opening it or reading it changes nothing.
+/// Neither verifying a clean pool nor opening or reading it makes it dirty.
 #[test]
 fn a_clean_pool_that_is_verified_stays_clean() {
     for &scheme in Scheme::ALL {
@@ -378,7 +381,8 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
         let present = std::fs::read(&copy).unwrap();
         let renamed = present != first;
         if renamed {
-            // The call that failed was the last one, the sync of the directory.
+            // The call that failed was the last one, the sync of the directory. The new snapshot
+            // has its name by then.
             break;
         }
         calls += 1;
@@ -417,8 +421,8 @@ fn a_failed_sync_in_the_background_is_not_hidden() {
         let pool = unsafe { options.create(&setup.path) }.unwrap();
         let map: Map<u64, str> = pool.map("m").unwrap();
         put(&map, 0..100);
-        // One after another, fail the write-back during changes, that of the sync, and that of the
-        // clean header.
+        // In turn, fail the write-back that is made while changes go on, the one with changes held
+        // back, and that of the clean header.
         setup.faults.fail_after(left);
         let start = Instant::now();
         while !pool.durability().is_suspect {

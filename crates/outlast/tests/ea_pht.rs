@@ -115,7 +115,7 @@ fn a_lost_link_is_noticed() {
         let (_, regions) = offline::regions(&sound).unwrap();
         let links = regions.iter().filter(|region| region.what == What::PhtLink);
         let read = |at| Link::unpack(at, word(&sound, at)).unwrap();
-        // Two records or more.
+        // Choose a link to an overflow bucket that holds at least two records.
         let is_empty =
             |bucket, slot: u64| word(&sound, bucket + 16 * slot) == word(&sound, bucket + 240);
         let holds_some =
@@ -158,7 +158,7 @@ fn a_lost_link_is_noticed() {
             let salvaged = map.salvage().filter(Result::is_ok).count() as u64;
             assert_eq!(salvaged, records, "{scheme}, {name}");
 
-            // The damage is not forgotten if the process then dies in the middle of its work.
+            // The damage is still found if the process then dies without closing the pool.
             let another = (records..).find(|key| map.insert(key, key).is_ok()).unwrap();
             let left = dir.path().join("left");
             std::fs::write(&left, std::fs::read(&path).unwrap()).unwrap();

@@ -39,7 +39,8 @@ fn open(bytes: &[u8]) -> Arc<Store<Real>> {
     Store::new(Core::open(heap, real, header, CoreOptions::default()).unwrap()).unwrap()
 }
 
-/// The values are so large that allocations of runs skip the last pages of a region.
+/// The values are so large that runs for them do not fit in the last pages of a region, which are
+/// skipped.
 #[test]
 fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
     for fill in [0xcd, 0x01, 0xff] {

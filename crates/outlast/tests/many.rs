@@ -7,7 +7,8 @@ fn pool() -> Pool {
     PoolOptions::new().anonymous().unwrap()
 }
 
-/// Numbers with repetitions, near and far, of several batches.
+/// Returns 100 numbers below 70, so that a call takes several internal batches. The last 30 repeat
+/// the first 30.
 fn numbers(seed: u64) -> Vec<u64> {
     (0..100).map(|n| (n * 37 + seed * 11) % 70).collect()
 }

@@ -57,7 +57,7 @@ fn shapes() -> Vec<MapOptions> {
     shapes
 }
 
-/// What a test needs of a type: its keys and values by number.
+/// What a test needs of a type: to make a key or a value from a number.
 trait Sample {
     type Of: ?Sized;
     fn with<T>(n: u64, f: impl FnOnce(&Self::Of) -> T) -> T;

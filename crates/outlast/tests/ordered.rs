@@ -94,7 +94,7 @@ fn check_ranges<K: OrderedKey + ?Sized>(
     let mut backward: Vec<_> = map.range(borrowed).rev().map(Result::unwrap).collect();
     backward.reverse();
     assert_eq!(backward, expected);
-    // Read from both ends at once.
+    // Read from both ends, alternating at random.
     let mut range = map.range(borrowed).with_batch(batch);
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {

@@ -133,8 +133,8 @@ fn check(form: RecordForm, clean: bool) {
             std::fs::write(&path, &bytes).unwrap();
             let (pool, map) = open(&path);
             let found = served(&map);
-            // The leaves of other partitions must be served, and the earlier ones of this partition
-            // except the last before the damage.
+            // All leaves from the next start on must be served, and all earlier ones except the
+            // last before the damage.
             let end = leaves[number + 1..].iter().position(|leaf| leaf.is_start);
             let end = end.map_or(leaves.len(), |next| number + 1 + next);
             let lost: Vec<u64> =
@@ -157,8 +157,8 @@ fn check(form: RecordForm, clean: bool) {
     }
 }
 
-/// Checks that an iteration over everything reports the damage, and returns served keys up to
-/// there.
+/// Checks that an iteration over everything reports the damage, and that the keys before it are the
+/// served ones. Checks the same keys from the other end.
 fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     let all: Vec<_> = map.range(..).take(KEYS as usize + 1).collect();
     assert!(all.iter().any(Result::is_err), "{case}: {} records", all.len());
@@ -171,7 +171,7 @@ fn walk(map: &OrderedMap<u64, u64>, served: &[u64], case: &str) {
     }
 }
 
-/// Checks that changes of served keys succeed, and that changes of other keys fail.
+/// Checks that changes of served keys succeed, and that changes of lost keys fail.
 fn change(map: &OrderedMap<u64, u64>, served: &[u64], lost: &[u64], case: &str) {
     for &key in served.iter().step_by(5) {
         let before = map.put(&key, &(key + 1)).unwrap();
@@ -236,7 +236,7 @@ fn damage_of_an_entry_of_the_master_array_takes_no_keys() {
         let (pool, map) = open(&path);
         assert_eq!(served(&map).len() as u64, KEYS, "entry {index}");
         assert!(!pool.verify().unwrap().is_sound(), "entry {index}");
-        // Partitions come and go next to the damage.
+        // Remove and insert everything, so that partitions merge and split next to the damage.
         for n in 0..KEYS {
             assert_eq!(map.remove(&key(n)).unwrap(), Some(value(n)));
         }

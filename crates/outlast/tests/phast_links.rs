@@ -1,7 +1,7 @@
-//! PhaST in files with misleading links: least keys in space that is used for something else, and
-//! leaves beyond the end of the file. Operations return a result or report the damage. None panics,
-//! or reads outside the file. (`hostile.rs` changes one byte at a time, which cannot make such
-//! links, because they have checksums.)
+//! PhaST in files with misleading links: to least keys in space that is used for something else,
+//! and to leaves beyond the end of the file. Operations return a result or report the damage. None
+//! panics, or reads outside the file. (`hostile.rs` in outlast-check changes one byte at a time,
+//! which cannot make such links, because they have checksums.)
 
 use outlast::index::phast::layout::{self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};
@@ -132,7 +132,8 @@ fn a_first_leaf_whose_least_key_is_a_link_is_damaged() {
     pool.close().unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = leaves(&bytes)[0];
-    // Take a free block that held a record, and make its key empty for now.
+    // Take a free block that held a record, and overwrite its first word, so that its key is empty
+    // until the block is used again.
     let freed = word(&before, leaf) & !word(&bytes, leaf);
     let link = word(&before, leaf + LEAF_HEADER + u64::from(freed.trailing_zeros()) * 16);
     set(&mut bytes, link & ((1 << 48) - 1), 0);

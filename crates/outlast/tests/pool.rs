@@ -1,4 +1,4 @@
-//! When something is wrong, a pool returns a typed error, and loses nothing.
+//! When something is wrong, a pool returns a typed error and loses nothing.
 
 mod files;
 
@@ -123,8 +123,8 @@ fn truncated_and_damaged_headers() {
 }
 
 /// After a close, one header copy says that the pool is clean, and the other is the earlier dirty
-/// mark. Without the first copy, the pool looks exactly like one that was copied while a writer was
-/// writing that header copy.
+/// mark. If the clean copy is damaged, the pool looks exactly like one that was copied while a
+/// writer was writing that header copy.
 #[test]
 fn a_damaged_header_copy_of_a_copied_pool() {
     let (dir, path) = filled();
@@ -386,8 +386,8 @@ fn the_slots_of_dropped_maps_are_free_once_their_handles_are_gone() {
     pool.map::<u64, u64>("m").unwrap();
 }
 
-/// A reference blocks the reuse of replaced records, but not that of another map's records once
-/// that map is dropped.
+/// A reference blocks the reuse of replaced records, but not the reuse of the records of another
+/// map that was dropped.
 #[test]
 fn the_space_of_a_dropped_map_waits_for_no_reference_to_another() {
     for &scheme in Scheme::ALL {
@@ -401,7 +401,8 @@ fn the_space_of_a_dropped_map_waits_for_no_reference_to_another() {
         drop(map);
         let reference = kept.get_ref("a").unwrap().unwrap();
         pool.drop_map("m").unwrap();
-        // The records took 20 MB. The map may have retired earlier tables of its own.
+        // The records took 20 MB, which must be free now. Earlier tables that the map had retired
+        // itself may still be held.
         let used = pool.stats().size - pool.stats().free_page_bytes;
         let held = pool.stats().held_bytes;
         assert!(used < 2 << 20 && held < 1 << 20, "{scheme}: {used} bytes in use, {held} wait");

@@ -203,7 +203,8 @@ fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
     let pool = unsafe { with_boot(2).open(&path).unwrap() };
     assert_eq!(pool.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(10));
     drop(pool);
-    // The same for a pool that a killed process left dirty, and that nobody has changed since.
+    // The same holds for a pool that a killed process left dirty, and that nobody has changed
+    // since.
     fs::write(&path, &killed).unwrap();
     // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };
@@ -251,7 +252,8 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
     assert!(matches!(accepted.sync(), Err(Error::Suspect)));
     assert!(accepted.verify().unwrap().is_sound());
     accepted.close().unwrap();
-    // The caller guarantees that nothing changes while the file is copied.
+    // After a `sync`, a copy is accepted: the caller guarantees that nothing changes while the file
+    // is copied.
     pool.sync().unwrap();
     let copied = open_copy().unwrap();
     assert_eq!(copied.map::<u64, u64>("numbers").unwrap().get(&3).unwrap(), Some(9));

@@ -2,8 +2,9 @@
 //!
 //! Goal: an iteration that steps over damage returns every record that a lookup still finds, no
 //! record that was never there, and none twice. If it lacks a record, it has named a damaged place.
-//! Method: the test overwrites random lines of a closed pool's file, for each scheme and record
-//! form.
+//! (Records stored in place have no checksum, so a damaged one can look like another record, or
+//! like none.) Method: the test overwrites random lines of a closed pool's file, for each scheme
+//! and record form.
 
 mod files;
 
@@ -12,11 +13,12 @@ use std::collections::HashMap;
 use std::path::Path;
 
 const RECORDS: u64 = 3000;
-/// The size of the part with the header copies, the frontier and the roots, which is not damaged.
+/// The size, in bytes, of the part with the header copies, the frontier and the roots. The test
+/// leaves that part intact.
 const SYSTEM_BYTES: usize = 1 << 17;
 const LINE: usize = 64;
 
-/// A random number generator that is good enough to place damage and to fill it.
+/// A random number generator that is good enough to choose where the damage is and what it holds.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +59,7 @@ fn fill(path: &Path, scheme: Scheme, form: RecordForm) -> HashMap<Vec<u8>, Vec<u
     records
 }
 
-/// Overwrites lines of a file that are in use.
+/// Overwrites random lines that are not all zeros with random bytes, outside the system area.
 fn damage(path: &Path, lines: usize, random: &mut Random) {
     let mut bytes = std::fs::read(path).unwrap();
     let used: Vec<usize> = (SYSTEM_BYTES..bytes.len())

@@ -3,7 +3,7 @@
 //!
 //! Method: one thread allocates runs of pages until the pool grows, while another thread is in the
 //! middle of an operation. The test counts the iterations of the first thread's wait (*turns*), and
-//! acts during them.
+//! in some tests acts in each of them.
 
 use outlast::pmem::{Control, MediumKind, Traced};
 use outlast::pool::backing::{Backing, Heap};

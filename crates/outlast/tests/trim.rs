@@ -41,7 +41,8 @@ fn reopen(options: &PoolOptions, path: &Path) -> Pool {
     unsafe { options.open(path).unwrap() }
 }
 
-/// Waits until a file has at most this many bytes of blocks. Returns how many it has.
+/// Waits until a file has at most `most` bytes of disk blocks, but no longer than `time`. Returns
+/// how many it has then.
 fn wait_for(path: &Path, most: u64, time: Duration) -> u64 {
     let start = Instant::now();
     while blocks(path) > most && start.elapsed() < time {
@@ -80,13 +81,13 @@ fn large() -> u64 {
     std::env::var("OUTLAST_TEST_MIB").map_or(12, |mib| mib.parse().unwrap()) * MIB
 }
 
-/// The bytes of blocks that a pool of that size may keep when little of it is in use.
+/// How many bytes of disk blocks a pool of that size may keep when little of it is in use.
 fn small() -> u64 {
     (large() / 10).max(3 * MIB)
 }
 
-/// Inserts records of 100 bytes, or inline ones, until the pool has that size. Returns their
-/// number.
+/// Inserts records of 100 bytes, or inline ones, until the pool has the size [`large`]. Returns
+/// their number.
 fn fill(pool: &Pool, scheme: Scheme, inline: bool) -> u64 {
     let options = MapOptions::new().scheme(scheme);
     let mut n = 0;
@@ -124,7 +125,8 @@ fn a_pool_whose_map_was_dropped_frees_its_blocks() {
             check(&pool, scheme);
             pool.close().unwrap();
             assert!(blocks(&path) <= small());
-            // Opening allocates no blocks for free space. Later changes allocate theirs.
+            // Opening allocates no disk blocks for free space. Later changes allocate those that
+            // they need.
             let pool = open(&path).unwrap();
             assert!(blocks(&path) <= small(), "{scheme}: {}", blocks(&path));
             let options = MapOptions::new().scheme(scheme);
@@ -148,7 +150,8 @@ fn a_pool_whose_records_were_removed_frees_their_blocks() {
             assert!(map.delete(&k).unwrap());
         }
         let start = Instant::now();
-        // The blocks that the map keeps for its next records do not count as free.
+        // Space that the map keeps for its next records, such as empty segments, does not count as
+        // free.
         let table = pool.verify().unwrap().used_bytes;
         let most = small().max(2 * MIB + table + table / 4);
         let after = wait_for(&path, most, Duration::from_secs(10));
@@ -161,7 +164,8 @@ fn a_pool_whose_records_were_removed_frees_their_blocks() {
     });
 }
 
-/// Values of many sizes come and go while the worker punches out whatever is free.
+/// Inserts and removes values of many sizes, and checks them, while the worker punches out whatever
+/// is free.
 fn churn(map: &Map<u64, [u8]>, thread: u64, rounds: u64, stop: &AtomicBool) {
     let mut there = Vec::new();
     let mut seed = thread + 1;
@@ -202,7 +206,7 @@ struct Punches {
     calls: AtomicU64,
     /// The error of each call that punches; 0: none.
     punch: AtomicI32,
-    /// The error of each call that allocates blocks; 0: none.
+    /// The error of each call that allocates disk blocks; 0: none.
     allocate: AtomicI32,
     /// Whether punching only pretends to work.
     pretends: AtomicBool,
@@ -336,7 +340,8 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
     }
 }
 
-/// Makes a pool that is mostly free, and from which no worker has given space back yet.
+/// Makes and closes a pool that is mostly free, and from which no worker has given space back yet.
+/// Returns the bytes of disk blocks of its file.
 fn shrunk(path: &Path, scheme: Scheme) -> u64 {
     let pool = create(&options().background(false), path);
     let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();

@@ -22,7 +22,8 @@ fn overwrite(path: &Path, old: &[u8], new: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Returns whether each of the three verifications calls the pool sound.
+/// Returns whether each of the three verifications finds the pool sound: that of a read-only pool,
+/// that of a pool open for writing, and the offline walk.
 fn verdicts(path: &Path) -> [bool; 3] {
     let read_only = PoolOptions::new();
     // SAFETY: the file belongs to this test alone.
@@ -34,7 +35,7 @@ fn verdicts(path: &Path) -> [bool; 3] {
     [read_only.is_sound(), writing, walk.problems.is_empty()]
 }
 
-/// A bit is flipped in the unused part of a word, so the word is no value of the type.
+/// A bit is flipped in the unused part of a word, so the word is not a value of the type.
 #[test]
 fn a_word_that_is_no_value_of_its_type_is_damage_and_a_change_leaves_it() {
     for scheme in [Scheme::DashEh, Scheme::Phast] {
@@ -75,7 +76,7 @@ fn a_word_that_is_no_value_of_its_type_is_damage_and_a_change_leaves_it() {
     }
 }
 
-/// A type that accepts only some byte strings, which only this program knows.
+/// A type that accepts only some byte strings. Only this program knows which.
 struct Even;
 
 impl outlast::Value for Even {
@@ -121,7 +122,7 @@ fn a_change_whose_previous_value_cannot_be_decoded_has_no_effect() {
     }
 }
 
-/// The untyped interface refuses what the map's types could not read back.
+/// The untyped interface refuses bytes that the map's types could not read back.
 #[test]
 fn an_untyped_change_keeps_to_the_types_that_the_library_knows() {
     for &scheme in Scheme::ALL {

@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often a copy is begun again because the pool's files have changed too much meanwhile.
+/// The most attempts at a copy. One fails if the pool's files change too much meanwhile.
 const ATTEMPTS: u32 = 30;
 /// The pause before a copy is begun again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,11 +25,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Backup {
     /// Size of the copy in bytes.
     pub bytes: u64,
-    /// Whether the pool was copied from its files, while another process used it.
+    /// Whether the copy was made from the files of the base and the journal: another process used
+    /// the pool, or the working file was lost.
     pub in_use: bool,
     /// Number of epochs of the journal that were needed to complete the copy.
     pub epochs: u64,
-    /// How often the copy was begun. It is begun again if the pool's files change too much
+    /// How many times the copy was begun. It is begun again if the pool's files change too much
     /// meanwhile.
     pub attempts: u32,
 }
@@ -90,7 +91,8 @@ impl PoolOptions {
     /// [`Pool::wait_durable`]: crate::Pool::wait_durable
     pub unsafe fn backup(&self, path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Backup> {
         let (path, to) = (path.as_ref(), to.as_ref());
-        // A journal can complete a pool that may be torn. Without it, such a pool must not be read.
+        // A pool that may be torn is not read as it is: either its journal completes it, or the
+        // backup fails.
         let options = self.clone().accept_possibly_torn(false);
         for attempts in 1..=ATTEMPTS {
             // SAFETY: the caller's promise is the same.
@@ -169,7 +171,7 @@ impl PoolOptions {
         let io = |e| Error::io(format!("writing the snapshot {}", to.display()), e);
         let header = header_of(&file, file.metadata().map_err(io)?.len(), to)?;
         let bytes = header.get(field::SIZE);
-        // The base can be longer than its pool, because it grows ahead of it.
+        // The base can be longer than the pool, because it grows ahead of the pool.
         self.disk.set_len(&file, bytes).map_err(io)?;
         let mut plain = self.clone().background(false);
         // A pool that was completed from a journal is not torn.

@@ -1,5 +1,5 @@
-//! Batches: changes of several records, of which a crash leaves all or none. The module `make` has the
-//! protocol.
+//! Batches: changes of several records, of which a crash leaves all or none. The module `make`
+//! describes the protocol.
 
 mod make;
 

@@ -51,12 +51,13 @@ pub struct PoolFacts {
 pub struct JournalFacts {
     /// The last durable epoch. `None` if the working file was not found.
     pub durable: Option<u64>,
-    /// The base needs the epochs after this one.
+    /// The epoch of the last checkpoint. The base needs the epochs after it.
     pub checkpoint: u64,
     /// Whether the pool was closed, so that the base is the pool.
     pub closed: bool,
-    /// Whether the machine was restarted since the pool was last opened for writing. If it was not, the
-    /// working file still holds what was not durable, unless it was closed or deleted.
+    /// Whether the machine was restarted since the pool was last opened for writing. If it was not,
+    /// the working file still holds what was not durable, unless the pool was closed or the file
+    /// deleted.
     pub restarted: bool,
     /// Number of segments, including those prepared ahead of use.
     pub segments: usize,
@@ -73,9 +74,9 @@ impl PoolOptions {
     /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
     /// The working file of a journaled pool is found if it belongs to the user of this process or
-    /// to the owner of the pool's file, and lies where the options or the pool's file say
-    /// ([`JournalOptions::working_directory`](crate::JournalOptions::working_directory)). Without
-    /// it, size and limit are those of the base, as of some checkpoint.
+    /// to the owner of the pool's file, and lies in one of the directories listed at
+    /// [`JournalOptions::working_directory`](crate::JournalOptions::working_directory). Without it,
+    /// size and limit are those of the base, as of some checkpoint.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -98,7 +99,8 @@ impl PoolOptions {
     /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Io`]; those of a damaged header.
     pub fn facts(&self, path: impl AsRef<Path>) -> Result<PoolFacts> {
         let path = path.as_ref();
-        // The process that uses the pool may be writing both copies of the header.
+        // The process that uses the pool may write both copies of the header while they are read,
+        // so that neither looks intact.
         for _ in 1..ATTEMPTS {
             if let Ok(facts) = self.read_facts(path) {
                 return Ok(facts);
@@ -162,7 +164,8 @@ impl PoolOptions {
         };
         let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(base)? };
         let user = user_of(base)?;
-        // Another user's working file may not be readable.
+        // The working file may be unreadable, for instance because it belongs to another user. It
+        // then counts as not found.
         let places = options.places(&directory, base, Some(meta))?;
         let found = find(&places, None, owned, user, meta).ok().flatten();
         let facts = JournalFacts {

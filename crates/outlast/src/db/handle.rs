@@ -26,19 +26,20 @@ use std::time::Duration;
 ///
 /// # Complexity
 ///
-/// Opening a map compares its name with those of the pool's maps, in the worst case all of them.
-/// Creating a map makes its first blocks; dropping one finds all of its blocks. The [crate's
-/// documentation](crate#the-contract) says how long opening takes after a crash.
-/// [`sync`](Pool::sync) and [`close`](Pool::close) write back what was modified;
+/// Opening a map reads the roots of all maps in the pool, to find the name. Schemes that read a
+/// whole map when it is opened ([`linear_recovery`](crate::index::SchemeRow::linear_recovery)) take
+/// time linear in its size. Creating a map makes its first blocks; dropping one finds all of its
+/// blocks. The [crate's documentation](crate#the-contract) says how long opening a pool takes after
+/// a crash. [`sync`](Pool::sync) and [`close`](Pool::close) write back what was modified;
 /// [`verify`](Pool::verify) and [`snapshot`](Pool::snapshot) read all of the pool.
 ///
 /// # Durability
 ///
 /// [`durability`](Pool::durability) tells which changes survive which failures. Once a change of a
-/// map returns, it survives the death of the process, whatever the medium. On an ordinary file
-/// without a journal, it survives a power loss once the pool is synced, until the next
-/// modification. With a journal, [`wait_durable`](Pool::wait_durable) waits until the change
-/// survives a power loss.
+/// map returns, it survives the death of the process, unless the pool is [in memory
+/// only](crate::PoolOptions::anonymous). On an ordinary file without a journal, it survives a power
+/// loss once the pool is synced, until the next modification. With a journal,
+/// [`wait_durable`](Pool::wait_durable) waits until the change survives a power loss.
 ///
 /// # Errors
 ///
@@ -61,7 +62,7 @@ pub(crate) struct Guarded {
     pub(super) store: Arc<Store<Real>>,
     worker: Option<Worker>,
     journal: Option<JournalThreads>,
-    /// The file that is locked for a pool that is open read-only, if it is not the mapped file.
+    /// In a read-only pool whose working file is mapped: the base, which is locked too.
     locked: Option<File>,
 }
 
@@ -145,7 +146,8 @@ pub struct PoolStats {
     pub max_size: u64,
     /// Bytes in pages known to be free.
     pub free_page_bytes: u64,
-    /// Bytes unlinked but kept from reuse by guards ([`Map::get_ref`](crate::Map::get_ref)).
+    /// Bytes of blocks that were unlinked but are not free yet, usually because a guard
+    /// ([`Map::get_ref`](crate::Map::get_ref)) may still read them.
     pub held_bytes: u64,
     /// Number of live guards.
     pub guards: usize,
@@ -155,10 +157,10 @@ pub struct PoolStats {
     pub unfreeable_blocks: u64,
     /// Bytes of the pool mapped by huge pages, if the system reports it.
     pub huge_page_bytes: Option<u64>,
-    /// Bytes of DRAM resident for the pool's shadow, which holds the locks, bitmaps and
-    /// fingerprints of buckets outside the heap; `None` if the system does not report it. This
-    /// counts whole resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those
-    /// pages are huge, and falls short of it where much has not been touched yet.
+    /// Resident bytes of the pool's shadow, a reserved range of DRAM that holds the locks, bitmaps
+    /// and fingerprints of buckets; `None` if the system does not report it. This counts whole
+    /// resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those pages are huge,
+    /// and falls short of it where much has not been touched yet.
     ///
     /// [`IndexStats::dram_bytes`]: crate::IndexStats::dram_bytes
     pub shadow_bytes: Option<u64>,
@@ -248,10 +250,10 @@ impl Pool {
         Ok(self.raw(self.inner.store.open_map(name)?))
     }
 
-    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. If both are `u8` to
-    /// `u64`, `i8` to `i64`, `bool`, `f32` or `f64`, the map is inline. If a program will open the
-    /// map with a tuple, array or struct type of up to 8 bytes, request the form that the program
-    /// uses.
+    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. Unless the options
+    /// set a [form](MapOptions::form), the map is inline if both schemas are `u8` to `u64`, `i8` to
+    /// `i64`, `bool`, `f32` or `f64`. A program that opens a map with tuple, array or struct types
+    /// of up to 8 bytes may use another form, so set that form here.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -305,7 +307,7 @@ impl Pool {
         self.opened(self.inner.store.map(&request)?, &options)
     }
 
-    /// Lists every map. A damaged root appears as the error that opening it would return.
+    /// Lists every map. A damaged root appears as the error that opening the map would return.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -406,9 +408,9 @@ impl Pool {
     /// medium allows: changes whose calls have returned, and changes that a thread has read.
     /// Threads that wait at the same time share one sync of the disk.
     ///
-    /// On persistent memory this returns immediately. With a journal it takes a cut and one write
-    /// to the disk. On other media it is the same as [`sync`](Pool::sync), which makes writers
-    /// wait.
+    /// On persistent memory this returns immediately. With a journal, writers are held back only
+    /// for a moment, and it takes one write to the disk. On other media it is the same as
+    /// [`sync`](Pool::sync), which makes writers wait.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -472,8 +474,8 @@ impl Pool {
         super::snapshot::snapshot(&self.inner.store, path.as_ref())
     }
 
-    /// Reports all damage in the pool. It returns `Ok` for a damaged pool, too: the damage is in
-    /// the report. `pool.verify()?.ensure_sound()?` fails if there is any.
+    /// Reports all damage in the pool. A damaged pool is no error: this returns `Ok`, and the
+    /// damage is in the report. `pool.verify()?.ensure_sound()?` fails if there is any.
     ///
     /// Checks every structure and every record, and accounts for every block. Writers wait
     /// meanwhile. Takes time linear in the pool's size.
@@ -513,7 +515,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if an
-    /// earlier attempt had failed. The pool is closed all the same, and opens as after a crash.
+    /// earlier attempt failed or the pool may be torn, and it has not been verified since. The pool
+    /// is closed all the same, and opens as after a crash.
     pub fn close(self) -> Result<()> {
         if let Some(worker) = &self.inner.worker {
             worker.stop();

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The default directory of working files, if it is in memory and has room.
+/// The default directory of working files, if it is a tmpfs and has room.
 const MEMORY: &str = "/dev/shm";
 /// Free space, in bytes, that this directory must have in addition to twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
@@ -99,11 +99,11 @@ impl JournalOptions {
         self
     }
 
-    /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm` if that
-    /// is in memory and has room for twice the pool, otherwise the directory of the journal. The pool's file
-    /// notes the directory. After the process has died, the working file is looked for in this directory,
-    /// the noted one, and the default ones. If it is in none of them, the pool is rebuilt from the disk,
-    /// and what was not durable is lost.
+    /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm`
+    /// if that is a tmpfs and has room for twice the pool, otherwise the directory of the journal.
+    /// The pool's file notes the directory. After the process has died, the working file is looked
+    /// for in this directory, the noted one, and the default ones. If it is in none of them, the
+    /// pool is rebuilt from the disk, and what was not durable is lost.
     #[must_use]
     pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.working = Some(directory.into());
@@ -211,14 +211,15 @@ impl PoolOptions {
             if let Some(working) = find(&places, Some(lock), owned, user, &meta)? {
                 let durable = working.durable();
                 let writer = match Writer::new(files.clone(), owner, durable) {
-                    // A segment continues from an epoch that the working file lacks.
+                    // A segment continues from an epoch that the working file lacks, so the file is
+                    // not used.
                     Err(error) if error.kind() == ErrorKind::InvalidInput => None,
                     writer => Some(writer.map_err(io)?),
                 };
                 if let Some(mut writer) = writer {
                     if !meta.closed && writer.has_none() {
-                        // The segments that the base needs, besides the working file, are in
-                        // another directory.
+                        // The working file is not enough: the base also needs segments, and these
+                        // must be in another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
                     let base = found.expect("it was just there");
@@ -226,7 +227,8 @@ impl PoolOptions {
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     note_place(&base, &working.path).map_err(io)?;
-                    // For instance the spare segment of the process that died.
+                    // Removes what other owners left, and, for instance, the spare segment of the
+                    // process that died.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
@@ -308,7 +310,7 @@ impl PoolOptions {
             self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
         });
         opened.inspect_err(|_| {
-            // No operation has changed anything in the new working file.
+            // Nothing is lost: no operation has changed anything in the new working file.
             let _ = std::fs::remove_file(&made);
         })
     }
@@ -324,7 +326,8 @@ impl PoolOptions {
         Ok(())
     }
 
-    /// Builds the working file of a new life. Nothing refers to it until `meta` does.
+    /// Builds the working file of a new life. Nothing refers to the file until `meta` names the
+    /// life.
     fn build(
         &self,
         place: &Path,
@@ -348,7 +351,8 @@ impl PoolOptions {
         let made = || -> Result<Notes> {
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
                 .map_err(|e| io(e.into()))?;
-            // If root opens the pool of another user, that user finds the working file too.
+            // If root opens another user's pool, that user must be able to open the working file
+            // later.
             let owner = base.metadata().map_err(io)?;
             let _ = std::os::unix::fs::fchown(&file, Some(owner.uid()), None);
             // Allocate all blocks first, so that a full file system is reported here.
@@ -411,8 +415,9 @@ impl PoolOptions {
     }
 
     /// Finds the file to map for a read-only opening of a journaled pool: the base if the pool was
-    /// closed, otherwise the working file. Returns it with its header, and with the locked base if
-    /// that is another file. Writes nothing.
+    /// closed, otherwise the working file. Returns the file with its header and, if it is the
+    /// working file, the base, which is locked too. Fails with [`Error::Unfinished`] if the working
+    /// file is needed but not found. Writes nothing.
     pub(super) fn read_journaled(
         &self,
         path: &Path,
@@ -509,13 +514,14 @@ pub(super) fn leave(file: &File, disk: &Disk) -> Result<()> {
     Base::leave(&DiskFile::new(file, disk.clone())).map_err(io)
 }
 
-/// Notes in the base where its working file is, so that it is found without options.
+/// Notes in the base where its working file is, so that later openings find it whatever their
+/// options.
 fn note_place(base: &Base, working: &Path) -> std::io::Result<()> {
     let place = working.parent().expect("the file of a directory").canonicalize()?;
     base.note_place(&place)
 }
 
-/// Returns the directory of a life's working file, if the base names it.
+/// Returns the directory of a life's working file, if the base notes it.
 fn place_of(base: &File, life: u128) -> Result<Option<PathBuf>> {
     let io = |e| Error::io("reading the pool", e);
     let file = base.try_clone().map_err(io)?;

@@ -77,14 +77,14 @@ impl MapOptions {
     }
 
     /// Group hashing and Dash-LH: sets the log2 of the number of segments that a new map has.
-    /// EA-PHT: sets the log2 of the number of its buckets.
+    /// EA-PHT: sets the log2 of the number of buckets in a new map's table.
     ///
     /// - Group hashing: at least 1, at most 20. Default: 1. A segment is two groups: with groups of
     ///   256 cells, 8 KiB and about 400 records.
     /// - Dash-LH: at least 1, at most 10. Default: 6, which is 1.1 MB with segments of the usual
-    ///   size. The map allocates its segments in blocks of that many. In a pool without space for a
-    ///   block, use a smaller value: otherwise creating the map fails with
-    ///   [`Error::PoolFull`](crate::Error::PoolFull), or with
+    ///   size. The map allocates its segments in arrays, each in one block, and the first arrays
+    ///   have this many segments. In a pool without space for such a block, use a smaller value:
+    ///   otherwise creating the map fails with [`Error::PoolFull`](crate::Error::PoolFull), or with
     ///   [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
     /// - EA-PHT: at least 1, at most 24. Default: 4. A bucket is 256 bytes and about ten records.
     #[must_use]

@@ -6,11 +6,13 @@
 //! - [`roots`]: named maps
 //! - [`store`]: a pool with its open maps
 //! - `open_map`: an open map
+//! - [`batch`]: changes of several records, of which a crash leaves all or none
 //! - `reclaim`: the reclaim of space after a crash
 //! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
-//! - `worker`: the background thread
+//! - `worker`: the background thread; `trim`: when it gives free space back to the file system
+//! - [`bugs`]: seeded bugs
 
 pub mod backup;
 pub mod batch;

@@ -60,8 +60,9 @@ impl AnyIndex {
 
 /// A seam that maps can be opened through.
 ///
-/// The schemes are generic over the seam, and their code is large. These functions are not generic,
-/// so that code is compiled here, once for each seam, and not in each crate that opens a map.
+/// The schemes are generic over the seam, and their code is large. Because these functions are not
+/// generic, the schemes' code is compiled in this crate, once for each seam, and not again in each
+/// crate that opens a map.
 pub trait MapSeam: Seam {
     /// Opens the index of the map in this slot of the roots.
     ///
@@ -121,7 +122,8 @@ impl OpenMap {
         &self.info
     }
 
-    /// Returns the index, if the map and the pool are still open.
+    /// Returns the index, unless the map was dropped or this process is a fork of the one that
+    /// opened the pool. The operations themselves check whether the pool is closed.
     #[inline(always)]
     pub(crate) fn form(&self) -> Result<Form<'_>> {
         if self.dropped.load(Ordering::Acquire) {

@@ -199,7 +199,8 @@ impl PoolOptions {
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
-    /// it is first touched. (After a reboot, opening a pool with a journal reads the whole pool.)
+    /// it is first touched. (A pool with a journal is read in full, unless its working file still
+    /// exists. A batch that the crash cut short is completed first.)
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -215,9 +216,9 @@ impl PoolOptions {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`],
-    /// [`Error::UnknownFeature`], [`Error::Truncated`], [`Error::DamagedHeader`],
-    /// [`Error::PossiblyTorn`], [`Error::IncompleteJournal`], [`Error::Locked`],
+    /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`], [`Error::UnknownFeature`],
+    /// [`Error::Truncated`], [`Error::DamagedHeader`], [`Error::PossiblyTorn`],
+    /// [`Error::IncompleteJournal`], [`Error::NoWorkingFile`], [`Error::Locked`],
     /// [`Error::AddressSpace`], [`Error::DiskFull`], [`Error::Io`].
     ///
     /// # Safety
@@ -426,8 +427,8 @@ impl PoolOptions {
         }
     }
 
-    /// Opens a pool without a journal. `locked` is the file whose lock the read-only pool holds, if
-    /// that is not `file`.
+    /// Opens a pool without a journal. If `file` is the working file of a read-only pool, `locked`
+    /// is its base, whose lock the pool also holds.
     pub(super) fn open_plain(
         &self,
         file: File,
@@ -439,8 +440,8 @@ impl PoolOptions {
         self.start(store, locked)
     }
 
-    /// The options for a base without its journal. The base can mix pages of different moments,
-    /// even if its header is that of a closed pool.
+    /// Returns the options for opening a base without its journal. The base can mix pages of
+    /// different moments, even if its header is that of a closed pool.
     fn mixed(&self) -> PoolOptions {
         let mut options = self.clone();
         options.core.mixed = true;
@@ -506,8 +507,8 @@ impl PoolOptions {
     /// Starts the pool's worker. [`Guarded::new`] starts the threads of the journal.
     pub(super) fn start(&self, store: Arc<Store<Real>>, locked: Option<File>) -> Result<Pool> {
         let worker = self.background && !store.core().options().read_only;
-        // If there is a worker and the pool has content, the worker requests huge pages after the
-        // first operations.
+        // If there is a worker and the pool has content, the worker allows huge pages a moment
+        // after the opening, so that the first operations need not wait for them.
         if !worker || store.is_new() {
             store.use_huge_pages();
         }

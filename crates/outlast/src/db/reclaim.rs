@@ -11,8 +11,9 @@
 //! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired
 //!    since the opening.
 //!
-//! A root that cannot be read stops the reclaim before the sweep, so nothing is freed. A pool that
-//! may not grow waits for the reclaim before it fails with [`Error::PoolFull`].
+//! If a root or a map cannot be read in full, the reclaim stops before the sweep, and nothing is
+//! freed. In a pool that may not grow, an allocation waits for the reclaim before it fails with
+//! [`Error::PoolFull`].
 
 use super::roots;
 use super::store::{MapSeam, Store};
@@ -38,7 +39,7 @@ pub enum ReclaimState {
     Done,
     /// Under way.
     Running,
-    /// Damage stopped it. No space from before the crash is reused.
+    /// Damage stopped it. Space from before the crash that it has not freed yet is not reused.
     Stopped(Damage),
 }
 
@@ -55,7 +56,8 @@ impl<S: MapSeam> Store<S> {
     }
 
     /// Does one step of the reclaim. The caller has passed the gate. Returns whether the reclaim
-    /// can go on immediately. It cannot at its end, or while it waits for guards.
+    /// can go on immediately. It cannot when it has ended or was stopped by damage, or while it
+    /// waits for operations or guards.
     pub(super) fn reclaim_step(&self) -> Result<bool> {
         let mut phase = self.core.memory.seam().lock(&self.reclaim);
         match self.advance(&mut phase) {
@@ -91,7 +93,8 @@ impl<S: MapSeam> Store<S> {
                     *cursor = Cursor::start();
                     return Ok(true);
                 };
-                // The map was dropped concurrently. The dropping thread has marked its blocks.
+                // `None` means that the map was dropped meanwhile. The dropping thread has marked
+                // its blocks.
                 let Some(map) = self.open(*slot, info, true)? else { return Ok(true) };
                 map.index.trace(cursor, &mut |_, offset, bytes| {
                     Ok(alloc.mark(&self.core, offset, Some(bytes))?)
@@ -124,7 +127,8 @@ impl<S: MapSeam> Store<S> {
         Ok(true)
     }
 
-    /// Runs the reclaim to its end. Returns whether all space is accounted for.
+    /// Runs the reclaim until it ends, or until damage or a guard stops it. Returns whether all
+    /// space is accounted for; always `false` if the pool is read-only.
     pub fn finish_reclaim(&self) -> Result<bool> {
         self.check()?;
         if self.core.options().read_only {

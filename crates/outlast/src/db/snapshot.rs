@@ -1,4 +1,4 @@
-//! Copying a pool while it stands still.
+//! Copying an open pool while its writers are held back, and replacing a file by a complete copy.
 
 use super::journal;
 use super::options::{open_parent, parent};
@@ -21,7 +21,8 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     write(&backing.disk(), backing.identity()?, path, |file| {
         store.sync_and(|core| {
             copy(core, file).map_err(|error| failed(path, core.memory.len(), error))?;
-            // What is open for reading can be the base of a journaled pool. The copy is a pool of its own.
+            // A pool that is open for reading can be the base of a journaled pool. The copy must
+            // not be: it is a pool without a journal.
             match journal::peek(file)? {
                 Some(_) => journal::leave(file, &backing.disk()),
                 None => Ok(()),
@@ -30,9 +31,10 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
     })
 }
 
-/// Creates a file at `path`, or replaces the existing one. `fill` writes its content into an empty
-/// file. The file appears there complete, durable and not locked, or not at all. `own` is the file
-/// that is copied. `fill` may release the file's lock.
+/// Creates a file at `path`, or replaces the existing one. `fill` writes the content to an empty,
+/// locked file, which gets its name only once it is complete and durable. Its lock is released
+/// before this returns, and `fill` may release it earlier. `own` is the file that is copied. On an
+/// error, nothing changes at `path`, except if only the sync of the directory failed.
 pub(super) fn write<T, E: From<Error>>(
     disk: &Disk,
     own: Identity,
@@ -103,8 +105,9 @@ impl Drop for Replaced {
 /// What the names of unfinished snapshots begin and end with.
 const UNFINISHED: [&str; 2] = [".outlast-", ".snapshot"];
 
-/// Removes snapshots from a directory that a process left unfinished when it died. A snapshot that
-/// is being written is locked. Errors are ignored: at worst, a file takes space for longer.
+/// Removes the unfinished snapshots that dead processes have left in a directory. A snapshot that
+/// is still being written is locked, and stays. Errors are ignored: at worst, a file takes space
+/// for longer.
 fn remove_unfinished(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -203,8 +206,8 @@ pub(super) fn check_limit(len: u64) -> std::io::Result<()> {
     }
 }
 
-/// Copies the pool. Shares the file's blocks where the file system can, otherwise copies the bytes, and leaves
-/// holes in place of free pages.
+/// Copies the pool. Where the file system can share blocks between files, the copy shares them.
+/// Otherwise this copies the bytes, and leaves holes in place of free pages.
 fn copy<S: Seam>(core: &Core<S>, target: &File) -> std::io::Result<()> {
     let len = core.memory.len();
     check_limit(len)?;

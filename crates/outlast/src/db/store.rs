@@ -28,8 +28,8 @@ struct Maps {
     open: BTreeMap<usize, Arc<OpenMap>>,
     /// Dropped maps whose blocks are not freed yet, because handles to them still exist.
     dropped: Vec<Arc<OpenMap>>,
-    /// Slots of dropped maps whose blocks are being freed. Until that is done, an index may read
-    /// the words of the root.
+    /// Slots of dropped maps whose blocks are being listed in order to free them. Meanwhile the
+    /// index may read the words of the root, so the slot must not be reused.
     freeing: Vec<usize>,
 }
 
@@ -64,7 +64,8 @@ pub struct Store<S: MapSeam> {
     alive: Arc<Alive>,
     /// The damage of a batch that was under way when the pool was last used, and cannot be finished.
     pub(super) damaged_batch: Mutex<Option<Damage>>,
-    /// Whether huge pages may be used for DRAM. Set after the first operations.
+    /// Whether huge pages may be used for DRAM. Set immediately in a new pool, otherwise a moment
+    /// after the opening.
     huge_pages: AtomicBool,
 }
 
@@ -152,7 +153,7 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    /// Opens the map of this name with the types that it has.
+    /// Opens the map of this name, whatever its types.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
         self.open_map_by(name, false)
     }
@@ -178,8 +179,8 @@ impl<S: MapSeam> Store<S> {
         self.core.check()
     }
 
-    /// Finds a root by name. If the name is not found and a root is damaged, returns the damage:
-    /// the damaged root may be the one that is looked for.
+    /// Finds a root by name. If the name is not found and a root is damaged, fails with the damage,
+    /// because that root may have had the name.
     fn find(&self, name: &str) -> Result<Option<(usize, MapInfo)>> {
         let mut damaged = None;
         for (slot, info) in self.maps() {
@@ -267,8 +268,8 @@ impl<S: MapSeam> Store<S> {
         }
     }
 
-    /// Finds a slot that is free, and that neither the last users of a dropped map nor the thread
-    /// that frees its blocks still read.
+    /// Finds a free slot whose words nobody reads any more: neither a user of the dropped map that
+    /// had the slot, nor the thread that frees that map's blocks.
     fn free_slot(&self) -> Result<usize> {
         let maps = self.core.memory.seam().lock(&self.maps);
         let in_use =
@@ -293,7 +294,8 @@ impl<S: MapSeam> Store<S> {
             return Err(Error::NoSuchMap { name: name.into() });
         }
         if self.core.alloc().old_frontier() != 0 && !seam.seeded(&bugs::DROPPED_UNMARKED) {
-            // The trace can no longer find this map, but its last readers still use it.
+            // Once the root is cleared, the trace cannot find this map's blocks, but its last
+            // readers still use them.
             self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
             })?;
@@ -323,13 +325,13 @@ impl<S: MapSeam> Store<S> {
         Ok(())
     }
 
-    /// Whether every block in use has an owner, which holds if no dropped map is still in use.
+    /// Returns whether no dropped map still has handles, so that every block in use has an owner.
     fn is_settled(&self) -> bool {
         self.core.memory.seam().lock(&self.maps).dropped.is_empty()
     }
 
-    /// Frees the blocks of dropped maps that no handle refers to any more. The caller has passed
-    /// the gate, or holds it.
+    /// Frees the blocks of the dropped maps to which no handle is left. Returns whether there was
+    /// such a map. The caller has passed the gate, or holds it.
     pub(super) fn free_dropped(&self) -> Result<bool> {
         let seam = self.core.memory.seam();
         let early = seam.seeded(&bugs::DROPPED_IN_USE);
@@ -425,7 +427,8 @@ impl<S: MapSeam> Store<S> {
         self.core.alloc().stats(&self.core).frontier_pages <= self.core.geometry.first_page()
     }
 
-    /// Allows huge pages for DRAM. Called after the first operations.
+    /// Allows huge pages for DRAM. In a pool with content and a worker, this is called a moment
+    /// after the opening, so that the first operations do not wait for huge pages.
     pub(super) fn use_huge_pages(&self) {
         self.huge_pages.store(true, Ordering::Relaxed);
         if let Some(mapping) = self.core.backing().mapping() {
@@ -467,7 +470,8 @@ impl<S: MapSeam> Store<S> {
         self.sync_and(|_| Ok(()))
     }
 
-    /// Syncs the pool if no call has changed it since the last call of this function.
+    /// Syncs the pool if it has not been changed since this function was last called. Does nothing
+    /// if a power loss cannot tear the pool, or if the pool is read-only or suspect.
     pub(super) fn sync_if_quiet(&self) -> Result<Quiet> {
         self.core.sync_if_quiet(|| self.is_settled())
     }

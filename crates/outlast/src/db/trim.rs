@@ -8,7 +8,7 @@ use crate::pool::core::Trimmed;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// The shortest time for which pages must have been free.
+/// How long pages must have been free before they are given back, by default.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
 /// The longest time between two rounds: after an error, or if the pool keeps reusing the space that
 /// it gave back.
@@ -18,7 +18,7 @@ const STEP: u64 = 64 << 20;
 
 /// Gives free pages back in rounds:
 ///
-/// 1. Check whether enough pages are free. Only those that stay free from then on are given back.
+/// 1. Check whether enough pages are free. Of these, only the ones that stay free are given back.
 /// 2. A while later, write the pool back.
 /// 3. Punch out the pages that have stayed free, some with each step.
 pub(super) struct Trimmer {
@@ -29,7 +29,7 @@ pub(super) struct Trimmer {
     after: Duration,
     /// The time between two rounds.
     pause: Duration,
-    /// The number of bytes that had been given back and used again when the last round began.
+    /// The number of bytes that had been given back and then used again, as of the last check.
     refilled: u64,
     /// Whether the last round gave anything back.
     gave: bool,
@@ -85,7 +85,8 @@ impl Trimmer {
             Phase::Punch => match core.trim(STEP)? {
                 Trimmed::More(bytes) => {
                     self.gave |= bytes > 0;
-                    // Another thread may be waiting for the pages of the last step.
+                    // Nothing was given back if another thread was waiting for pages. Then go on in
+                    // a later turn.
                     return Ok(bytes > 0);
                 }
                 Trimmed::All(bytes) => {
@@ -98,8 +99,8 @@ impl Trimmer {
         Ok(false)
     }
 
-    /// Sets the time between two rounds. If the pool has since reused space that the last round
-    /// gave back, that round was in vain, and the next one comes later.
+    /// Sets the time between two rounds. If the pool has reused given-back space since the last
+    /// round, that round was in vain, and the next one comes later.
     fn set_pause(&mut self, refilled: u64) {
         if std::mem::take(&mut self.gave) {
             let in_vain = refilled > self.refilled;
@@ -135,7 +136,7 @@ mod tests {
             assert_eq!(trimmer.pause, Duration::from_secs(pause));
             trimmer.gave = true;
             trimmer.set_pause(round as u64 + 1);
-            // A look that finds nothing to give back says nothing new.
+            // A second check without a round in between changes nothing.
             trimmer.set_pause(round as u64 + 1);
         }
         trimmer.gave = true;

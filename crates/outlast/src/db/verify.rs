@@ -22,7 +22,8 @@ pub struct Verification {
     /// Damage outside of any map: in the roots or in the space.
     pub damage: Vec<Damage>,
     /// Bytes of blocks that no map owns and that are not free either. `None` where this is not
-    /// known: in a pool that was opened read-only after a crash, or before the reclaim has ended.
+    /// known: in a pool that was opened read-only after a crash, or if damage or a guard keeps the
+    /// reclaim from ending.
     pub leaked_bytes: Option<u64>,
     /// Bytes of blocks that maps own.
     pub used_bytes: u64,
@@ -32,14 +33,15 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Returns whether nothing at all is wrong.
+    /// Returns whether there is neither damage nor leaked space. A damaged [header
+    /// copy](Self::header_copy) does not count.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty()
             && self.leaked_bytes.unwrap_or(0) == 0
             && self.maps.iter().all(|(_, v)| v.damage.is_empty())
     }
 
-    /// Fails if anything is wrong.
+    /// Fails unless the pool [is sound](Self::is_sound).
     ///
     /// # Errors
     /// [`Error::Damaged`] with the first damage found, or with the number of leaked bytes if that
@@ -69,9 +71,10 @@ impl Verification {
 /// Verifies a pool; see [`Pool::verify`](crate::Pool::verify).
 pub fn verify<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let core = store.core();
-    // Read before the first store rewrites the copy.
+    // This is read first, because the first store to the pool rewrites the damaged copy.
     let header_copy = core.header().copy_damaged;
-    // If the background thread made the pool clean because it was idle, it will do so again.
+    // A pool that the background thread made clean because it was idle is left to that thread,
+    // which will make it clean again.
     let was_clean = core.is_clean() && !core.header().is_synced_idle();
     store.finish_reclaim()?;
     let found = store.stand_still(|store| {

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a pool must have been unchanged before it is synced.
 const QUIET: Duration = Duration::from_secs(1);
-/// The longest such time, reached by a pool that is changed again soon after each idle sync.
+/// The longest such time. It applies after repeated changes soon after an idle sync, and after a
+/// sync that failed.
 const QUIET_MAX: Duration = Duration::from_secs(64);
 /// Size of a huge page, in bytes.
 const HUGE: u64 = 2 << 20;
@@ -32,8 +33,8 @@ const CLEAR: u64 = 2 << 20;
 const PART: u64 = 64 << 10;
 /// A process counts as at rest once it has been nearly idle for this long.
 const REST: Duration = Duration::from_millis(100);
-/// A process is nearly idle if its other threads together use less than 1 / `REST_SHARE` of one
-/// processor.
+/// A process is nearly idle if all of its threads but the worker together use less than 1 /
+/// `REST_SHARE` of one processor.
 const REST_SHARE: u32 = 20;
 /// How long after an opening the worker leaves pages alone: it pre-faults none and allows no huge
 /// ones. The first operations then get small pages, which the kernel has at hand.
@@ -144,8 +145,9 @@ fn run(store: &Weak<Store<Real>>, stop: &AtomicBool, idle_sync: bool, trim: Opti
     }
 }
 
-/// How long to sleep after a turn. `done` is the work done on pages in that turn, `more` says
-/// whether there is other work, and `left` whether pieces wait for the process to be at rest.
+/// Returns how long to sleep after a turn, or `None` to continue without sleeping. `done` is the
+/// work done on pages in that turn, `more` says whether there is other work, and `left` whether
+/// pieces wait for the process to be at rest.
 fn pause_after(done: Option<&Work>, more: bool, left: bool) -> Option<Duration> {
     match done {
         Some(Work::Behind(_)) => Some(BREATH),
@@ -190,8 +192,8 @@ impl Idle {
     }
 }
 
-/// Tells whether the process is at rest: its other threads together used almost no processor time
-/// for a while. The kernel is asked, because lookups leave no trace in the pool.
+/// Tells whether the process is at rest: all of its threads but the worker together used almost no
+/// processor time for a while. The kernel is asked, because lookups leave no trace in the pool.
 #[derive(Default)]
 struct Rest {
     /// When the kernel was last asked, and the processor time that the other threads had used by
@@ -234,12 +236,14 @@ fn time_of_others() -> Duration {
 #[derive(Default)]
 struct Pages {
     begun: bool,
-    /// Every page below this offset was touched, or is listed in `skipped`. In an opened pool on a
-    /// disk, the part in use is left alone: touching it would read all of it and write it back.
+    /// Every page below this offset was touched, is listed in `skipped`, or was in use when a pool
+    /// on a disk was opened. Those pages are left alone: touching them would read all of them and
+    /// write them back.
     reached: u64,
     /// Ranges skipped to reach pieces well ahead of operations.
     skipped: VecDeque<Range<u64>>,
-    /// Whole pieces that were touched and still have small pages.
+    /// Pieces of the size of a huge page that were touched and still have small pages, as ranges of
+    /// adjacent ones.
     behind: VecDeque<Range<u64>>,
     /// Huge pages refused in a row.
     refusals: u32,
@@ -273,7 +277,7 @@ impl Pages {
             self.reached = if mapping.is_in_memory() { 0 } else { frontier };
         }
         let end = soon_used(frontier, core.free_bytes(), core.expected(), core.memory.len());
-        // Space that was given back gets blocks only when it is needed.
+        // Space that was given back gets disk blocks only when it is needed.
         let end = end.min(core.given_back_ahead());
         let work = self.next(frontier, end, resting)?;
         let large = match &work {
@@ -338,7 +342,7 @@ impl Pages {
                     self.leave_behind(range);
                 }
             }
-            // Whether refused or not, it is not tried again.
+            // Even if the kernel refused the huge page, this piece is not tried again.
             Work::Behind(range) => {
                 take(&mut self.behind, range);
             }
@@ -353,7 +357,7 @@ impl Pages {
         }
     }
 
-    /// If `range` completes a piece, records that the piece has small pages.
+    /// If `range` ends a piece of the size of a huge page, records that the piece has small pages.
     fn leave_behind(&mut self, range: &Range<u64>) {
         let end = range.end;
         if !end.is_multiple_of(HUGE) || self.refusals >= REFUSALS_MAX {
@@ -367,8 +371,9 @@ impl Pages {
     }
 }
 
-/// Returns the offset up to which a pool of `len` bytes may soon be in use. Free pages, `free`
-/// bytes in total, are used first.
+/// Returns the offset up to which a pool of `len` bytes may soon be in use: `AHEAD` bytes beyond
+/// the frontier, or up to `expected` if that is greater, less the `free` bytes of free pages, which
+/// are used first.
 fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
     (frontier + AHEAD)
         .max(expected)
@@ -378,7 +383,8 @@ fn soon_used(frontier: u64, free: u64, expected: u64, len: u64) -> u64 {
         .min(len)
 }
 
-/// Removes `range` from the front of a queue of ranges, if it begins there. Returns whether it did.
+/// Removes `range` from the first range of a queue, if both begin at the same offset. Returns
+/// whether they do.
 fn take(queue: &mut VecDeque<Range<u64>>, range: &Range<u64>) -> bool {
     let Some(first) = queue.front_mut().filter(|first| first.start == range.start) else {
         return false;
@@ -432,7 +438,8 @@ mod tests {
     fn a_pool_that_is_filled_faster_leaves_nothing_out() {
         let mut pages = Pages::default();
         let mut seen = std::collections::BTreeSet::new();
-        // Three turns while the frontier moves by a little more than four pieces.
+        // The worker takes three turns each time that the frontier moves by a little more than four
+        // pieces.
         for frontier in (0..200 * MIB).step_by(8 * MIB as usize + 4096) {
             for _ in 0..3 {
                 let len = (frontier + 15 * MIB).next_multiple_of(MIB);
@@ -503,7 +510,7 @@ mod tests {
             now += Duration::from_secs(2);
             idle.note(Some(Quiet::Changed), now);
             assert_eq!(idle.quiet, Duration::from_secs(quiet));
-            // Further looks that find changes say nothing new.
+            // A further check that finds changes does not double the time again.
             idle.note(Some(Quiet::Changed), now);
             assert_eq!(idle.next, now + Duration::from_secs(quiet));
         }

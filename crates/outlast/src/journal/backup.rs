@@ -19,7 +19,8 @@
 //!    after `checkpoint`, up to `reached`, with both numbers as of that moment. That also holds for
 //!    a line of which a write had stored only a part.
 //! 2. Within a life, `checkpoint` and `reached` never decrease, and that moment lies between step 1
-//!    and step 4. So that `checkpoint` was at least *c*, and neither number was more than *r*.
+//!    and step 4. So the `checkpoint` of that moment was at least *c*, and neither number was more
+//!    than *r*.
 //! 3. So the line differs from the pool at the end of epoch *c* only if an epoch after *c*, up to *r*,
 //!    contains it. Step 7 applies all epochs after *c* up to *e*, and *e* is at least *r*.
 //!
@@ -33,13 +34,14 @@
 //!
 //! # Segments that were missed
 //!
-//! A segment that was created and deleted between two looks normally leaves a trace: a gap in the
-//! epochs, or a checkpoint after *e*. There is one exception. A process that dies may leave an
-//! unsynced epoch at the end of a segment. The next process makes that epoch again, with other
-//! lines, in a new segment, which voids the old one. Without the new segment, the old epoch would
-//! be taken for the new one. But segments are deleted in the order of their numbers, so the old one
-//! was deleted before the new one. So for each opened segment that was deleted by the end of step
-//! 5, the one with the next number must have been opened too; otherwise the copy is void.
+//! A segment that was created and deleted between two looks at the directory normally leaves a
+//! trace: a gap in the epochs, or a checkpoint after *e*. There is one exception. A process that
+//! dies may leave an unsynced epoch at the end of a segment. The next process makes that epoch
+//! again, with other lines, in a new segment, which voids the old one. Without the new segment, the
+//! old epoch would be taken for the new one. But segments are deleted in the order of their
+//! numbers, so the old one was deleted before the new one. So for each opened segment that was
+//! deleted by the end of step 5, the one with the next number must have been opened too; otherwise
+//! the copy is void.
 //!
 //! A pool that is closed and opened again with its [kept](crate::JournalOptions::keep_working_file)
 //! working file goes on with the same life, and numbers its segments from 0 again. So the copy is
@@ -51,7 +53,7 @@
 //! - The base grows before the pool does. After step 6 the base is long enough for every line of the
 //!   epochs that were found. The copy gets that length before step 7.
 //! - The pool is closed. `checkpoint` is then the last epoch, and the base that was copied in the
-//!   meantime is completed like any other, or the copy is void because segments were missed.
+//!   meantime is completed like any other, unless the copy is void because segments were missed.
 //! - The process dies, and nobody opens the pool. The files stay as they are, and the copy is what a
 //!   rebuild would make of them.
 //! - Another life begins. Its id differs, and the copy is void.
@@ -146,7 +148,7 @@ pub fn peek(base: &dyn JournalFile) -> io::Result<Option<Meta>> {
     meta::read_while_written(base)
 }
 
-/// Copies a pool to an empty file, which need not be durable afterwards. `progress` receives the
+/// Copies a pool to an empty file. The caller makes the file durable. `progress` receives the
 /// number of bytes copied so far, and the size of the base.
 pub fn copy(
     base: &dyn JournalFile,

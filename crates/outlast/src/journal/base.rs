@@ -22,7 +22,8 @@ pub struct Base {
     file: Box<dyn JournalFile>,
     /// The content of `meta` on the disk, and its sequence number.
     meta: Mutex<(u64, Meta)>,
-    /// Failed syncs. The kernel reports an error only once, to the thread that syncs first.
+    /// The number of failed syncs. The kernel reports an error only once, to the thread that syncs
+    /// first, so others have to learn of it here.
     failures: AtomicU64,
 }
 
@@ -69,8 +70,9 @@ impl Base {
     /// [`place`](Self::place).
     ///
     /// The note shares its page with one copy of `meta`. So call this only after
-    /// [`replace`](Self::replace), when both copies have the same content. It syncs, so that the page is
-    /// never written together with the other copy.
+    /// [`replace`](Self::replace), when both copies have the same content. This syncs before it
+    /// returns, so that the page with the note is never being written at the same time as the other
+    /// copy.
     pub fn note_place(&self, place: &Path) -> io::Result<()> {
         let life = self.meta().life;
         if meta::read_place(&*self.file, life)?.as_deref() == Some(place) {
@@ -216,7 +218,7 @@ impl Pages {
 /// A checkpoint under way. It goes in rounds of three steps:
 ///
 /// 1. [`copy`](Self::copy) copies some pages of the pool, while operations go on;
-/// 2. the caller waits until a cut that was made after that is durable;
+/// 2. the caller makes a cut, and waits until the epoch that it ends is durable;
 /// 3. [`write`](Self::write) writes the copies to the base.
 ///
 /// A copied page can hold half of an operation's stores. After step 2, the journal holds all lines
@@ -233,7 +235,7 @@ pub struct Checkpoint {
     /// Their content.
     copies: Vec<u8>,
     written: Vec<u64>,
-    /// Failed syncs of the base before the checkpoint began.
+    /// The number of failed syncs of the base when the checkpoint began.
     failures: u64,
 }
 
@@ -311,8 +313,8 @@ impl Checkpoint {
             base.sync()?;
         }
         if base.failures.load(Ordering::SeqCst) != self.failures {
-            // A sync failed meanwhile, and the kernel reported it to another thread. It may have
-            // dropped one of these pages.
+            // Another thread's sync failed meanwhile. The kernel reported the error there, and may
+            // have dropped one of this checkpoint's pages.
             return Err(io::Error::other("the base could not be synced"));
         }
         let size = base.file.len()?;
@@ -367,9 +369,9 @@ pub enum Rebuilt {
 /// repeats it. `progress` receives the number of epochs that have been applied, and the number of
 /// all epochs to apply.
 ///
-/// The page cache may hold pages of the base that could not be written to the disk, which only the
-/// dead process was told. On the disk, such a page lacks only lines that the epochs hold, and the
-/// rebuild writes those lines again.
+/// The page cache may hold pages of the base that could not be written to the disk, which the
+/// kernel reported only to the dead process. On the disk, such a page lacks only lines that the
+/// epochs hold, and the rebuild writes those lines again.
 pub fn complete(
     directory: &dyn Directory,
     base: &Base,

@@ -16,7 +16,7 @@ use std::ops::Range;
 pub const LINE: usize = 64;
 /// Bytes of the headers of segments and blocks.
 pub(super) const HEADER: usize = 64;
-/// How many lines ahead to prefetch while lines are copied.
+/// How many lines ahead of the one being copied to prefetch.
 const SOON: usize = 24;
 /// The most lines in a block.
 pub(super) const BLOCK_LINES: u64 = 1 << 14;
@@ -55,7 +55,7 @@ impl Change {
     /// Adds a run of lines. `images` holds their content.
     ///
     /// # Panics
-    /// If `images` does not have the length of `lines`.
+    /// If `images` is not 64 bytes for each line.
     pub fn push(&mut self, lines: Range<u64>, images: &[u8]) {
         assert_eq!(images.len() as u64, (lines.end - lines.start) * LINE as u64);
         self.runs.push(lines);

@@ -40,7 +40,7 @@ pub trait Directory: Send + Sync {
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
 
-    /// Removes a file. The name may come back after a power loss, until another file is created.
+    /// Removes a file. Until another file is created, a power loss may bring the name back.
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Lists the names of all files.
@@ -52,7 +52,7 @@ pub trait Directory: Send + Sync {
 pub struct DiskDirectory {
     path: PathBuf,
     disk: Disk,
-    /// Whether its files are opened for reading alone.
+    /// Whether its files are opened only for reading.
     read_only: bool,
 }
 
@@ -86,8 +86,8 @@ impl DiskDirectory {
     pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
         match fs::create_dir(&path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
-            // Also if the directory exists: a process that died may have created it without making
-            // its name durable. So the parent is synced.
+            // Syncs the parent even if the directory exists: a process that died may have created
+            // it without making its name durable.
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
@@ -96,7 +96,7 @@ impl DiskDirectory {
         }
     }
 
-    /// Names a directory whose files are only read.
+    /// Returns the directory at `path`, whose files are then opened only for reading.
     pub fn read_only(path: PathBuf) -> Self {
         DiskDirectory { path, disk: Disk::default(), read_only: true }
     }
@@ -110,8 +110,9 @@ impl DiskDirectory {
     fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(unfinished)?;
-        // Writes zeros, because allocating blocks is not enough: the first fdatasync of such a block
-        // would also have to mark it as written, which changes the file's metadata.
+        // Writes zeros, because allocating blocks is not enough: the first fdatasync after a write
+        // to an allocated block also has to mark the block as written, which changes the file's
+        // metadata.
         let piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {

@@ -134,9 +134,9 @@ impl Writer {
     /// segments hold after `durable` is void.
     ///
     /// # Errors
-    /// Also if a segment continues from an epoch after `durable`, because that epoch was durable
-    /// too. So before a caller reports an epoch as durable or uses it for a checkpoint, it must
-    /// store the epoch's number where the next process finds it.
+    /// `InvalidInput` if a segment continues from an epoch after `durable`, because that epoch was
+    /// durable too. So before a caller reports an epoch as durable or uses it for a checkpoint, it
+    /// must store the epoch's number where the next process finds it.
     pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
         let ours = segments(&*directory, owner)?;
         let known = ours.last().map_or(0, |segment| segment.after);
@@ -191,7 +191,8 @@ impl Writer {
         self.durable
     }
 
-    /// Returns the size of all segments together, in bytes, without the free space of the open one.
+    /// Returns the size of all segments together, in bytes, without the free space of the open one
+    /// and without a spare.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |open| open.at);
         self.closed.iter().map(|segment| segment.bytes).sum::<u64>() + open

@@ -32,13 +32,14 @@ pub struct Meta {
     pub life: u128,
     /// The base needs the epochs after this one.
     pub checkpoint: u64,
-    /// The base may hold lines of epochs up to this one, so a rebuild must reach it.
+    /// The base may hold lines of epochs up to this one, so a rebuild must apply all epochs up to
+    /// it.
     pub reached: u64,
-    /// The least size of the base in bytes.
+    /// The least size of the base, in bytes. A shorter file is not the base.
     pub size: u64,
     /// Whether the life has ended: the base is the pool, and needs no journal.
     pub closed: bool,
-    /// The low bits of the id of the boot in which the life began.
+    /// The low 64 bits of the id of the boot in which the life began.
     pub boot: u64,
 }
 

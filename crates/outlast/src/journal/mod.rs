@@ -1,10 +1,10 @@
 //! The journal: what makes a pool on an ordinary disk survive a power loss.
 //!
-//! Operations on a journaled pool work on a *working file*, which is in memory. On this medium, a
-//! flush of a cache line only notes that the line has changed. At intervals the journal makes a *cut*:
-//! it holds all writers back for a moment and copies the lines that were noted since the last cut.
-//! Then it writes the copies to the disk. So a power loss leaves the pool as it was between two
-//! operations, and every scheme recovers from that state as from any crash.
+//! Operations on a journaled pool work on a *working file*, by default in memory. On this medium, a
+//! flush of a cache line only notes that the line has changed. At intervals the journal makes a
+//! *cut*: it holds all writers back for a moment and copies the lines that were noted since the
+//! last cut. Then it writes the copies to the disk. So a power loss leaves the pool as it was
+//! between two operations, and every scheme recovers from that state as from any crash.
 //!
 //! # Files
 //!
@@ -15,7 +15,8 @@
 //! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
 //! | segments ([`segment`], written by [`log`]) | the lines that changed since, epoch by epoch |
 //!
-//! [`running`] is what the threads of an open pool do: cuts, commits and checkpoints.
+//! [`running`] has what the threads of an open pool do: cuts, commits and checkpoints. [`backup`]
+//! copies a pool that another process has open.
 //!
 //! An *epoch* is the set of lines that changed between two cuts. Epochs have consecutive numbers. An
 //! epoch is durable once its blocks are in a segment and that segment is synced.
@@ -24,8 +25,8 @@
 //! `meta` and in each segment. Files of another life are not used. Every life begins with a durable
 //! empty segment. So if a base was not closed and there is no segment of its life, its journal has
 //! been removed, and the base is refused. `meta` is in the base itself, so that a base is never
-//! completed from the journal of another one: a snapshot that has been put in the place of a base
-//! has no `meta`.
+//! completed from another base's journal: a snapshot that has been put in the place of a base has
+//! no `meta`.
 //!
 //! # Invariants
 //!

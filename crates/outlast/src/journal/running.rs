@@ -7,8 +7,8 @@
 //! ([`Journal::run_checkpoints`]). None of them takes a lock of the pool, except to hold writers
 //! back for a cut or a pause.
 //!
-//! While a thread holds the gate for long (`sync`, `close`), other threads can cut without holding
-//! it themselves ([`Journal::while_held`]).
+//! `sync` and `close` hold the gate for long. Meanwhile, other threads can cut without holding it
+//! themselves ([`Journal::while_held`]).
 
 mod checkpoints;
 
@@ -34,21 +34,23 @@ pub const LEAST_AHEAD: u64 = 16 << 20;
 const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long to wait before a cut is tried again, if another thread had control of the gate.
 const BUSY: Duration = Duration::from_micros(100);
-/// The longest time for which writers are held back because the journal is too long.
+/// The longest time for which one turn holds writers back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);
 /// The longest interval between two turns.
 const LONGEST: Duration = Duration::from_secs(3_600);
 /// How long the journal may take, before its first cut, to touch the noted lines that a dead
 /// process has left.
 const TOUCHING: Duration = Duration::from_millis(20);
-/// How often the journal's threads check whether there is anything to do.
+/// The longest time that a thread of the journal that finds nothing to do waits before it checks
+/// again.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What the journal needs from the pool.
 pub trait Source {
     /// Makes a cut: holds all writers back for a moment, unless they are `held` back already, and
     /// puts the lines that were noted since the last cut into `change`, with their content. Calls
-    /// `begin` first. If another thread has control of the gate, does nothing and returns `false`.
+    /// `begin` before it holds writers back. If another thread has control of the gate, does
+    /// nothing and returns `false`.
     fn cut(&self, held: bool, begin: &mut dyn FnMut(), change: &mut Change) -> Result<bool>;
 
     /// Holds all writers back for `time`, unless another thread has control of the gate.
@@ -61,7 +63,7 @@ pub trait Source {
     /// Copies page number `page`, while operations go on.
     fn read(&self, page: u64, out: &mut [u8]);
 
-    /// Returns the size of the pool.
+    /// Returns the size of the pool, in bytes.
     fn bytes(&self) -> u64;
 }
 
@@ -84,7 +86,7 @@ pub struct JournalStats {
     /// The longest time from a cut until its epoch was durable, or until now for an epoch that is
     /// not durable yet, in nanoseconds.
     pub longest_commit_ns: u64,
-    /// The longest time for which a cut held writers back, in nanoseconds.
+    /// The longest time that a cut took, in nanoseconds. No cut held writers back for longer.
     pub longest_cut_ns: u64,
     /// The time that all cuts took together, in nanoseconds.
     pub cuts_ns: u64,
@@ -128,7 +130,7 @@ struct State {
     failures: u64,
     /// Why the last attempt failed, if it did.
     failure: Option<Failure>,
-    /// Nothing can be cut any more: the pool was closed, or an operation panicked.
+    /// No more cuts can be made: the pool was closed, or an operation panicked.
     ended: bool,
     stop: bool,
     /// Threads of the journal that run, or are about to.
@@ -154,7 +156,7 @@ enum Outcome {
     Busy,
     /// The disk has failed. The next turn tries again.
     Failed,
-    /// Nothing can be cut any more.
+    /// No more cuts can be made.
     Ended,
 }
 
@@ -323,7 +325,8 @@ impl Journal {
         self.wait_for_cut(state, source)
     }
 
-    /// Waits until everything that a cut takes is durable. The cut begins after this call.
+    /// Waits for a cut that begins after this call, and until everything that the cut takes is
+    /// durable.
     fn wait_for_cut<'j>(
         &'j self,
         mut state: MutexGuard<'j, State>,

@@ -15,7 +15,7 @@ use super::epoch::{
 use super::files::{Directory, JournalFile, UNFINISHED};
 use std::io;
 
-/// Epochs begin at multiples of this many bytes: no sector of a disk is larger.
+/// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
 pub(super) const SECTOR: u64 = 4096;
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 /// The names of segments begin with this. The number follows, in hexadecimal.
@@ -69,9 +69,9 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
     Ok(found)
 }
 
-/// Returns whether a directory has a segment that must not be deleted for the journal of `pool`:
-/// one of another pool, or, for a pool that has no journal yet (`is_new`), one with epochs. Such a
-/// segment can belong to a copy of the pool, which has the same id.
+/// Returns whether a directory has a segment that `pool` must not delete. A segment of another pool
+/// is one. If the pool has no journal yet (`is_new`), so is any segment with epochs: it can belong
+/// to a copy of the pool, which has the same id.
 pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
     let is_other =
         |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);
@@ -85,8 +85,8 @@ pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     ours.try_for_each(|(name, _, _)| directory.remove(name))
 }
 
-/// Deletes the segments of all other owners, and those that were never begun. `meta` must already
-/// name this owner, durably.
+/// Deletes the segments of all other owners, and those without an intact header: spare and
+/// unfinished ones. `meta` must already name this owner, durably.
 ///
 /// Returns the files, which no longer have names. The caller decides when to close them: closing
 /// the last handle frees a file's space, which can take long.
@@ -142,7 +142,7 @@ pub(super) fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Ve
     Ok(found)
 }
 
-/// Returns the number of the next segment: one above all in the directory.
+/// Returns the number of the next segment: one more than the greatest in the directory.
 pub(super) fn next_number(directory: &dyn Directory) -> io::Result<u64> {
     let numbers = directory.names()?.into_iter().filter_map(|name| number_of(&name));
     Ok(numbers.max().map_or(0, |last| last + 1))
@@ -170,8 +170,8 @@ impl Epochs {
     /// Finds the epochs after `checkpoint`, and makes them durable.
     ///
     /// Some may be only in the page cache, because the dead process did not sync them, or because a
-    /// write to the disk failed, which only that process was told. Such epochs can only be in the
-    /// last segment. So the epochs of that segment are copied to a new one.
+    /// write to the disk failed, which the kernel reported only to that process. Such epochs can
+    /// only be in the last segment. So the epochs of that segment are copied to a new one.
     pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
         let mut epochs =
             Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
@@ -191,7 +191,7 @@ impl Epochs {
     }
 
     /// Finds the epochs after `checkpoint` that are in these segments now, in the order of their
-    /// numbers. Writes nothing. Another process may add epochs meanwhile, which are not found.
+    /// numbers. Writes nothing. Epochs that another process adds later are not found.
     pub(super) fn in_files(
         files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
         owner: Owner,
@@ -214,7 +214,8 @@ impl Epochs {
         self.last
     }
 
-    /// Returns the epoch from which the last segment continues, which was therefore durable.
+    /// Returns the epoch from which the last segment continues, which was therefore durable; 0 if
+    /// there is no segment.
     pub fn known(&self) -> u64 {
         self.found.last().map_or(0, |segment| segment.after)
     }
@@ -229,7 +230,8 @@ impl Epochs {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// Calls `visit` with each epoch up to `last`, in order. Returns the last one that was visited.
+    /// Calls `visit` with each epoch after the checkpoint up to `last`, in order. Returns the last
+    /// one that was visited, or the checkpoint if there was none.
     fn visit(
         &self,
         last: u64,

@@ -1,4 +1,5 @@
-//! A simulated disk. It can lose power at any call, fail any call, and tear what it is writing.
+//! A simulated disk. It can lose power at any call, fail any call that writes, and tear what it is
+//! writing.
 //!
 //! The journal's own tests and the proof harness run on it. It has one directory. The file named
 //! [`BASE`] is the base; all others are segments. A power loss tears the two kinds of file
@@ -61,7 +62,8 @@ impl SimFile {
     }
 }
 
-/// Called before each call, while the power is on, with a copy of the disk.
+/// Called before some of the calls, chosen at random, while the power is on. Receives a copy of the
+/// disk.
 pub type Watch = Box<dyn FnMut(&SimDisk) + Send>;
 
 struct Sim {
@@ -119,7 +121,8 @@ pub struct SimDisk(Arc<Mutex<Sim>>);
 struct Handle(SimDisk, String);
 
 impl SimDisk {
-    /// Makes an empty disk. `seed` decides what a power loss takes, and which calls fail.
+    /// Makes an empty disk. `seed` decides which unsynced writes a power loss undoes, and which
+    /// calls fail.
     pub fn new(seed: u64) -> SimDisk {
         let (files, removed) = (BTreeMap::new(), Vec::new());
         let draw = Draw(seed);
@@ -137,8 +140,8 @@ impl SimDisk {
         self.sim().copy()
     }
 
-    /// Lets the power fail after `calls` calls. Until then, the disk refuses one in `failing` of
-    /// the calls that write; none if that is 0.
+    /// Turns the power on, and lets it fail after `calls` calls. Until then, the disk refuses one
+    /// in `failing` of the calls that write, chosen at random; none if that is 0.
     pub fn set(&self, calls: u64, failing: u64) {
         let mut sim = self.sim();
         (sim.left, sim.off, sim.failing) = (calls, false, failing);
@@ -149,7 +152,7 @@ impl SimDisk {
         self.sim().off
     }
 
-    /// Shows one call in `every` to `watch`.
+    /// Calls `watch` before one call in `every`, chosen at random.
     pub fn watch(&self, every: u64, watch: Watch) {
         self.sim().watch = Some((every, watch));
     }
@@ -164,7 +167,7 @@ impl SimDisk {
         }
         let Sim { draw, files, .. } = &mut *sim;
         for (name, file) in files {
-            // Nothing, everything, or any part.
+            // Of the unsynced writes, nothing, everything or any part survives.
             let kind = draw.below(4);
             // The last unsynced write of the file was under way, and its sector is torn. In the
             // base the sector then mixes old and new bytes; in a segment all of its content is

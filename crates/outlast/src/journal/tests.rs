@@ -158,8 +158,9 @@ fn open_base(directory: &SimDisk) -> io::Result<Base> {
     Ok(Base::open(directory.open(BASE)?)?.unwrap_or_else(|_| panic!("no copy is whole")))
 }
 
-/// One trial: lives, each ended by a power loss or the loss of the working file and followed by a
-/// rebuild, which a power loss may cut short too. Returns the number of rebuilds and of epochs.
+/// One trial: four lives. Each begins with a rebuild, which a power loss may cut short and which is
+/// then repeated, and ends with a power loss or the loss of the working file. Returns the number of
+/// rebuilds and of epochs.
 fn trial(seed: u64, failing: u64) -> (u64, u64) {
     let mut draw = Draw(seed);
     let directory = SimDisk::new(!seed);
@@ -234,7 +235,7 @@ fn rebuild(directory: &SimDisk, model: &mut Model, durable: u64) -> io::Result<(
     assert!(ends.contains(&pool), "the pool at the end of epoch {epoch}");
     model.pool = pool.clone();
     model.changed.fill(false);
-    // Later attempts at this epoch and at later ones were lost.
+    // Other attempts at this epoch, and all later epochs, are lost.
     model.ends = BTreeMap::from([(epoch, vec![pool])]);
     let owner = Owner { pool: base.meta().pool, life: base.meta().life + 1 };
     let log = begin(directory, owner, epoch)?;
@@ -298,8 +299,8 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(segment::Epochs::find(&directory, other, 8).unwrap().last(), 8);
 }
 
-/// A base that may hold lines of an epoch is refused if that epoch is missing. So is a journal that
-/// lacks a segment.
+/// A base that may hold lines of an epoch is refused if that epoch is missing. A journal that lacks
+/// a segment between others is refused, too.
 #[test]
 fn a_journal_with_epochs_missing_is_refused() {
     for (how, missing) in [("checkpoint", 2), ("rebuild", 2), ("neither", 1)] {
@@ -330,7 +331,8 @@ fn a_journal_with_epochs_missing_is_refused() {
         let names = directory.names().unwrap().into_iter().filter(|n| n.starts_with("segment"));
         // The first one is the empty segment with which the life began.
         let names: Vec<_> = names.skip(1).collect();
-        // A rebuild has copied the last one.
+        // If there was a rebuild, it has copied the last segment, so all later ones are removed,
+        // too.
         let end = if how == "neither" { missing + 1 } else { names.len() };
         names[missing..end].iter().for_each(|name| directory.remove(name).unwrap());
         let rebuilt = complete(&directory, &base, |_, _| ()).unwrap();

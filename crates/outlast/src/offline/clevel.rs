@@ -17,7 +17,7 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 const SLOTS: usize = 8;
 const LEVEL_HEADER: u64 = 64;
 const NODE_BYTES: u64 = 4 * 64;
-/// Bytes that are read ahead of a record.
+/// How many bytes to read in one go where a record begins.
 const RECORD_AHEAD: u64 = 256;
 const CONTEXT_BYTES: u64 = 256;
 const MAX_LEVELS: usize = 30;
@@ -104,7 +104,8 @@ impl Walk<'_, '_> {
             let found = format!("features {:#x}", self.features);
             self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
         }
-        // Offset, a mark that is ignored here, a count, and a checksum folded to 8 bits.
+        // The word has an offset, a mark that is ignored here, a count, and a checksum folded to 8
+        // bits.
         let low = words[0] & ((1 << 56) - 1) & !(1 << 48);
         let sum = crc_words(&[low]);
         let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
@@ -144,7 +145,7 @@ impl Walk<'_, '_> {
             })?;
             self.walk_ready(level, group_bits as u32)?;
         }
-        // Sorted by hash, because equal keys have equal hashes.
+        // Sorts the records by hash to find duplicates, because equal keys have equal hashes.
         records.sort_unstable_by_key(|record: &(u64, u64)| record.0);
         for same in records.chunk_by(|a, b| a.0 == b.0).filter(|same| same.len() > 1) {
             let mut keys = HashSet::new();
@@ -211,7 +212,7 @@ impl Walk<'_, '_> {
             loop {
                 let link = self.image.word(place)?;
                 let node = link & LOW48;
-                // Only a link to a node can have the mark.
+                // Bit 63 is a mark, which only a link to a node can have.
                 if link << 1 >> 49 != 0 || (link >> 63 != 0 && node <= 1) {
                     let found = format!("{link:#x}");
                     return Err(Damage::new(place, "a link of a chain", found).into());
@@ -305,7 +306,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Returns the record in effect that the one at `first` leads to, after checking it.
+    /// Follows the replaced records from `first` to the record in effect, checks that one, and
+    /// returns it. Returns `None` if it was removed.
     fn live_record(&self, first: u64) -> Result<Option<Found>> {
         let mut offset = first;
         for _ in 0..1 << 16 {

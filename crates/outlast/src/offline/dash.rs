@@ -18,8 +18,8 @@ const SEGMENT: u64 = 0xd1e1;
 const NODE: u64 = 0xd1e2;
 
 impl Walk<'_, '_> {
-    /// Reads a directory, which the root's word at `place` names. Returns its depth, the offset of its
-    /// entries, and the entries.
+    /// Reads the directory that the root's word at `place` names, and claims its block. Returns its
+    /// depth, the offset of its entries, and the entries.
     pub(super) fn dash_directory(&mut self, place: u64, word: u64) -> Result<(u32, u64, Vec<u64>)> {
         // Offset, depth, and a checksum folded to 8 bits.
         let low = word & ((1 << 56) - 1);
@@ -36,8 +36,9 @@ impl Walk<'_, '_> {
             let expected = format!("a directory of depth {depth} ({expected:#x})");
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
         }
-        // The claim comes first: it fails unless a block is that long. The length of the file would
-        // not limit the read, because a sparse file can be of any length.
+        // The claim comes before the read, because it fails unless there is a block of that size.
+        // The length of the file would not limit the read, because a sparse file can be of any
+        // length.
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
         let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
         self.region(offset, 8, What::Directory { depth });
@@ -68,7 +69,8 @@ impl Walk<'_, '_> {
         Ok(Segment { offset, low, depth, partner, chain, words })
     }
 
-    /// Walks a segment, whose block was claimed: its buckets and its overflow nodes.
+    /// Walks the buckets and the overflow nodes of a segment. The caller has claimed the segment's
+    /// block.
     pub(super) fn walk_segment(
         &mut self,
         map: &mut MapReport,
@@ -158,7 +160,7 @@ impl Walk<'_, '_> {
             return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
         }
         if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
-            // The record belongs to the other half of a split.
+            // The slot counts as empty: a split has moved its record to another segment.
             return Ok(());
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
@@ -220,7 +222,8 @@ pub(super) struct Shape {
     buckets: u32,
     packed: u64,
     pub(super) segment_bytes: u64,
-    /// The first word of an empty slot, indexed by the highest bit of the segment's hashes.
+    /// The first word of an empty slot, indexed by the most significant bit of the segment's
+    /// hashes.
     empty: [u64; 2],
 }
 

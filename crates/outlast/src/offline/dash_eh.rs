@@ -45,7 +45,8 @@ impl Walk<'_, '_> {
     }
 
     /// Walks the segment that the directory's entry `index` points to. Returns how many entries
-    /// belong to it, or 0 if a split of it was completed, in `entries` only.
+    /// belong to the segment, or 0 if its unfinished split was completed, which changes only
+    /// `entries`, not the file.
     fn walk_entry(
         &mut self,
         map: &mut MapReport,

@@ -19,7 +19,7 @@ const MAX_DEPTH: u32 = 40;
 /// What leads to a map's segments.
 struct Table {
     shape: Shape,
-    /// log2 of the segments of the first array.
+    /// log2 of the number of segments in the first array.
     initial: u32,
     /// The number of segments that fit into the largest possible block.
     most: u64,
@@ -27,7 +27,7 @@ struct Table {
     /// `next` has passed.
     round: u32,
     next: u64,
-    /// Whether a segment whose turn has passed may not be split.
+    /// Whether a segment whose turn has passed may still be unsplit.
     late: bool,
     /// The offset of the root's words.
     root: u64,
@@ -36,8 +36,8 @@ struct Table {
 }
 
 impl Table {
-    /// Returns how many segments an array has. There are eight arrays of each size, but any number
-    /// of the largest size.
+    /// Returns how many segments an array has. There are eight arrays of each size, and any number
+    /// of the largest size, which fill the largest possible block.
     fn len(&self, array: usize) -> u64 {
         let bits = self.initial as usize + array / 8;
         if array < 8 || bits < 48 && 1 << bits <= self.most / 2 { 1 << bits } else { self.most }
@@ -128,7 +128,7 @@ impl Walk<'_, '_> {
             (0..1u64 << initial).rev().map(|prefix| (prefix << (64 - initial), initial)).collect();
         while let Some((low, made)) = known.pop() {
             match self.walk_segment_of_array(map, &table, low, made) {
-                // A split by each later bit has made another one.
+                // For each later bit, a split by that bit has made another segment.
                 Ok(depth) => {
                     known.extend((made + 1..=depth).map(|bit| (low | 1 << (64 - bit), bit)));
                 }
@@ -180,8 +180,8 @@ impl Walk<'_, '_> {
             }
         }
         match self.walk_segment(map, &table.shape, &segment) {
-            // Go on with the segments that were split off from this one. They do not depend on its
-            // content.
+            // The walk goes on with the segments that were split off from this one, because they do
+            // not depend on its content.
             Err(Error::Damaged(damage)) => {
                 map.whole = false;
                 self.problem(damage);

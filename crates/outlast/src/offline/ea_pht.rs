@@ -32,14 +32,15 @@ const TABLE: u64 = 0x6501;
 const CHUNK: u64 = 0x6502;
 const ANNEX: u64 = 0x6503;
 
-/// Overflow buckets: the first one's offset, and how many were handed out.
+/// The overflow buckets of a chunk or an annex: the first one's offset, and how many were handed
+/// out.
 type Area = (u64, u64);
 
 /// A table, after its headers were checked.
 struct Table {
     depth: u32,
     chunk_bits: u32,
-    /// `None` for one that cannot be read.
+    /// The chunks' offsets; `None` for a chunk that cannot be read.
     chunks: Vec<Option<u64>>,
     areas: Vec<Area>,
     /// Overflow buckets that a chain links to.
@@ -47,7 +48,7 @@ struct Table {
 }
 
 impl Table {
-    /// Returns the offset of a bucket of the array.
+    /// Returns the offset of a bucket of the array. Returns `None` if its chunk cannot be read.
     fn bucket(&self, index: u64) -> Option<u64> {
         let place = index & ((1 << self.chunk_bits) - 1);
         self.chunks[(index >> self.chunk_bits) as usize].map(|chunk| chunk + (1 + place) * BUCKET)
@@ -67,7 +68,8 @@ impl Table {
         index << (64 - self.depth)
     }
 
-    /// Returns the chain that owns an overflow bucket, unless none does.
+    /// Returns the chain that owns an overflow bucket whose first word is `word`, or `None` if no
+    /// chain does.
     fn owner(&self, bucket: u64, word: u64) -> Option<u64> {
         let (chain, depth) = unpack(bucket, word).ok()?;
         let chain = (chain / 64).checked_sub(1)?;
@@ -84,7 +86,8 @@ impl Table {
     }
 }
 
-/// Reads the link at this offset: where it leads, and a depth.
+/// Decodes the link at this offset. Returns where it leads, and its low 6 bits, which hold a depth,
+/// a size or a mark.
 fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
     let low = word & LOW48;
     let depth = (low & 63) as u32;
@@ -155,12 +158,12 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Checks that no overflow bucket has an owner that has lost its link to it. `moved` has the
-    /// chains whose records were moved to the next table. It is `None` for a table that is being
-    /// filled.
+    /// Checks that every overflow bucket with an owner is linked from a chain. `moved` has the
+    /// chains whose records were moved to the next table, and which are not checked. It is `None`
+    /// for a table that is being filled.
     ///
-    /// In a table that was being filled when the pool crashed, such a bucket can be a copy that no
-    /// chain links to yet, so it is no damage there.
+    /// In a table that was being filled when the pool crashed, an owned bucket without a link can
+    /// be a copy that no chain links to yet, so it is no damage there.
     fn check_spare(
         &mut self,
         map: &mut MapReport,
@@ -270,7 +273,7 @@ impl Walk<'_, '_> {
         Ok(chunk)
     }
 
-    /// Notes the overflow buckets of a chunk or an annex.
+    /// Adds the overflow buckets of a chunk or an annex to the table's areas.
     fn area(
         &mut self,
         table: &mut Table,
@@ -291,7 +294,8 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Walks a chain. Returns whether its records are in the next table.
+    /// Walks a chain. Returns `true`, without having walked it, if its records were moved to the
+    /// next table.
     fn walk_chain(
         &mut self,
         map: &mut MapReport,
@@ -306,7 +310,7 @@ impl Walk<'_, '_> {
             let words = self.image.words(bucket, BUCKET / 8)?;
             if bucket != first {
                 self.region(bucket, 8, What::PhtLink);
-                // Earlier builds made buckets without an owner.
+                // A first word of 0 is no damage: earlier builds made buckets without an owner.
                 if words[0] != 0 && table.owner(bucket, words[0]) != Some(index) {
                     let expected = format!("a bucket that chain {index} owns");
                     self.problem(Damage::new(bucket, expected, format!("{:#x}", words[0])));

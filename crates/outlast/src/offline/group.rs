@@ -26,13 +26,13 @@ const NODE: u64 = 0x6703;
 struct Segment {
     depth: u32,
     low: u64,
-    /// The first words of empty cells.
+    /// The first word of an empty cell.
     empty: u64,
     /// The number of cells of the first level.
     group: u64,
 }
 
-/// Reads the link at this offset: where it leads, and a depth.
+/// Decodes the link at this offset. Returns where it leads, and a depth.
 fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
     let low = word & LOW48;
     let depth = (low & 63) as u32;
@@ -85,7 +85,8 @@ impl Walk<'_, '_> {
             }
             let (next, depth) = unpack(at + 16, words[2])?;
             let high = if depth == 0 { low } else { low | u64::MAX >> depth };
-            // Segments get this deep only in a table that has many of them.
+            // The size of the file bounds the depth, because segments get deep only in a table that
+            // has many of them.
             let most = (self.image.len / (group * 32) * 64).max(64);
             let aligned = depth > 0 && 1 << depth <= most && low << depth == 0;
             if !aligned || (next == 0) != (high == u64::MAX) {
@@ -145,7 +146,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Walks cells. If `homes`, the first of them are the cells of the first level.
+    /// Walks `count` cells from `at` on. If `homes` is set, the first of them are the cells of the
+    /// first level.
     fn walk_cells(
         &mut self,
         map: &mut MapReport,
@@ -187,7 +189,7 @@ impl Walk<'_, '_> {
             return Err(Damage::new(place, expected, format!("{first:#x} {second:#x}")).into());
         }
         if !here {
-            // A split has left it behind.
+            // A split has moved the record to another segment and left its words here.
             return Ok(());
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });

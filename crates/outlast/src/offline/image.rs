@@ -19,11 +19,11 @@ pub(super) enum Source<'f> {
     Bytes(&'f [u8]),
 }
 
-/// A file's content. Every read is checked against its end.
+/// A file's content. Every read is checked against the end of the file.
 pub(super) struct Image<'f> {
     source: Source<'f>,
     pub(super) len: u64,
-    /// What was read ahead, and its offset.
+    /// The offset of what was read ahead, and its bytes.
     ahead: RefCell<(u64, Vec<u8>)>,
 }
 
@@ -33,7 +33,7 @@ impl<'f> Image<'f> {
     }
 
     /// Reads up to `bytes` bytes at an offset in one go, because later calls will ask for them in
-    /// pieces. If the read fails, those calls report the error.
+    /// pieces. If this fails, those calls read for themselves and report the error.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
         let bytes = bytes.min(self.len.saturating_sub(offset));
         if let Source::File(file) = self.source {
@@ -124,7 +124,8 @@ fn check_aligned(offset: u64) -> Result<()> {
     Ok(())
 }
 
-/// What each byte contributes to a CRC, for each number of zero bytes after it, from 0 to 7.
+/// What each byte contributes to a CRC if it is followed by 0 to 7 other bytes, indexed by that
+/// number and the byte.
 static CRC_TABLES: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut i = 0;
@@ -188,7 +189,8 @@ pub(super) fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
 /// The pool's hash function.
 pub(super) struct Hash {
     pub(super) secrets: RapidSecrets,
-    /// Function 0x7e57: keys of 2^32 and above share one hash.
+    /// Whether this is hash function 0x7e57, for tests, which gives all keys of 2^32 and above the
+    /// same hash.
     pub(super) degenerate: bool,
 }
 
@@ -212,7 +214,7 @@ impl Hash {
     /// Returns the first words of empty slots, indexed by the most significant bit of the hashes in
     /// a slot's segment. Returns `None` if no number below 1,024 hashes to one of the halves.
     pub(super) fn empty_words(&self, form: RecordForm) -> Option<[u64; 2]> {
-        // For inline records, the least number that hashes to the other half.
+        // In inline maps, the empty word is the least number that hashes to the other half.
         let least = |half| (0..1024u64).find(|n| self.of(&n.to_le_bytes()) >> 63 == half);
         match form {
             RecordForm::Bytes => Some([0, 0]),

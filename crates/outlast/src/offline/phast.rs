@@ -47,7 +47,8 @@ struct Leaves {
 struct Leaf {
     bits: u64,
     next: u64,
-    /// Whether pairs may be left whose keys belong to the next leaf.
+    /// Whether the leaf may have pairs whose keys belong to the next leaf, from an unfinished split
+    /// or merge.
     moving: bool,
     /// The leaf's least key, and the words that encode it.
     low: Vec<u8>,
@@ -114,8 +115,8 @@ impl Walk<'_, '_> {
         self.walk_leaves(map, leaves, &starts)
     }
 
-    /// Walks the chain of leaves. Each of `starts`, the leaves that partitions begin with, must be
-    /// one of them.
+    /// Walks the chain of leaves. `starts` are the first leaves of the partitions. Each of them
+    /// must be on the chain.
     fn walk_leaves(&mut self, map: &mut MapReport, leaves: Leaves, starts: &[u64]) -> Result<()> {
         let mut seen = HashSet::new();
         let mut at = starts[0];
@@ -149,7 +150,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reads a leaf's header.
+    /// Reads a leaf's header, and checks it.
     fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
         let Leaves { slots, sealed } = leaves;
         if !at.is_multiple_of(64) || at == 0 {
@@ -250,7 +251,8 @@ impl Walk<'_, '_> {
             },
         };
         if high.is_some_and(|high| key >= *high) && leaf.moving {
-            // The key belongs to the next leaf, or a merge has not taken it over yet.
+            // The key belongs to the next leaf. A split has left the pair here, or a merge that has
+            // not committed has copied it here.
             return Ok(());
         }
         if key < leaf.low || high.is_some_and(|high| key >= *high) {

@@ -1,6 +1,6 @@
 //! The content of the golden pools.
 
-/// Returns number keys: the lowest and highest, then some that spread over all hashes.
+/// Returns number key `n`: the lowest, the highest, then keys that spread over all hashes.
 pub(crate) fn word(n: u64) -> u64 {
     match n {
         0 => 0,
@@ -18,7 +18,7 @@ pub(crate) fn value(n: u64) -> Vec<u8> {
     (0..len).map(|i| (i as u64 * 31 + n) as u8).collect()
 }
 
-/// Returns whether this record was put and removed again.
+/// Returns whether record `n` was put and then removed.
 pub(crate) fn removed(n: u64) -> bool {
     n % 5 == 3
 }

@@ -48,8 +48,8 @@ fn assert_holds(pool: &Pool, keys: std::ops::Range<u64>) {
     keys.for_each(|key| assert_eq!(map.get(&key).unwrap(), Some(key * 3), "key {key}"));
 }
 
-/// Copies the files that a power loss leaves if everything that was written has reached the disk.
-/// These are all files but the working file. Fails if a file is removed meanwhile.
+/// Copies all files but the working file: what a power loss leaves if everything written has
+/// reached the disk. Fails if a file is removed meanwhile.
 fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from.join("a.pool"), to.join("a.pool"))?;
     std::fs::create_dir(to.join("journal"))?;

@@ -7,7 +7,7 @@ fn journal(place: &Path) -> PathBuf {
     place.join("journal")
 }
 
-/// Kills a process that works on a new pool. Returns the last insert that had returned.
+/// Kills a process that works on a new pool. Returns the key of the last insert that had returned.
 fn left_by_a_kill(place: &Path) -> u64 {
     create(place).close().unwrap();
     killed(place, 900).0
@@ -20,8 +20,8 @@ fn assert_holds_all(place: &Path, returned: u64) {
     assert_holds(&pool, 0..held);
 }
 
-/// If a process continued without the segments that the base needs, the next power loss would undo
-/// what a wait has confirmed.
+/// If a process continued with the working file but without the segments that the base needs, the
+/// next power loss would undo what `wait_durable` has confirmed.
 #[test]
 fn a_working_file_is_not_used_without_its_segments() {
     let place = tempfile::tempdir().unwrap();
@@ -211,7 +211,8 @@ fn a_base_that_was_cut_short_is_written_again() {
     let base = File::options().write(true).open(place.path().join("a.pool")).unwrap();
     base.set_len(400_000).unwrap();
     insert(&pool, 20_000..21_000);
-    // The first checkpoint notices, and the next one writes all of it.
+    // The first checkpoint notices that the base is too short, and fails. The next one writes all
+    // pages of the base.
     assert!(pool.close().is_err());
     let pool = open(place.path()).unwrap();
     assert_holds(&pool, 0..21_000);
@@ -234,7 +235,8 @@ fn an_interval_can_be_for_ever() {
     pool.close().unwrap();
 }
 
-/// Two threads grow the pool at the same time: one because it has to, the other ahead of use.
+/// Several threads grow the pool at the same time: those that need space, and the worker ahead of
+/// use.
 #[test]
 fn a_pool_that_grows_in_many_threads_is_whole_on_the_disk() {
     let place = tempfile::tempdir().unwrap();

@@ -6,7 +6,8 @@
 //! 1. The thread holds the gate, so that nobody else makes a change until the batch is over.
 //! 2. It reads the values that the keys have, and writes them to the log together with the changes. The
 //!    log is durable before the batch word is stored.
-//! 3. The batch word is stored. Once it is durable, the batch takes effect, whatever happens.
+//! 3. The batch word is stored. Once it is durable, a crash no longer undoes the batch: the next
+//!    open makes its changes.
 //! 4. The changes are made as operations on their maps. Each is durable by itself, and readers may
 //!    see it immediately, because a crash can no longer undo it.
 //! 5. The batch word becomes 0. Once that is durable, the log's block is free.
@@ -22,11 +23,11 @@
 //! again, and undoes them if one fails. The same happens if the process crashes while it undoes
 //! them.
 //!
-//! In three cases an open does neither. If the pool may be torn, it can mix pages of different
-//! moments, and the batch word may be an old one: the open clears it. If the log is damaged, or
-//! names something that is not there, the pool opens as it is, and a verification reports the
-//! damage. If the pool is opened for reading, the open fails with [`Error::Unfinished`], unless the
-//! user accepts a pool that may be torn.
+//! In three cases an open neither makes the changes nor undoes them. If the pool may be torn, it
+//! can mix pages of different moments, and the batch word may be an old one: the open clears it. If
+//! the log is damaged, or names something that is not there, the pool opens as it is, and a
+//! verification reports the damage. If the pool is opened for reading, the open fails with
+//! [`Error::Unfinished`], unless the user accepts a pool that may be torn.
 
 use super::BatchRecord;
 use crate::db::bugs;
@@ -43,8 +44,8 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::unlinked::UnlinkedBlock;
 use std::sync::Arc;
 
-/// Fails if a map cannot have a record with this key and value, or, if there is no value, a record
-/// with this key.
+/// Fails if a map cannot have a record with this key and value. Without a value, checks only that
+/// the key's length is possible, because a removal may name any key.
 pub(super) fn check(info: &MapInfo, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     match info.form {
         RecordForm::Inline => {
@@ -227,8 +228,8 @@ impl<S: MapSeam> Store<S> {
         carry_out(parts, log).and_then(|taken_back| taken_back.map_or(Ok(()), Err))
     }
 
-    /// Finishes the batch that a crash has cut short, if there is one. Must be called before
-    /// anything else is done with the pool.
+    /// Finishes the batch that a crash has cut short, if there is one. If damage prevents that,
+    /// records the damage and succeeds. Must be called before anything else is done with the pool.
     pub(in crate::db) fn finish_batch(&self) -> Result<()> {
         let (core, options) = (&self.core, self.core.options());
         if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
@@ -319,7 +320,8 @@ fn decode<S: Seam>(log: &Log<'_, S>, mut bytes: &[u8]) -> Result<Vec<Logged>> {
     Ok(changes)
 }
 
-/// Makes the changes of a log. If one fails, undoes all of them and returns the error.
+/// Makes the changes of a log. Returns `None` if all of them were made. If one fails, undoes them
+/// all and returns its error. Fails if that is not possible.
 fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option<Error>> {
     match parts.iter().try_for_each(Part::make) {
         Ok(()) => log.clear().map(|()| None),

@@ -141,7 +141,7 @@ pub(in crate::db) fn find(
     Ok(None)
 }
 
-/// Removes the working files of this base's other lives.
+/// Removes the working files of this base's other lives, unless a process has one open.
 pub(super) fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
     for place in places {
         for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {

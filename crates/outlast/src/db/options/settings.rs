@@ -27,10 +27,11 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the size that the pool may not exceed, in bytes; 0 means no limit and is the default.
-    /// The limit is stored in the pool. When an existing pool is opened, a limit given here
-    /// replaces the stored one. A pool that is larger than its limit opens, but does not grow: an
-    /// operation that finds no free space fails with [`Error::PoolFull`](crate::Error::PoolFull).
+    /// Sets the size that the pool may not exceed, in bytes; 0, the default, sets no limit. The
+    /// limit is stored in the pool. When an existing pool is opened, a limit other than 0 replaces
+    /// the stored one, and 0 keeps it. A pool that is larger than its limit opens, but does not
+    /// grow: an operation that finds no free space fails with
+    /// [`Error::PoolFull`](crate::Error::PoolFull).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -94,8 +95,9 @@ impl PoolOptions {
     }
 
     /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
-    /// ([`MediumKind::Journal`]). Operations then work on a file in memory, and the file at the pool's
-    /// path is brought up to date in the background.
+    /// ([`MediumKind::Journal`]). Operations then work on a copy of the pool, the working file,
+    /// which is in memory if there is room. The file at the pool's path is brought up to date in
+    /// the background.
     ///
     /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
     /// of two commits, and none that [`wait_durable`](crate::Pool::wait_durable) has confirmed. It
@@ -107,7 +109,9 @@ impl PoolOptions {
     /// is recovered and closed first.) A pool that has a journal keeps it, with or without this option.
     /// [`Pool::snapshot`](crate::Pool::snapshot) makes a pool without a journal.
     ///
-    /// The pool must fit into memory. Opening it after a reboot reads all of it.
+    /// The pool must fit into memory. Opening it reads all of it, unless the machine was not
+    /// restarted and the working file still exists: the process was killed, or the file was
+    /// [kept](JournalOptions::keep_working_file).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -132,10 +136,11 @@ impl PoolOptions {
     }
 
     /// Sets whether opening a pool that has a journal and was not closed fails with
-    /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although the machine
-    /// was not restarted. Otherwise the pool is completed from its journal, and lacks what was not durable
-    /// when its process died. A container that starts again without its `/dev/shm` is such a case, and so is
-    /// a copy of the pool's file and journal. Default: no.
+    /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although
+    /// the machine was not restarted. If this is not set, the pool is completed from its journal,
+    /// and lacks what was not durable when its process died. The working file is gone, for example,
+    /// if a container starts again without its `/dev/shm`, or in a copy of the pool's file and
+    /// journal. Default: no.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -157,8 +162,10 @@ impl PoolOptions {
     }
 
     /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
-    /// pre-faults new pages and syncs an idle pool ([`idle_sync`](Self::idle_sync)). Without it,
-    /// [`Pool::step`](crate::Pool::step) reclaims and grows. Default: yes.
+    /// pre-faults new pages, syncs an idle pool ([`idle_sync`](Self::idle_sync)) and gives free
+    /// space back ([`trim`](Self::trim)). Without it, only calls of
+    /// [`Pool::step`](crate::Pool::step) reclaim space and grow the pool ahead of use. Default:
+    /// yes.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -181,9 +188,9 @@ impl PoolOptions {
     ///
     /// The cost is that a change that comes during such a sync waits until it ends, and the first
     /// change after it waits until the dirty mark is on the disk, as with any `sync`. Each time
-    /// that a pool is changed again soon after such a sync, the time without changes before the
-    /// next one doubles, up to about a minute. Where changes are seconds apart and must never wait
-    /// for the disk, turn this off.
+    /// that a pool is changed again soon after such a sync, the time without changes that the next
+    /// sync requires doubles, up to about a minute. Where changes are seconds apart and must never
+    /// wait for the disk, turn this off.
     ///
     /// Such a sync does not make it safe to copy the file of an open pool: the copy is still
     /// refused ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
@@ -214,9 +221,9 @@ impl PoolOptions {
     /// journal; `outlast compact` works for all pools. Default: yes.
     ///
     /// Space is given back once it has been free for a second or two, if it lies in pieces of 64
-    /// KiB or more and there is enough of it: a sixteenth of the pool, but at least 1 MiB, and 64
-    /// MiB are always enough. A pool that needs the space again takes it from the file system
-    /// again. If the disk has become full meanwhile, that fails with
+    /// KiB or more and there is enough of it: a sixteenth of the pool, but no less than 1 MiB and
+    /// no more than 64 MiB. A pool that needs the space again takes it from the file system again.
+    /// If the disk has become full meanwhile, that fails with
     /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that must keep all
     /// disk space that it has ever taken.
     ///
@@ -241,7 +248,8 @@ impl PoolOptions {
     }
 
     /// Sets how many threads open a map whose scheme reads the whole map when it is opened
-    /// ([`linear_recovery`]). Default: the number of processors.
+    /// ([`linear_recovery`]), and how many copy a journaled pool to a new working file. Default:
+    /// the number of processors.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -298,8 +306,11 @@ impl PoolOptions {
     }
 
     /// Opens the pool even if a power loss may have torn it
-    /// ([`Error::PossiblyTorn`](crate::Error::PossiblyTorn)), so that it can be verified and its readable
-    /// records salvaged.
+    /// ([`Error::PossiblyTorn`](crate::Error::PossiblyTorn)), so that it can be verified and its
+    /// readable records salvaged. Also opens a pool whose journal is missing or incomplete
+    /// ([`Error::IncompleteJournal`](crate::Error::IncompleteJournal)), as far as its file alone
+    /// goes, and opens for reading a pool that would have to be completed first
+    /// ([`Error::Unfinished`](crate::Error::Unfinished)).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

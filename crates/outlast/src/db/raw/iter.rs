@@ -6,7 +6,7 @@ use crate::index::{Bytes, Care, Cursor, Index, Inline, KeyRange, Record};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Bound;
 
-/// The damage that a walk over records has stepped over, each place once.
+/// The damage that a walk over records has skipped, with each place listed once.
 #[derive(Default)]
 struct Lost {
     queue: VecDeque<Damage>,
@@ -15,7 +15,7 @@ struct Lost {
 }
 
 impl Lost {
-    /// Adds what one step has stepped over.
+    /// Adds the damage that one step has skipped, except places that are listed already.
     fn add(&mut self, damage: &mut Vec<Damage>) {
         let new = damage.drain(..).filter(|damage| self.seen.insert(damage.offset()));
         self.queue.extend(new);
@@ -28,7 +28,7 @@ pub struct RawIter {
     cursor: Cursor,
     ready: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
     lost: Lost,
-    /// The error that ends the iteration, after everything read before it.
+    /// The error that ends the iteration. It is returned after everything that was read before it.
     failure: Option<Error>,
 }
 

@@ -5,12 +5,13 @@ use super::*;
 
 /// The least default limit of the journal's length, in bytes.
 const LEAST_LIMIT: u64 = 256 << 20;
-/// Pages that a checkpoint copies in one round.
+/// The most pages that a checkpoint copies in one round.
 const ROUND: usize = 2048;
 /// The base grows ahead of the pool by a quarter of the pool's size, but by no more bytes than
 /// this.
 const MOST_AHEAD: u64 = 1 << 30;
-/// How often a checkpoint that ends a life is attempted, if something changes during each attempt.
+/// How many times a checkpoint that ends a life is attempted at most. An attempt must be repeated
+/// if an epoch became durable during it.
 const TRIES: usize = 8;
 
 impl Journal {
@@ -42,7 +43,7 @@ impl Journal {
     }
 
     /// Prepares what will be needed. Makes a checkpoint if the journal has reached half of its
-    /// limit, or if the disk has no room for more of it.
+    /// limit, or if the next segment could not be prepared, as on a full disk.
     fn checkpoint_if_due(&self, source: &dyn Source) -> Result<()> {
         let prepared = self.prepare(source);
         let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
@@ -82,8 +83,8 @@ impl Journal {
             let _one = lock(&self.extending);
             if is_short() {
                 self.base.extend(len)?;
-                // Release: pairs with the Acquire loads of threads that see the new length and so
-                // take no lock.
+                // Release: pairs with the Acquire loads of `base_len`. A thread that sees the new
+                // length takes no lock, and must see the longer file.
                 self.base_len.store(len, Ordering::Release);
             }
         }
@@ -96,7 +97,8 @@ impl Journal {
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
         if !closed {
-            // If there is no room for another segment, the checkpoint makes some.
+            // If the disk has no room for another segment, preparing it fails, and this checkpoint
+            // makes room.
             let _ = self.prepare(source);
         }
         // Closes the open segment, so that all segments that exist now can be deleted at the end.
@@ -115,8 +117,8 @@ impl Journal {
         if seeded(&bugs::MARKS_CLEARED) {
             *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
         }
-        // The checkpoint is counted before it deletes segments, so that a program that copies the
-        // files can tell whether segments were deleted meanwhile.
+        // The checkpoint is counted before it deletes segments, so that a caller that copies the
+        // files can tell from `stats` whether segments were deleted meanwhile.
         self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
         let deleted = {
             let mut writer = lock(&self.writer);
@@ -155,8 +157,8 @@ impl Journal {
         let failed = |e| Error::io("writing the base of the journal", e);
         while checkpoint.copy(ROUND, |page, out| source.read(page, out)) {
             if !closed {
-                // Turns are taken meanwhile, and need segments. If there is no room for more, the
-                // checkpoint makes some.
+                // Commits go on meanwhile, and need segments. If the disk has no room for more,
+                // preparing one fails, and this checkpoint makes room.
                 let _ = self.prepare(source);
             }
             if !seeded(&bugs::PAGES_NOT_AWAITED) {

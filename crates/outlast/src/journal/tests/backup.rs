@@ -87,11 +87,12 @@ struct Writing {
     pool: Vec<u8>,
     /// Lines that changed since the last durable epoch.
     changed: Vec<bool>,
-    /// The pool as it was at some moment between two operations, and the epoch that had ended then.
+    /// The pool at the end of each epoch that was written, with the epoch's number. If the process
+    /// died, the number occurs again.
     ends: Vec<(u64, Vec<u8>)>,
     counter: u64,
     draw: Draw,
-    /// How often the process died and another one continued.
+    /// How many times the process died and another one continued.
     deaths: u64,
 }
 
@@ -139,7 +140,7 @@ impl Writing {
     }
 
     /// Writes an epoch. If the process `dies`, it does so before it records that the epoch is
-    /// durable, so the next one continues from the epoch before.
+    /// durable, so the next process continues from the epoch before this one.
     fn epoch(&mut self, dies: bool) {
         let mut change = Change::default();
         for line in (0..LINES).filter(|&line| self.changed[line]) {
@@ -198,7 +199,7 @@ impl Writing {
     }
 }
 
-/// What the copying process sees of the files: something different at each look.
+/// The files as the copying process sees them: the writing process takes steps between its reads.
 struct Watched<F>(F, Arc<Mutex<Writing>>);
 
 impl Directory for Watched<Shared> {
