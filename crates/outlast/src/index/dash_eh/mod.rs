@@ -23,9 +23,9 @@
 //!
 //! # Invariants
 //!
-//! All directory entries in a segment's range point to the segment. The exception are those of a
-//! new upper half, from the commit of the split until its entries are set. The invariants of
-//! segments are in [`dash`](super::dash).
+//! All directory entries in a segment's range point to the segment. The exceptions are those of a
+//! new upper half, from the commit of the split until they are set. The invariants of segments are
+//! in [`dash`](super::dash).
 //!
 //! # Commit points
 //!

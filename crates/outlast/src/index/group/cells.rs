@@ -107,8 +107,8 @@ impl<'m> Cells<'m> {
         [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
     }
 
-    /// Yields the cells of a second-level chunk that have this mark. The default mark is that of
-    /// free cells.
+    /// Yields the cells with this mark, in a chunk outside the first level, where marks have no
+    /// count. The default mark is that of free cells.
     #[inline(always)]
     pub(super) fn marked(self, seam: &impl Seam, mark: Mark) -> impl Iterator<Item = Cell<'m>> {
         ones(fingerprints::matching_wide(self.marks(seam), mark.0)).map(move |n| self.cell(n))
