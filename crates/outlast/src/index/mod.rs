@@ -311,7 +311,7 @@ pub trait Index<R: Record>: Send + Sync {
     /// Reports the blocks of the part of the index that `cursor` names, and advances the cursor.
     ///
     /// The trace runs concurrently with operations. An operation that moves or unlinks a block
-    /// first marks it for the trace, which may then miss it.
+    /// first marks it, so the trace may miss it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()>;
 
     /// Returns whether there is background work for [`step`](Index::step). Stores nothing.

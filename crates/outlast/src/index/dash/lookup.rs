@@ -144,8 +144,8 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Reading ----------------------------------------------------------------
 
-    /// Reads the words of a slot. Only if the version of the record's home has not changed
-    /// meanwhile do they belong together.
+    /// Reads the words of a slot. They belong together only if the version of the record's home has
+    /// not changed meanwhile.
     #[inline(always)]
     pub(super) fn words(&self, slot: &Slot) -> SlotWords {
         slot.read(&self.core.memory)

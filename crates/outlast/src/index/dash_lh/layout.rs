@@ -28,8 +28,8 @@ const LATE: u32 = 46;
 /// `check` is 16 bits of a CRC-32C over the lower 48 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Whether there may be a *late* segment, whose turn has passed without its split having been
-    /// made: because there was no space for the split, or because of a crash.
+    /// Whether there may be *late* segments: segments whose turn has passed but that were not
+    /// split, because there was no space or because of a crash.
     pub late: bool,
     /// The round: the depth of the segments that it splits.
     pub depth: u32,

@@ -88,8 +88,9 @@ impl Segments {
     }
 
     /// Finds the segment of a hash by following the splits from the segment with which the table
-    /// began. Unlike the hint in `turn`, this is right also for segments whose split has ended
-    /// early or is late. Fails if the segment is not ready, or if a segment on the way is unknown.
+    /// began. This also finds segments whose depth is not what `turn` implies, because their split
+    /// has ended early or is late. Fails if the segment is not ready, or if a segment on the way is
+    /// unknown.
     #[cold]
     pub(super) fn follow(
         &self,

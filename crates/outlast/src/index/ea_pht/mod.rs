@@ -22,7 +22,7 @@
 //! before this one links another overflow bucket.
 //!
 //! The three schemes share their code. `Variant` has what differs between them: the default number
-//! of helpers, and
+//! of helpers, and:
 //!
 //! | | lock of a bucket | while a table is being moved, a change whose bucket was moved |
 //! |---|---|---|
@@ -510,7 +510,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let memory = &self.core.memory;
         let mut next = Some(Ok(first));
         // Yield at most as many buckets as fit into the memory: a reader may follow a chain whose
-        // blocks have been reused, and which then need not end.
+        // blocks have been reused, and such a chain need not end.
         let mut left = 0;
         std::iter::from_fn(move || {
             let bucket = next.take()?;

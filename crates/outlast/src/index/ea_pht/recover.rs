@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 /// The number of buckets that a thread reads at a time.
 const PART: u64 = 256;
 
-/// The overflow buckets that a table has handed out. While all chains are read, it collects those
-/// that are linked.
+/// The overflow buckets that a table has handed out, and which of them the chains that were read so
+/// far link to.
 pub(super) struct Handed {
     areas: Vec<(Area, u64)>,
     /// The overflow buckets that a chain links to.

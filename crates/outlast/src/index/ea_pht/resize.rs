@@ -38,8 +38,8 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A table is resized when more than this many in 64 of its buckets have overflow buckets. With
-/// more chains, lookups would take longer. With fewer, the table would waste space.
+/// A table is resized when more than this many in 64 of its buckets have overflow buckets. With a
+/// higher limit, lookups would take longer. With a lower one, the table would waste space.
 const CHAINS: u64 = 7;
 /// How many buckets a thread claims at a time, if it moves buckets until none is left to claim.
 const CLAIM: u64 = 16;

@@ -139,7 +139,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
     }
 
     /// Prefetches the first line of the chunk that the hash names in the second level, and the
-    /// chunk's marks, if the record is not in its home but may be there.
+    /// chunk's marks, if the key's record is not in its home but may be there.
     #[inline(always)]
     fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
         let Some(route) = route else { return };

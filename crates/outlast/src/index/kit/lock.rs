@@ -165,8 +165,8 @@ impl<S: Seam, P: LockPlace> Held for HeldLock<'_, S, P> {
     }
 }
 
-/// A guard that unlocks when it is dropped, unless by a panic that began while the lock was held;
-/// see [`Held`]. It costs about thirty instructions more than unlocking explicitly.
+/// A guard that unlocks when it is dropped, unless a panic that began while the lock was held drops
+/// it; see [`Held`]. It costs about thirty instructions more than unlocking explicitly.
 #[must_use]
 pub(crate) struct Guarded<H: Held> {
     held: ManuallyDrop<H>,

@@ -174,8 +174,8 @@ impl Slot {
 
     /// Reads the words of a slot that no lock guards, and makes sure that they belong together.
     pub(crate) fn read_whole<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
-        // A writer empties the first word before it stores another second one, except for a new
-        // value of the same key. So if the first word is the same before and after, the second
+        // A writer empties the first word before it stores another second word, unless that is a
+        // new value of the same key. So if the first word is the same before and after, the second
         // belongs to it.
         loop {
             let words = self.read(memory);

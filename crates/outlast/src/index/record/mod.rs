@@ -201,7 +201,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
 
-    /// Returns whether the slot's value is this one. The caller has locked the slot.
+    /// Returns whether the slot's value is this one. The caller holds the lock that guards the
+    /// slot.
     fn value_is<S: Seam>(
         core: &Core<S>,
         words: SlotWords,
