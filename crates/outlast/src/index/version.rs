@@ -15,7 +15,7 @@ pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
 pub(super) const CHANGING: u64 = LOCKED << 1;
 const VERSION: u64 = CHANGING << 1;
 
-/// Returns whether a lock word is free and holds nothing but its version.
+/// Returns whether all bits of a lock word besides its version are 0.
 pub(super) fn is_at_rest(word: u64) -> bool {
     word & (VERSION - 1) == 0
 }

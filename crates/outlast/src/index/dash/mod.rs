@@ -35,8 +35,8 @@
 //!
 //! 1. A slot holds a record if and only if its first word is not the *empty word* and the hash of
 //!    the record begins with the segment's prefix. For byte strings the empty word is 0. For inline
-//!    records, where any key can occur, it is a key that hashes to the other half of the hash
-//!    space. That is why the depth is at least 1.
+//!    records, where any key can occur, it is a key whose hash is in the half of the hash space to
+//!    which the segment does not belong. That is why the depth is at least 1.
 //! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are *bucket metadata*
 //!    (`metadata`): DRAM state that is rebuilt from the slots before the segment is used.
 //! 3. A segment's first hash never changes, and its depth only grows. So a record that a split

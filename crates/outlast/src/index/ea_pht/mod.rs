@@ -35,8 +35,8 @@
 //! # Invariants
 //!
 //! 1. A slot holds a record if and only if its first word is not the *empty word*. For byte strings
-//!    that is 0. For inline records, where any key can occur, it is a key that hashes to the other
-//!    half of the hash space.
+//!    that is 0. For inline records, where any key can occur, it is a key whose hash is in the half
+//!    of the hash space to which the bucket does not belong.
 //! 2. A record is in the chain of its bucket, and only once.
 //! 3. Every overflow bucket that a chain links to is covered by the counter of its chunk or annex,
 //!    on media too.

@@ -36,8 +36,8 @@
 //!
 //! 1. A cell holds a record if and only if its first word is not the *empty word* and the hash of
 //!    the record is in the segment's range. For byte strings the empty word is 0. For inline
-//!    records, where any key can occur, it is a key that hashes to the other half of the hash space.
-//!    That is why there are at least two segments.
+//!    records, where any key can occur, it is a key whose hash is in the half of the hash space to
+//!    which the segment does not belong. That is why there are at least two segments.
 //! 2. A record is in its home, in the second level, or in an overflow node, and only once.
 //! 3. A segment's first hash never changes, and its range only shrinks. So a record that a split
 //!    leaves behind never becomes a record of that segment again.

@@ -191,8 +191,8 @@ pub(crate) fn find_reference<'t, S: Seam, R: Record>(
     table: &'t impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
 ) -> Result<Option<RecordRef<'t>>> {
-    // Each read has a pin of its own, which is dropped if the read is not valid. The link was read
-    // before the pin was made, but the read is validated after it. If the record was unlinked and
+    // Each read makes its own pin, which is dropped if the read is not valid. The link is read
+    // before the pin is made, but the read is validated after that. If the record was unlinked and
     // retired in between, the version has changed, and this read is not valid.
     find(table, key, 0, |words| R::reference(table.core(), words))
 }

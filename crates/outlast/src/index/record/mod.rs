@@ -8,7 +8,7 @@
 //! | [`Bytes`] | the record's offset and size class | the key's full hash |
 //!
 //! The second word is always stored first. Both lie in one line, so whenever the commit word is
-//! durable, the other one is too (x86; elsewhere the seam's Release orders them).
+//! durable, the second word is too (x86; elsewhere the seam's Release orders them).
 
 mod bytes;
 mod inline;
