@@ -40,7 +40,7 @@ mod sync {
 
 use crate::error::{Damage, Result};
 
-/// A change of one key. The index decides and applies it atomically.
+/// A change of one key. The index checks its condition and applies it in one atomic step.
 #[derive(Debug)]
 pub enum Change<'a, R: Record> {
     /// Insert if absent.
@@ -49,16 +49,16 @@ pub enum Change<'a, R: Record> {
     Put(R::Value<'a>),
     /// Replace if present.
     Update(R::Value<'a>),
-    /// Replace if present with this value.
+    /// Replace the value if it equals `expected`.
     Swap {
-        /// The value that must be there.
+        /// The value that the key must have.
         expected: R::Value<'a>,
         /// The value to put in its place.
         new: R::Value<'a>,
     },
     /// Remove if present.
     Remove,
-    /// Remove if present with this value.
+    /// Remove the key if it has this value.
     CompareRemove(R::Value<'a>),
 }
 
@@ -122,20 +122,21 @@ impl<R: Record> Previous<R> {
 pub struct Changed<R: Record> {
     /// Whether the change was applied.
     pub applied: bool,
-    /// The value before it, if the key was present and the caller asked for it.
+    /// The value before the change, if the key was present and the caller asked for it.
     pub before: Option<R::Owned>,
-    /// Whether the key was present before.
+    /// Whether the key was present before the change.
     pub present: bool,
 }
 
 /// The position of an iteration. It is opaque, survives splits, and is valid as long as the map.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// First hash of the current range.
+    /// The first hash of the current range. In an ordered index of inline records: the key that
+    /// comes next.
     pub(crate) low: u64,
-    /// Last hash of the current range (inclusive).
+    /// The last hash of the current range.
     pub(crate) high: u64,
-    /// The part of the range that comes next.
+    /// The number of the part of the range that comes next; see `kit::walk::scan_part`.
     pub(crate) part: u32,
     /// The key that comes next, in an index that iterates by keys that are byte strings.
     pub(crate) key: Vec<u8>,
@@ -143,8 +144,7 @@ pub struct Cursor {
     pub(crate) care: Care,
     /// The damage that the iteration has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
-    /// If nothing could be read of the range that ends just before `low`: the first hash of that
-    /// range.
+    /// If the ranges just before `low` could not be read: the first hash of the first of them.
     pub(crate) gap: Option<u64>,
 }
 
@@ -194,13 +194,15 @@ impl Cursor {
 /// The kinds of blocks that a trace or an offline walk reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
-    /// A directory, or a context.
+    /// The block that leads to the others: a directory, the context of clevel, the master array of
+    /// PhaST, or the header of an EA-PHT table.
     Directory,
-    /// A segment or a level of a hash table.
+    /// The unit by which the index grows: a segment, an array of segments (Dash-LH), a level
+    /// (clevel), a leaf (PhaST) or a chunk (EA-PHT).
     Segment,
-    /// An overflow node.
+    /// An overflow node, or an annex of EA-PHT.
     Overflow,
-    /// The record of a byte-string pair.
+    /// A block that holds one record, or a separator of PhaST.
     Record,
 }
 
@@ -211,30 +213,31 @@ pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 /// The result of [`Index::verify`].
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
-    /// Live records.
+    /// Live records. Most schemes count torn ones among them.
     pub records: u64,
     /// Keys found more than once.
     pub duplicated: u64,
-    /// Records whose checksum does not match.
+    /// Records that cannot be read, or whose checksum or hash does not match.
     pub torn: u64,
-    /// Everything that is wrong.
+    /// Everything that is wrong, torn and duplicated records included; at most 10,000 findings.
     pub damage: Vec<Damage>,
 }
 
 /// Statistics of one index.
 #[derive(Debug, Clone, Default)]
 pub struct IndexStats {
-    /// Segments, levels or buckets: the scheme's unit of growth. An estimate from a sample if there
-    /// are thousands.
+    /// Segments, levels or buckets: the scheme's unit of growth. In a large table, an estimate from
+    /// a sample.
     pub segments: u64,
     /// Entries of the directory.
     pub directory_entries: u64,
     /// Records; in a large table, an estimate from a sample.
     pub records_estimate: u64,
-    /// Record slots in total.
+    /// Record slots in total, estimated like `segments`. In Dash, those of overflow nodes are left
+    /// out.
     pub slots: u64,
-    /// Bytes of DRAM that the index occupies once all of it has been touched since opening: its
-    /// directory and its bucket metadata.
+    /// Bytes of DRAM that the index occupies once all of it has been touched since opening, such as
+    /// its directory and its bucket metadata.
     /// [`PoolStats::shadow_bytes`](crate::PoolStats::shadow_bytes) is the DRAM that the metadata
     /// occupy now, in the pages touched so far.
     pub dram_bytes: u64,
@@ -255,8 +258,8 @@ pub struct Growth {
     pub doublings: u64,
 }
 
-/// How many lookups of [`Index::get_many`] overlap: more than the cache misses that a processor
-/// keeps in flight.
+/// The number of lookups of [`Index::get_many`] that overlap. A processor keeps fewer cache misses
+/// than that in flight.
 pub const BATCH: usize = 16;
 
 /// A concurrent, crash-proof index of records of one form.
@@ -307,8 +310,8 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Reports the blocks of the part of the index that `cursor` names, and advances the cursor.
     ///
-    /// The trace runs concurrently with operations. An operation marks the blocks that it moves or
-    /// unlinks meanwhile.
+    /// The trace runs concurrently with operations. An operation that moves or unlinks a block
+    /// first marks it, so the trace may miss it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()>;
 
     /// Returns whether there is background work for [`step`](Index::step). Stores nothing.
@@ -322,8 +325,9 @@ pub trait Index<R: Record>: Send + Sync {
         Ok(false)
     }
 
-    /// Allows huge pages for the index's DRAM. The caller waits until the first operations after
-    /// opening are done.
+    /// Allows huge pages for the index's DRAM. In a pool with content, the caller does this only
+    /// some time after opening, so that the first operations get small pages, which the kernel has
+    /// at hand.
     fn use_huge_pages(&self) {}
 
     /// Returns an estimate of the number of records. It is exact for small tables at rest.
@@ -336,7 +340,8 @@ pub trait Index<R: Record>: Send + Sync {
     /// before and after every operation.
     fn growth(&self) -> Growth;
 
-    /// Checks every structure and record. No other operation may run.
+    /// Checks every structure and record, and reports the index's blocks to `visit`. No other
+    /// operation may run.
     fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified>;
 
     /// Returns the ordered interface, if the index keeps its keys in order.

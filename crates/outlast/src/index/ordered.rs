@@ -73,14 +73,14 @@ impl KeyOrder {
 
 /// A record form whose keys can be compared.
 pub trait OrderedRecord: Record {
-    /// Encodes a key into the form in which an index stores it. An encoded copy is made in the
-    /// given buffer.
+    /// Encodes a key into the form in which an index stores it. If that changes the key's bytes,
+    /// the encoded copy is made in `space`.
     fn encode<'s, 'k: 's>(
         order: KeyOrder,
         key: Self::Key<'k>,
         space: &'s mut [u8; 8],
     ) -> Self::Key<'s>;
-    /// Decodes a stored key into the form in which it was passed in.
+    /// Decodes a stored key, in place, into the form in which the caller had passed it in.
     fn decode(order: KeyOrder, key: &mut Self::OwnedKey);
     /// Copies a key.
     fn own(key: Self::Key<'_>) -> Self::OwnedKey;
@@ -92,10 +92,11 @@ pub trait OrderedRecord: Record {
     fn sort(records: &mut [(Self::OwnedKey, Self::Owned)]) {
         records.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     }
-    /// Returns eight bytes of a key, starting at `skip`, as a word that keeps their order.
+    /// Returns eight bytes of a key, starting at `skip`, as a word that keeps their order. Zeros
+    /// stand for bytes beyond the key's end. An inline key is the word itself, whatever `skip` is.
     fn word(key: Self::Key<'_>, skip: usize) -> u64;
 
-    /// Compares a key with the key that the first word of a slot denotes, be it a separator or the
+    /// Compares a key with the key that the first word of a slot stands for: a separator, or the
     /// key of a record.
     fn compare_with<S: Seam>(
         core: &Core<S>,
@@ -103,7 +104,8 @@ pub trait OrderedRecord: Record {
         first: u64,
     ) -> Result<Ordering, Damage>;
     /// Compares the first `skip` bytes of a key with the first `skip` bytes of the separator that
-    /// `first` stands for. A shorter key or separator is compared in full.
+    /// `first` stands for. A shorter key or separator is compared in full. Inline keys have no such
+    /// bytes and count as equal.
     fn compare_start<S: Seam>(
         core: &Core<S>,
         key: Self::Key<'_>,
@@ -112,7 +114,7 @@ pub trait OrderedRecord: Record {
     ) -> Result<Ordering, Damage>;
     /// Reads the key that the first word of a pair stands for.
     fn key_at<S: Seam>(core: &Core<S>, first: u64) -> Result<Self::OwnedKey, Damage>;
-    /// Returns the length of the prefix that two keys share, in bytes.
+    /// Returns the length, in bytes, of the prefix that two keys share. It is 0 for inline keys.
     fn shared(a: Self::Key<'_>, b: Self::Key<'_>) -> usize;
 
     /// Reads the position of an iteration.
@@ -120,9 +122,9 @@ pub trait OrderedRecord: Record {
     /// Sets where an iteration continues.
     fn to_cursor(key: Self::OwnedKey, cursor: &mut Cursor);
 
-    /// Makes a separator: a key that is above `below` and not above `at`, as the words of a pair.
-    /// If it needs a block, the block is flushed, and is durable after the calling thread's next
-    /// fence.
+    /// Makes a separator, a key that is greater than `below` and at most `at`, and returns it as
+    /// the words of a pair. If it needs a block, the block is flushed, and is durable after the
+    /// calling thread's next fence.
     fn separator<S: Seam>(
         core: &Core<S>,
         below: &Self::OwnedKey,
@@ -190,7 +192,8 @@ const SPREAD: usize = 64;
 
 /// Sorts a few records whose keys are roughly evenly spread. It distributes them by the leading
 /// bits of their distance from the least key, and then does an insertion sort. Returns whether it
-/// sorted them. If their keys were not spread evenly enough, it leaves them as they were.
+/// sorted them. Otherwise there are more than [`SPREAD`], or their keys are not spread evenly
+/// enough, and the records are unchanged.
 fn spread(records: &mut [(u64, u64)]) -> bool {
     let (mut least, mut greatest) = (u64::MAX, 0);
     for &(key, _) in &*records {

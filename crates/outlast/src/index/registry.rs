@@ -16,15 +16,17 @@ use std::sync::Arc;
 pub struct SchemeRow {
     /// Its name, as commands take and print it.
     pub name: &'static str,
-    /// Whether some thread always completes its operation, wherever other threads are stopped.
+    /// Whether the scheme is lock-free: some thread always completes its operation, even if others
+    /// are stopped at any point.
     pub lock_free: bool,
     /// Whether its maps keep their keys in order.
     pub ordered: bool,
-    /// Whether opening a map reads all of it and repairs what a crash left. The other schemes
-    /// repair each part when an operation first touches it.
+    /// Whether opening a map takes time linear in its size, because it reads every segment, bucket
+    /// or leaf header and repairs what a crash left there. The other schemes do this for each part
+    /// when an operation first touches it.
     pub linear_recovery: bool,
-    /// Whether its locks lie in the pool. If so, opening a map can store there, even after a clean
-    /// close.
+    /// Whether its locks lie in the pool. If so, opening a map resets them where needed, so it can
+    /// store to the pool even after a clean close.
     pub locks_in_pool: bool,
     /// The read-only compatible features that its maps can use.
     pub features: u64,
@@ -296,7 +298,7 @@ impl Scheme {
         self.row().settings.contains(&name)
     }
 
-    /// Returns whether some thread always completes its operation, wherever others are stopped.
+    /// Returns whether the scheme is lock-free; see [`SchemeRow::lock_free`].
     pub fn is_lock_free(self) -> bool {
         self.row().lock_free
     }

@@ -10,14 +10,15 @@ pub enum Known {
     /// Any bytes may be an encoding: byte strings, and types that only the program that defines
     /// them knows.
     Nothing,
-    /// Each encoding is text.
+    /// Every encoding is valid UTF-8.
     Text,
     /// All encodings have the same length.
     Fixed {
         /// The length in bytes.
         bytes: usize,
-        /// A bit for each of the first 128 bytes, which says whether the byte is a `bool`, and so
-        /// is 0 or 1. In an encoding that is a word, the first of these bytes is the highest.
+        /// Bit i is set if byte i is a `bool`, and so is 0 or 1. Only the first 128 bytes have
+        /// bits. In an encoding that is a word, byte 0 is the most significant of its `bytes`
+        /// bytes.
         bools: u128,
     },
 }
@@ -55,8 +56,9 @@ impl Known {
     }
 }
 
-/// Reads a part of a schema: the name of a type, or the parts of a tuple or of an ordered struct.
-/// Adds the type's length to `bytes`. Returns `None` if the library does not know such a type.
+/// Reads one part from the front of a schema: the name of a type, or a tuple or ordered struct with
+/// all its parts. Adds its length to `bytes`, and its `bool`s to `bools`. Returns `None` if the
+/// library does not know the type, or if the schema is malformed.
 fn part(rest: &mut &str, bytes: &mut usize, bools: &mut u128) -> Option<()> {
     if let Some(parts) = rest.strip_prefix('(') {
         *rest = parts;

@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<&'static str, u32>,
-    /// Whether settings that were not given get their minimum instead of their usual default.
+    /// Whether settings that were not given get their default for small maps instead of the usual
+    /// one.
     small: bool,
 }
 
@@ -19,8 +20,8 @@ impl Settings {
         self.values.insert(name, value);
     }
 
-    /// Gives every setting that is not set its minimum, so that a few inserts split or expand the
-    /// map.
+    /// Gives every setting that is not set its default for small maps, with which a few inserts
+    /// split or expand the map.
     pub fn make_small(&mut self) {
         self.small = true;
     }
@@ -29,7 +30,7 @@ impl Settings {
     /// other map the second.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not in `range`, or not a multiple of `step`.
+    /// [`Error::Invalid`] if the value is not in `range`, or not a multiple of `step`.
     pub fn take(
         &mut self,
         name: &'static str,

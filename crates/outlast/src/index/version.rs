@@ -15,7 +15,7 @@ pub(super) const LOCKED: u64 = 1 << OTHER_BITS;
 pub(super) const CHANGING: u64 = LOCKED << 1;
 const VERSION: u64 = CHANGING << 1;
 
-/// Returns whether a lock word is free and holds nothing but its version.
+/// Returns whether all bits of a lock word besides its version are 0.
 pub(super) fn is_at_rest(word: u64) -> bool {
     word & (VERSION - 1) == 0
 }
@@ -71,13 +71,13 @@ pub(super) fn version(word: &impl LockWord) -> Option<u64> {
     (found & CHANGING == 0).then_some(found)
 }
 
-/// Returns whether everything read since `version` is valid. A caller that checks other words for
-/// the same decision must read them after this call.
+/// Returns whether `version` is still current, so that everything read under it is valid. A caller
+/// that checks other words for the same decision must read them after this call.
 #[inline(always)]
 pub(super) fn is_unchanged(word: &impl LockWord, version: u64) -> bool {
     // Pairs with the Release fence in `set_changing`, and with the Release stores of the other
-    // words that the caller checks. If anything read so far was newer than the version, the loads
-    // from here on see the newer version.
+    // words that the caller checks. If anything read so far is newer than `version`, the loads from
+    // here on see CHANGING, a newer version, or the newer value of such a word.
     fence(Ordering::Acquire);
     version & !LOCKED == word.load(Ordering::Relaxed) & !LOCKED
 }

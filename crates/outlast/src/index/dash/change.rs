@@ -15,10 +15,10 @@ use crate::index::record::{Record, SlotWords};
 use crate::index::{Changed, RecordForm, fingerprints};
 use crate::pmem::{Point, Seam};
 
-/// The most records that move to make room for one. More moves fill a segment further before it is
-/// split, but each costs a flush, a fence and a lock. Three moves raise the peak load factor from
-/// 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A fourth would add
-/// 0.005.
+/// The largest number of records that an insert moves to make room. More moves fill a segment
+/// further before it is split, but each costs a flush, a fence and a lock. Three moves raise the
+/// peak load factor from 0.88 to 0.90 (2 stash buckets) and from 0.905 to 0.92 (4 stash buckets). A
+/// fourth would add 0.005.
 const MOVES: u32 = 3;
 
 /// Returns whether a new record goes to its home bucket.
@@ -46,7 +46,7 @@ impl<S: Seam, R: Record> Default for Progress<'_, S, R> {
     }
 }
 
-/// The reason why an attempt did not succeed.
+/// What stopped an attempt.
 pub(crate) enum Obstacle {
     /// The segment is full.
     Full,
@@ -128,8 +128,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
 
     /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes
-    /// one. With `FIRST`, this handles only the common cases. In any other case it returns before
-    /// it has stored anything.
+    /// `next_lock`. With `FIRST`, this handles only the common cases. In any other case it returns
+    /// before it has stored anything.
     #[inline(always)]
     fn change_locked<'m, const FIRST: bool>(
         &'m self,
@@ -218,7 +218,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Replaces a slot's value, durably, with the store of one word. The record's home is marked as
+    /// Replaces a slot's value, durably, by storing a single word. The record's home is marked as
     /// changing.
     #[inline(always)]
     fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
@@ -232,7 +232,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
-    /// Removes a slot's record, durably. Its home is marked as changing, and the bucket is locked.
+    /// Removes a slot's record, durably. The record's home is marked as changing, and the slot's
+    /// bucket is locked.
     #[inline(always)]
     fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
@@ -292,7 +293,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Inserts a record whose key is absent. The caller has locked the home bucket, and also the
-    /// next bucket if it passes one.
+    /// next bucket if it passes `next`.
     #[inline(always)]
     fn insert_absent<'m, const FIRST: bool>(
         &'m self,
@@ -341,8 +342,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(Step::absent(true))
     }
 
-    /// Puts a record whose key is absent anywhere in its segment, when the next bucket is full.
-    /// Returns whether there was room. Both buckets are locked.
+    /// Puts a record whose key is absent wherever its segment has room: in its home bucket, by
+    /// displacement, or in the stash or an overflow node. Returns whether there was room. The home
+    /// bucket and the next one are locked, and the next one is full.
     #[cold]
     #[inline(never)]
     fn insert_crowded<'m>(
@@ -375,9 +377,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(false)
     }
 
-    /// Makes room in one of the two buckets, which are full, and puts the new record there. It
-    /// moves one record to its other bucket. If that is full too, it moves several records in a
-    /// row: as few as possible, and at most [`MOVES`].
+    /// Makes room in one of the two buckets, which are full, and puts the new record there. For
+    /// that it moves one record to its other bucket or, if that bucket is full too, several records
+    /// in a row: as few as possible, and at most [`MOVES`]. Returns whether it found such records.
     #[cold]
     fn displace<'m>(
         &'m self,
@@ -397,7 +399,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
                 (&mut *here, here_index.wrapping_sub(moves), false),
             ];
             for (bucket, last, forward) in ways {
-                // Checked before the bucket is locked, to avoid useless locks.
+                // The last bucket is checked before any is locked, to avoid useless locks.
                 let last = self.bucket(route.segment, last & self.bucket_mask);
                 if self.bits(last).free_slot(0).is_none() {
                     continue;
@@ -419,12 +421,13 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     /// Moves a record of a full bucket to its other bucket. With `forward`, it moves a record that
     /// is at home in the bucket; otherwise, it moves a guest back to its home. If that other bucket
-    /// is full, one of its records moves first, in the same direction, and so on for up to `moves`
-    /// buckets.
+    /// is full, one of its records moves first, in the same direction, and so on. At most `moves`
+    /// records move in total.
     ///
     /// Returns the slot that the record left, and the lock of the bucket that has the record now.
-    /// The caller must fill the slot before it releases that lock. Otherwise another thread could
-    /// remove the copy, and after a crash the original would be back in the slot.
+    /// `None` if nothing was moved. The caller must fill the slot before it releases that lock.
+    /// Otherwise another thread could remove the copy, and after a crash the original would be back
+    /// in the slot.
     fn move_away<'m>(
         &'m self,
         route: &Route<'_, A>,
@@ -473,8 +476,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(Some((slot, to)))
     }
 
-    /// Copies a record to another bucket, durably, and removes it from the metadata of its own
-    /// bucket. Both buckets are locked, and the record's home is marked as changing.
+    /// Copies a record to another bucket, durably, and removes it from the metadata of the bucket
+    /// that it leaves. Both buckets are locked, and the record's home is marked as changing.
     #[expect(clippy::too_many_arguments, reason = "from where, what, to where")]
     fn copy_record(
         &self,

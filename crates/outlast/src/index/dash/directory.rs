@@ -34,7 +34,7 @@ impl Directory {
         Ok(Directory { root, offset, depth })
     }
 
-    /// Returns the offset of its block.
+    /// Returns the offset of the directory's block.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -62,9 +62,9 @@ impl Directory {
         Ok((block, word))
     }
 
-    /// Replaces the directory by one of twice as many entries, which `twice` makes from the old ones.
-    /// `new` is a block of that size. The caller makes the root's word durable before anything
-    /// depends on it. Only threads that hold the lock around `self` read the entries.
+    /// Replaces the directory by one of twice as many entries, which `twice` makes from the old
+    /// ones, in the block `new`. The caller makes the root's word durable before anything depends
+    /// on it. Only threads that hold the lock around `self` read the entries.
     pub(crate) fn double<S: Seam>(
         &mut self,
         core: &Core<S>,
@@ -106,7 +106,7 @@ impl Doubled {
         Ok(())
     }
 
-    /// Retires the old directory. The root's word is durable.
+    /// Retires the old directory. The root's word must be durable.
     pub(crate) fn retire<S: Seam>(self, core: &Core<S>) {
         core.retire(self.old, self.bytes);
     }

@@ -16,7 +16,7 @@
 //!
 //! A writer that adds a record to a bucket changes neither `CHANGING` nor the version. The record
 //! is durable before its bit makes it visible, and a reader that misses it takes effect before the
-//! insert. So an insert of one key does not make readers of other keys wait.
+//! insert. So an insert of one key does not make readers of other keys wait or retry.
 //!
 //! Stash buckets and overflow nodes are different. There a slot can pass from one home to another,
 //! and a reader that has read an older bit would see the new record before it is durable. So an
@@ -60,8 +60,8 @@ impl<S: Seam> Locked<'_, S> {
         self.lock.word()
     }
 
-    /// Records that this home has a record in a stash bucket, or (`None`) in an overflow node. The
-    /// bucket is marked as changing.
+    /// Notes that this home has one more record in a stash bucket, or (`None`) in an overflow node.
+    /// The bucket is marked as changing.
     pub(super) fn note_overflow(&mut self, fingerprint: u8, stash: Option<u32>) {
         let metadata = self.bucket.metadata;
         let (overflow, bits) =

@@ -41,13 +41,13 @@ pub(super) struct Place<'m> {
 pub(crate) struct Likely<'m, S: Seam> {
     /// The lock of the key's home.
     lock: VersionLock<'m, S>,
-    /// The lock word before the metadata were read.
+    /// The lock word as it was before the metadata were read.
     before: u64,
     slot: &'m Slot,
 }
 
-/// The state that one stage of a lookup passes on to the next. There is none if the hot path does
-/// not apply.
+/// The state that one stage of a lookup passes on to the next. If the hot path does not apply,
+/// `None` is passed on instead.
 pub(crate) enum Staged<'m, S: Seam> {
     /// The home bucket and the bucket after it.
     Pair(BucketRef<'m>, BucketRef<'m>),
@@ -144,7 +144,8 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Reading ----------------------------------------------------------------
 
-    /// Reads the words of a slot. They are consistent if the bucket's version did not change.
+    /// Reads the words of a slot. They belong together only if the version of the record's home has
+    /// not changed meanwhile.
     #[inline(always)]
     pub(super) fn words(&self, slot: &Slot) -> SlotWords {
         slot.read(&self.core.memory)
@@ -162,8 +163,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             & mask
     }
 
-    /// Prefetches the line where a record of this hash most likely is, or will be. It arrives
-    /// together with the metadata.
+    /// Prefetches the line where a record of this hash most likely is, or will be, so that the line
+    /// arrives together with the metadata.
     #[inline(always)]
     pub(super) fn prefetch_home(&self, route: &Route<'_, A>, hash: u64) {
         let bucket = self.bucket(route.segment, self.home(hash));
@@ -172,8 +173,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     /// Looks for a key in its home bucket and the next one.
     ///
-    /// It compares the fingerprints of both before it reads any slot, without a branch on which of
-    /// the two holds the record: that is effectively random, so the branch would often be
+    /// This compares the fingerprints of both before it reads any slot, without a branch on which
+    /// of the two holds the record: that is effectively random, so the branch would often be
     /// mispredicted.
     #[inline(always)]
     pub(super) fn probe_pair<'m>(
@@ -199,7 +200,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(None)
     }
 
-    /// Looks for a key in a segment. The home bucket is locked, and `lock` is its lock word.
+    /// Looks for a key in a segment. `lock` is the lock word of the home bucket, which no other
+    /// thread changes meanwhile.
     pub(super) fn search(
         &self,
         segment: Segment,

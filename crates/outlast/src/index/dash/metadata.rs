@@ -2,8 +2,8 @@
 //!
 //! Bucket metadata are DRAM state, the bucket's [shadow](crate::pmem::Shadow). They are made from
 //! the slots when the segment is first touched after opening, and disappear with the process. They
-//! are an eighth of the size of the slots. So the metadata of a large table still fit the caches,
-//! and a lookup that finds nothing reads nothing else.
+//! are an eighth of the size of the slots. So even in a large table they largely stay in the
+//! caches, and a lookup that finds nothing usually reads nothing else.
 
 use super::layout::{ALL_SLOTS, Bucket, LINE_SLOTS, OVERFLOW_FINGERPRINTS, SLOTS, Slot};
 use crate::index::kit::lock::VersionLock;
@@ -126,7 +126,7 @@ impl Bits {
         bits & 0x1f <= bits >> 16 & 0x1f
     }
 
-    /// Returns a free slot: the first one at or after `first`, cyclically.
+    /// Returns a free slot: the first one from `first` on, wrapping around.
     #[inline(always)]
     pub(super) fn free_slot(self, first: usize) -> Option<usize> {
         let free = !self.allocated() as u16;
@@ -141,7 +141,7 @@ impl Bits {
         (free != 0).then(|| free.trailing_zeros() as usize)
     }
 
-    /// Adds a record in this slot.
+    /// Adds a record in this slot. `from_before` says that its home is the bucket before this one.
     #[must_use]
     #[inline(always)]
     pub(super) fn with(self, slot: usize, from_before: bool) -> Bits {
@@ -187,7 +187,7 @@ impl Bits {
 /// ```
 ///
 /// The numbers and the valid bits belong to the overflow fingerprints in [`Bits`]. `others` counts
-/// the records that have no fingerprint. The value 15 means 15 or more, and stays.
+/// the records that have no fingerprint. The value 15 means 15 or more, and never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Overflow(u64);
 
@@ -234,7 +234,8 @@ impl Overflow {
         Overflow(self.0 & !(0xf << 12) | u64::from(others.min(OTHERS_MAX)) << 12)
     }
 
-    /// Adds a record in a stash bucket, or (`None`) in an overflow node.
+    /// Adds a record in a stash bucket, or (`None`) in an overflow node. `bits` are those of its
+    /// home.
     #[must_use]
     pub(super) fn noting(
         self,

@@ -35,8 +35,8 @@
 //!
 //! 1. A slot holds a record if and only if its first word is not the *empty word* and the hash of
 //!    the record begins with the segment's prefix. For byte strings the empty word is 0. For inline
-//!    records, where any key can occur, it is a key that hashes to the other half of the hash
-//!    space. That is why the depth is at least 1.
+//!    records, where any key can occur, it is a key whose hash is in the half of the hash space to
+//!    which the segment does not belong. That is why the depth is at least 1.
 //! 2. Slots are the truth. Locks, the bits of slots in use and fingerprints are *bucket metadata*
 //!    (`metadata`): DRAM state that is rebuilt from the slots before the segment is used.
 //! 3. A segment's first hash never changes, and its depth only grows. So a record that a split
@@ -68,7 +68,7 @@
 //!
 //! Why no fewer:
 //!
-//! - An operation must fence once before it returns.
+//! - A change must fence once before it returns.
 //! - A record block and the slot that links to it are different lines. If the link became durable
 //!   first, the slot would show whatever the block held before. Hence the second fence.
 //! - A move changes two lines, and the copy must be durable before the original is removed.
@@ -116,16 +116,16 @@
 //! inserts into it before its link is durable. If a split has emptied all nodes of the old segment,
 //! it retires them. All homes are marked as changing then, so a lookup or an iteration that is
 //! still in a node retries. Statistics and the trace hold an epoch guard (a *visit*, see `reclaim`)
-//! while they read nodes. Nodes that are retired meanwhile are freed only after the guard has
-//! ended.
+//! while they read nodes, and nodes that are retired meanwhile are freed only after the guard is
+//! dropped.
 //!
 //! *Splits.* The splitting thread holds all bucket locks of its segment, builds the new segment
-//! while readers continue, and publishes it. A thread that came by the old route and finds nothing
-//! checks its route again: a reader after it has validated the version, a writer after it has
-//! locked. A thread that finds the key need not check, because the split marks all homes as
-//! changing before it publishes, and removes the moved records from the old segment's metadata
-//! before it unlocks.
-//! So a record that is found under one version, or under the lock, belongs there.
+//! while readers continue, and publishes it. A thread that came by the old route and does not find
+//! its key checks the route again: a reader after it has validated the version, a writer after it
+//! has locked the home bucket. A thread that finds the key need not check, because the split marks
+//! all homes as changing before it publishes, and removes the moved records from the old segment's
+//! metadata before it unlocks. So a record that is found under one version, or under the lock,
+//! belongs there.
 //!
 //! # After a crash
 //!
@@ -144,8 +144,8 @@
 //! return results that depend on them, so a power loss must not undo them.
 //!
 //! *Why a removed key cannot come back from the other half of a split.* Before the commit, the new
-//! segment is not reachable. From the commit on, by invariant 1, the old segment's slots do not
-//! hold records of the upper half, whatever their words are.
+//! segment is not reachable. After the commit, by invariant 1, no slot of the old segment holds a
+//! record of the upper half, whatever words it contains.
 //!
 //! # Deviations from the paper
 //!
@@ -242,7 +242,8 @@ impl SegmentSize {
     }
 }
 
-/// How an operation reached its segment. It must be checked again after reading or locking.
+/// How an operation reached its segment. After reading or locking, the operation must check that
+/// the route is still current.
 pub struct Route<'t, A: Addressing> {
     pub(crate) segment: Segment,
     pub(crate) way: A::Way<'t>,
@@ -257,8 +258,8 @@ impl<A: Addressing> Clone for Route<'_, A> {
 
 impl<A: Addressing> Copy for Route<'_, A> {}
 
-/// How a hash leads to a segment: what Dash-EH and Dash-LH each add to the segments that they
-/// share.
+/// How a hash leads to a segment: what Dash-EH and Dash-LH each add to the code of segments that
+/// they share.
 pub trait Addressing: Sized + Send + Sync + 'static {
     /// The scheme that finds its segments this way.
     const SCHEME: Scheme;
@@ -287,7 +288,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     ) -> Result<Route<'_, Self>>;
 
     /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
-    /// may be damaged. Also returns the end of the range of hashes, from this one on, that lead to
+    /// may be damaged. Also returns the last hash of the range, from this hash on, that leads to
     /// that segment.
     fn find_unready<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
@@ -308,8 +309,8 @@ pub trait Addressing: Sized + Send + Sync + 'static {
         hash: u64,
     ) -> Result<()>;
 
-    /// Makes both halves of a split reachable, the new one durably. Calls `mark` exactly once,
-    /// before other threads can reach the new half.
+    /// Makes both halves of a split reachable, the new one durably. Before other threads can reach
+    /// the new half, calls `mark`, which makes readers of the old one wait.
     fn publish_split<S: Seam, R: Record>(
         table: &Dash<S, R, Self>,
         old: Segment,
@@ -320,7 +321,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Reports the blocks of the directory, and those that segments are parts of, to a trace.
     fn trace<S: Seam, R: Record>(table: &Dash<S, R, Self>, visit: &mut Visitor<'_>) -> Result<()>;
 
-    /// Returns the number of entries in DRAM by which hashes lead to segments.
+    /// Returns the number of entries in DRAM through which hashes lead to segments.
     fn entries<S: Seam>(&self, seam: &S) -> u64;
 
     /// Returns the last hash that the directory looks up in the same entry as this one.
@@ -333,7 +334,7 @@ pub struct Dash<S: Seam, R: Record, A> {
     pub(crate) size: SegmentSize,
     /// The number of buckets of a segment, minus one.
     bucket_mask: u32,
-    /// The empty word, by the first bit of the segment's hashes.
+    /// The empty words, indexed by the most significant bit of a segment's hashes.
     empty: [u64; 2],
     pub(crate) addressing: A,
     pub(crate) counters: Counters,
@@ -417,7 +418,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.bucket(segment, self.size.buckets() + stash)
     }
 
-    /// Returns the bucket at any offset, or an error if it is not inside the memory.
+    /// Returns the bucket at any offset. Fails if the offset is misaligned or the bucket is not
+    /// inside the memory.
     fn bucket_at(&self, offset: u64) -> Result<BucketRef<'_>, Damage> {
         let memory = &self.core.memory;
         let bucket = memory.at(Offset::<Bucket>::new(offset))?;

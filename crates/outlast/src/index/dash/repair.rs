@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
-    /// Checks a segment's header: its extent, identity and state.
+    /// Checks a segment's extent and its header's identity and state. Returns its first hash and
+    /// its state.
     pub(crate) fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {
         if A::SEGMENTS_ARE_BLOCKS {
             check_block(&self.core, offset, self.size.bytes())?;
@@ -49,7 +50,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Makes a segment that this process has not used yet ready for use: checks its chain, makes
-    /// durable what it finds, and rebuilds the metadata. `way` holds the words that lead to it.
+    /// durable what it finds, and rebuilds the metadata. `way` holds the words in the pool that
+    /// lead to it, such as directory entries.
     pub(crate) fn make_ready(&self, segment: Segment, way: &[Word]) -> Result<(), Damage> {
         self.check_chain(segment)?;
         // This comes before the repair. Otherwise a second copy could be durably removed while the
@@ -63,7 +65,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// After a crash, makes durable everything that results will depend on: the words that lead to
     /// the segment, its header, slots and overflow nodes. When a process dies, its stores stay in
     /// the caches, flushed or not, and first touch finds them there. The blocks that slots link to
-    /// were durable before the links were stored.
+    /// need no flush: they were durable before the links were stored.
     fn persist_found(&self, segment: Segment, way: &[Word]) -> Result<(), Damage> {
         if self.core.alloc().old_frontier() == 0 || self.core.options().read_only {
             return Ok(());
@@ -79,8 +81,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(())
     }
 
-    /// Resets the locks of a segment and makes its metadata from its slots. Removes second copies,
-    /// durably. No operation uses the segment yet.
+    /// Resets the locks of a segment and rebuilds its metadata from its slots. Removes second
+    /// copies of records, durably. No operation uses the segment yet.
     fn repair(&self, segment: Segment) -> Result<(), Damage> {
         for index in 0..self.size.buckets() {
             self.repair_bucket(segment, self.bucket(segment, index), Some(index))?;
@@ -95,15 +97,16 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             removed += self.repair_overflow(segment, bucket, stash)?;
         }
         if removed > 0 {
-            // The removals must be durable before the segment is used. Otherwise a record that is
-            // removed from its other place could come back from this one.
+            // The removals must be durable before the segment is used. Otherwise, if an operation
+            // removed the copy that stays, a power loss could bring the record back from the other
+            // one.
             self.core.memory.fence(&points::REPAIR_DUPLICATE);
         }
         Ok(())
     }
 
     /// Checks that each structure in the chain is an overflow node, and that none overlaps another
-    /// or the segment. If they overlapped, a bucket would be locked twice.
+    /// or the segment. If they overlapped, an operation could lock the same bucket twice.
     fn check_chain(&self, segment: Segment) -> Result<(), Damage> {
         self.follow_chain(segment).1.map_or(Ok(()), Err)
     }
@@ -137,8 +140,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(node)
     }
 
-    /// Returns the record in a slot, by invariant 1. The segment is not in use yet. `index` is the
-    /// bucket's number: its records must be at home in it or in the bucket before it.
+    /// Returns the record in a slot, by invariant 1, and its hash. No operation changes the segment
+    /// meanwhile. `index` is the bucket's number, or `None` in the stash and in nodes. The record
+    /// must be at home in the bucket `index` or in the one before it.
     pub(super) fn record_in(
         &self,
         segment: Segment,
@@ -206,8 +210,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             .any(|slot| self.core.memory.load(&bucket.slots[slot].first) == first)
     }
 
-    /// Repairs displacements: removes a guest from a bucket if its home bucket has the record too.
-    /// Returns the number of records removed. The removals are flushed, but not fenced.
+    /// Repairs displacements and compactions that a crash has cut short: removes a guest from a
+    /// bucket if its home bucket has the record too. Returns the number of records removed. The
+    /// removals are flushed, but not fenced.
     fn remove_second_copies(&self, segment: Segment, index: u32) -> Result<usize, Damage> {
         let bucket = self.bucket(segment, index);
         let home = self.bucket(segment, self.previous(index));

@@ -18,7 +18,7 @@ use crate::index::version::LockWord;
 use crate::pmem::{LINE, Memory, Offset, Point, Seam};
 use std::sync::atomic::Ordering;
 
-/// A bucket to be written.
+/// A bucket that is built in DRAM before it is written.
 #[derive(Clone)]
 struct NewBucket {
     bits: Bits,
@@ -50,7 +50,7 @@ impl NewBucket {
     }
 }
 
-/// Writes a bucket of a structure that nothing links to yet.
+/// Writes a bucket of a structure that nothing links to yet, and its metadata, without a flush.
 fn write_bucket<S: Seam>(
     memory: &Memory<S>,
     offset: u64,
@@ -72,7 +72,7 @@ fn write_bucket<S: Seam>(
     Ok(())
 }
 
-/// A segment to be written.
+/// A segment that is built in DRAM before it is written.
 struct NewSegment {
     low: u64,
     depth: u32,
@@ -161,7 +161,8 @@ impl Lines {
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Split ------------------------------------------------------------------
 
-    /// Splits a full segment in two by the next bit of the hash.
+    /// Splits a segment in two by the next bit of the hash. Does nothing if `route` is not current
+    /// any more, because another thread has split the segment.
     pub(crate) fn split(&self, route: &Route<'_, A>, hash: u64) -> Result<()> {
         let segment = route.segment;
         let mut new = A::place_new(self, segment)?;
@@ -240,13 +241,14 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.clean_up(Segment { depth: new.depth, ..old }, locks, &moved, &leaving, &staying)
     }
 
-    /// Copies to a draft the records of a bucket whose hash has this bit set. They keep their
-    /// slots, so each has room. Returns a bit for each of them.
+    /// Copies to a draft those records of a bucket whose hashes have this bit set. They keep their
+    /// slots, so there is room for each. Returns a bit for each of these slots.
     fn draft_moved(&self, bucket: BucketRef<'_>, bit: u64, draft: &mut NewBucket) -> u32 {
         let bits = self.bits(bucket);
         let mut records = [(SlotWords { first: 0, second: 0 }, 0); SLOTS];
         let mut moved = 0;
-        // Which of them move is effectively random, so a branch on it would often be mispredicted.
+        // Which records move is effectively random, so a branch on that would often be
+        // mispredicted.
         for slot in ones::<usize>(bits.allocated()) {
             let words = self.words(&bucket.slots[slot]);
             let hash = self.hash_of(words);
@@ -294,8 +296,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(found)
     }
 
-    /// Finds places in a new segment for records from the overflow, and writes the overflow nodes
-    /// that this takes. Returns the number of nodes.
+    /// Finds places in a new segment for the records that leave the old segment's stash and nodes.
+    /// Writes as many overflow nodes as this takes, and returns their number.
     fn place_overflow(
         &self,
         draft: &mut NewSegment,
@@ -347,7 +349,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(used)
     }
 
-    /// While the trace runs, marks all records of the segment, because any of them can be moved.
+    /// After a crash, until all space is accounted for, marks for the trace the blocks of all
+    /// records in the locked buckets and in `overflowed`, because the split can move any of them.
     fn mark_moved<'o>(
         &self,
         locks: &[Guarded<Locked<'_, S>>],
@@ -394,8 +397,8 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         self.compact(segment, locks, staying, empty)
     }
 
-    /// Returns a segment's overflow nodes if none of them holds a record, and marks them for a
-    /// trace.
+    /// Returns a segment's overflow nodes, marked for the trace, if none of them holds a record,
+    /// and otherwise an empty list.
     fn empty_nodes(&self, segment: Segment) -> Result<Vec<u64>, Damage> {
         for place in self.overflow_buckets(segment) {
             let (bucket, stash) = place?;
@@ -409,9 +412,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Compacts a segment, durably: moves guests to the line of their home bucket that their hash
-    /// names, and records in the stash or in nodes back into the two buckets, where there is room.
-    /// Retires the overflow nodes if that has emptied them. All buckets are locked, and marked as
-    /// changing.
+    /// names, and records in the stash or in nodes back into one of their two buckets, wherever
+    /// there is room. Retires the overflow nodes if none of them holds a record now. All buckets
+    /// are locked, and marked as changing.
     fn compact(
         &self,
         segment: Segment,
@@ -420,7 +423,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         empty: u64,
     ) -> Result<()> {
         let memory = &self.core.memory;
-        // The slots that the records leave, and the lines to which they move.
+        // The slots that records leave, and the lines to be flushed next.
         let mut from = Vec::new();
         let mut lines = Lines::default();
         let mut copy = |bucket: BucketRef<'_>, slot: usize, words, hash: u64, from_before| {
@@ -488,8 +491,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
 
     // ---- Overflow nodes ---------------------------------------------------------
 
-    /// Adds an overflow node to a full segment, unless another thread already has. Returns the
-    /// number of nodes if this thread has added one.
+    /// Adds an overflow node to a full segment, unless another thread has split the segment or made
+    /// room in its stash or nodes. Returns the segment's number of nodes if this thread has added
+    /// one, otherwise `None`.
     pub(crate) fn extend_chain(&self, route: &Route<'_, A>) -> Result<Option<usize>> {
         let memory = &self.core.memory;
         let mut block = UnlinkedBlock::allocate(&self.core, NODE_BYTES)?;
@@ -516,7 +520,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         Ok(Some(self.nodes(route.segment).count()))
     }
 
-    /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
+    /// Yields the offsets of a segment's overflow nodes, each checked to lie inside the memory.
     pub(super) fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(segment.offset));

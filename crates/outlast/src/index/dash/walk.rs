@@ -78,8 +78,8 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     // ---- Iteration --------------------------------------------------------------
 
-    /// Appends the records whose home is `cursor.part`, in the segment that holds the hash `at`, if
-    /// they are in the cursor's range.
+    /// Appends the records whose home is the bucket `cursor.part`, in the segment that holds the
+    /// hash `at`, if they are in the cursor's range. Returns the segment.
     fn collect(&self, at: u64, cursor: &Cursor, found: &mut Collector<'_, R>) -> Result<Segment> {
         let start = found.mark();
         // A hash of the same segment, with that home.
@@ -131,6 +131,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 
     /// Collects what can be read of a segment that cannot be made ready, from the hash `from` on.
+    /// `hash` leads to it, and `damage` is why it cannot be made ready.
     ///
     /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
     fn salvage(

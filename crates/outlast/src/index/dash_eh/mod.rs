@@ -1,6 +1,7 @@
 //! Dash-EH: extendible hashing for persistent memory (Lu et al., VLDB 2020, section 4).
 //!
-//! A directory over [segments](super::dash). That module documents everything inside one segment.
+//! The table is a directory of [segments](super::dash). That module documents everything inside one
+//! segment.
 //!
 //! # Structure
 //!
@@ -17,13 +18,14 @@
 //! A full segment is split in two. If necessary, the directory is doubled first.
 //!
 //! Each process has its own copy of the directory in DRAM, which operations use. An entry is filled
-//! when its segment is first touched. The directory in PM is written by splits and read by first
-//! touches.
+//! when its segment is first touched. Splits and doublings write the directory in PM. First touches
+//! read it, and correct entries that a crash left stale.
 //!
 //! # Invariants
 //!
-//! All directory entries in a segment's range point to it, except those of the upper half while a
-//! split of it is being completed. The invariants of segments are in [`dash`](super::dash).
+//! All directory entries in a segment's range point to the segment. The exceptions are those of a
+//! new upper half, from the commit of the split until they are set. The invariants of segments are
+//! in [`dash`](super::dash).
 //!
 //! # Commit points
 //!
@@ -40,15 +42,15 @@
 //! # Concurrency
 //!
 //! The lock `structure` serializes splits, doublings and first touches where they change the
-//! directory. It comes after all bucket locks.
+//! directory. In the lock order it comes after all bucket locks.
 //!
 //! # After a crash
 //!
 //! Opening reads the root and checks the directory's header. A segment is recovered by its first
 //! touch. First touches are serialized by `structure`. Each takes these steps:
 //!
-//! 1. It completes a split: the entries of the upper half that still point to the old segment are
-//!    set to the new one, durably.
+//! 1. If a crash cut a split short, it completes the split: the entries of the upper half that
+//!    still point to the old segment are set to the new one, durably.
 //! 2. It makes the segment ready.
 //! 3. It fills the entries of the DRAM directory. From here on, operations use the segment.
 //!
@@ -113,7 +115,7 @@ impl From<SegmentSize> for Config {
     }
 }
 
-/// The state that splits and first touches change, one thread at a time.
+/// The state that splits, doublings and first touches use, one thread at a time.
 struct Structure {
     /// The directory in PM: for each prefix, the segment.
     directory: Directory,
@@ -163,8 +165,8 @@ impl Structure {
 
 impl Addressing for Prefixes {
     const SCHEME: Scheme = Scheme::DashEh;
-    // Two words: the entries of shallower directories are kept, and together there are as many of
-    // them as current ones.
+    // Two words for each current entry: the entries of shallower directories are kept, and together
+    // there are about as many of them.
     const ENTRY_BYTES: u64 = 16;
 
     type Way<'t> = Way<'t>;

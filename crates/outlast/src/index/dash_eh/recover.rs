@@ -27,8 +27,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             }
             let segment = Segment { offset, depth: state.depth, low };
             if let Some((entry, other)) = self.foreign_entry(&structure, segment, hash)? {
-                // A split of `other` may have set only some of its entries before a crash. Its new
-                // segment is used only once all of them are set.
+                // A crash may have cut short the split of `other` that made this segment, when only
+                // some entries were set. The segment is used only once all of them are.
                 match self.check_segment(other) {
                     Ok((low, state)) if state.partner == offset => {
                         self.complete_split(&structure, other, low, state)?;
@@ -46,15 +46,16 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         }
     }
 
-    /// Finds the segment of a hash whose first touch has failed. If the segment's header is damaged,
-    /// the directory tells which hashes the segment holds, unless a crash may have cut a split short.
+    /// Finds the segment of a hash whose first touch has failed, and the last hash from there on
+    /// that leads to it. If the segment's header is damaged, the directory tells which hashes the
+    /// segment holds, unless a crash may have cut a split short.
     #[cold]
     pub(super) fn find_unready(&self, hash: u64) -> Result<(Segment, u64)> {
         let structure = self.seam().lock(&self.addressing.structure);
         let (core, depth) = (&self.core, structure.directory.depth);
         let offset = core.memory.load(&structure.entries_of(&core.memory, hash, depth)?[0]);
-        // This does not check the descriptor of the pages, because the header alone tells whether
-        // this is a segment.
+        // This does not check that the allocator knows such a block, because the header alone tells
+        // whether this is a segment.
         let check = |offset: u64| {
             core.memory.at(Offset::<Bucket>::new(offset))?;
             self.check_header(offset).map(|header| (offset, header))

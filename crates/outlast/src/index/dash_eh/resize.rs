@@ -40,7 +40,8 @@ pub(super) fn create<S: Seam, R: Record>(
 }
 
 impl<S: Seam, R: Record> DashEh<S, R> {
-    /// Makes room in a full segment. The caller retries afterwards.
+    /// Makes room in a full segment: splits it, or doubles the directory so that the next attempt
+    /// can, or adds an overflow node. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, Prefixes>, hash: u64) -> Result<()> {
         let depth = route.way.depth();
         if route.segment.depth < depth {
@@ -52,7 +53,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         self.extend_chain(route).map(drop)
     }
 
-    /// Sets the directory's entries of the upper half of a split, durably, and fills those in DRAM.
+    /// Points the directory's entries for the upper half of a split to the new segment, durably.
+    /// Then calls `mark`, and fills the entries of both halves in DRAM.
     pub(super) fn publish_split(
         &self,
         old: Segment,
@@ -102,8 +104,8 @@ impl<S: Seam, R: Record> DashEh<S, R> {
         Ok(structure.segments.unwrap_or(0) * SPARSE >= 1 << depth)
     }
 
-    /// Doubles the directory, unless another thread has. Returns `false` if there is no block of
-    /// that size.
+    /// Doubles the directory, unless another thread has. Returns `false` if there is no free block
+    /// for the new one.
     fn double(&self, depth: u32) -> Result<bool> {
         let new = match UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1)) {
             // A directory takes many contiguous pages. The alternative, a longer chain of overflow

@@ -14,8 +14,9 @@ pub const DIRECTORY_DEPTH: u32 = 1;
 /// The bit of a turn's word that holds `late`.
 const LATE: u32 = 46;
 
-/// The segment that is split next: the one whose prefix has the number `next` among those of `depth`
-/// bits. Those before it have been split in this round, or are being split, or are late.
+/// The segment that is split next: the one whose prefix has the number `next` among those of
+/// `depth` bits. The segments before it have been split in this round, or are being split, or are
+/// late.
 ///
 /// ```text
 ///  63      48  47   46   45        40 39                    0
@@ -27,8 +28,8 @@ const LATE: u32 = 46;
 /// `check` is 16 bits of a CRC-32C over the lower 48 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// Whether the split of an earlier turn may not have been made: because there was no space for it, or
-    /// because of a crash.
+    /// Whether there may be *late* segments: segments whose turn has passed but that were not
+    /// split, because there was no space or because of a crash.
     pub late: bool,
     /// The round: the depth of the segments that it splits.
     pub depth: u32,
@@ -68,8 +69,8 @@ impl Turn {
         }
     }
 
-    /// Returns the depth of the segment of a hash, if every split has been made whose turn was
-    /// before this one.
+    /// Returns the depth of the segment of a hash, assuming that the splits of all earlier turns
+    /// have been made.
     #[inline(always)]
     pub fn depth_of(self, hash: u64) -> u32 {
         self.depth + u32::from(hash >> (64 - self.depth) < self.next)
@@ -105,7 +106,7 @@ impl Made {
         prefix << (64 - self.depth)
     }
 
-    /// Returns its number among all segments.
+    /// Returns the segment's number among all segments, in the order in which splits make them.
     fn number(self, initial: u32) -> u64 {
         if self.depth == initial { self.index } else { (1 << (self.depth - 1)) + self.index }
     }

@@ -20,7 +20,8 @@
 //! the last. Then the next round begins.
 //!
 //! A full segment gets an overflow node (a chained stash bucket, as the paper calls it; here it has
-//! seven buckets). The insert that has added one then splits the next four segments whose turn it is.
+//! seven buckets). The insert that has added one then splits four segments: those whose turns come
+//! next.
 //!
 //! A segment never moves. Each split's new segment has its place in the arrays, which follows from its
 //! prefix ([`Made`](layout::Made), [`Arrays`]). So the directory has an entry for each array only:
@@ -48,8 +49,8 @@
 //!
 //! # Commit points
 //!
-//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
-//! for all lines of such a block.
+//! *Lines* are the cache lines that an operation flushes; *directory* stands for all lines of its
+//! block.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
@@ -194,7 +195,8 @@ pub struct LinearSegments {
     arrays: Arrays,
     /// The turn in PM.
     turn: Offset<Word>,
-    /// The turn when the table was opened. The splits before it were made by another process, or are late.
+    /// The turn when the table was opened. The splits of earlier turns were made before that, or
+    /// are late.
     opened: Turn,
     segments: Segments,
     structure: Mutex<Structure>,
@@ -271,7 +273,7 @@ impl Addressing for LinearSegments {
             let bytes = table.addressing.arrays.len(number) * table.size.bytes();
             match table.array(&mut structure, number) {
                 Ok(offset) => visit(BlockKind::Segment, offset, bytes)?,
-                // Go on, so that the other arrays are reported all the same.
+                // Go on, so that the other arrays are reported nevertheless.
                 Err(damage) => traced = Err(damage.into()),
             }
         }

@@ -69,7 +69,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         self.touch(&mut self.seam().lock(&self.addressing.structure), hash)
     }
 
-    /// Reads the headers on the way to a hash's segment, and makes the segment ready, unless it is.
+    /// Reads the headers on the way to a hash's segment, and makes the segment ready, unless it
+    /// already is.
     pub(super) fn touch(
         &self,
         structure: &mut Structure,
@@ -138,7 +139,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         }
     }
 
-    /// Returns the depth of a segment according to those that were split off from it.
+    /// Returns the depth of a segment according to the segments that were split off from it: the
+    /// greatest depth in `depths` at which there is one, or else the least.
     fn depth_by_halves(
         &self,
         structure: &mut Structure,
@@ -161,8 +163,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
 
-    /// Flushes a segment's state as it was found, because the segments that were split off from it
-    /// depend on that.
+    /// After a crash, flushes a segment's state as it was found, because the segments that were
+    /// split off from it depend on that state.
     fn flush_state(&self, segment: Segment) -> Result<(), Damage> {
         if self.is_after_crash() {
             let memory = &self.core.memory;
@@ -172,7 +174,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(())
     }
 
-    /// Reads a segment's header. The segment that it was split off from says that it exists.
+    /// Reads and checks the header of a segment, which exists because the segment that it was split
+    /// off from says so.
     fn read_header(&self, structure: &mut Structure, made: Made) -> Result<Segment, Damage> {
         let initial = self.addressing.initial;
         let offset = self.place(structure, made)?;
@@ -236,13 +239,13 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(())
     }
 
-    /// Returns the offset of a segment.
+    /// Returns the offset of a segment, whether it exists yet or not. Its array must exist.
     pub(super) fn place(&self, structure: &mut Structure, made: Made) -> Result<u64, Damage> {
         let (number, index) = self.addressing.arrays.place(made);
         Ok(self.array(structure, number)? + index * self.size.bytes())
     }
 
-    /// Returns the offset of an array, which has been found to be a block of that size.
+    /// Returns the offset of an array, after a check that there is a block of the array's size.
     pub(super) fn array(&self, structure: &mut Structure, number: usize) -> Result<u64, Damage> {
         let Some(array) = structure.arrays.get_mut(number) else {
             let expected = format!("{} arrays of segments and more", number + 1);

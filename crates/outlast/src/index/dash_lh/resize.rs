@@ -58,7 +58,8 @@ pub(super) fn create<S: Seam, R: Record>(
 }
 
 impl<S: Seam, R: Record> DashLh<S, R> {
-    /// Makes room in a full segment. The caller retries afterwards.
+    /// Makes room in a full segment: splits it if its turn has passed, otherwise adds an overflow
+    /// node and splits the segments whose turns come next. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {
         let turn = self.seam().lock(&self.addressing.structure).turn;
         if turn.depth_of(route.segment.low) > route.segment.depth {
@@ -81,7 +82,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         Ok(())
     }
 
-    /// Splits the segment whose turn it is.
+    /// Passes the turn on, and splits the segment whose turn it was.
     fn split_next(&self) -> Result<()> {
         let (mut spare, mut grows) = ([None, None], false);
         let passed = loop {
@@ -107,7 +108,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let split = self.split_of(turn);
         if split.is_err() {
             self.note_late(&mut self.seam().lock(&self.addressing.structure))?;
-            // No fence of a split has made the turn durable.
+            // The split may have failed before the fence that would have made the turn durable.
             self.core.memory.fence(&points::ERASED);
         }
         if let Some(doubled) = doubled {
@@ -116,7 +117,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         split
     }
 
-    /// Splits the segment of a turn that has passed. When this returns, the turn is durable.
+    /// Splits the segment of a turn that has passed. If this succeeds, the turn is durable.
     fn split_of(&self, turn: Turn) -> Result<()> {
         let low = turn.next << (64 - turn.depth);
         loop {
@@ -130,7 +131,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 
     /// Passes the turn on, once there is a place for the new segment. `grows` says that this thread
-    /// has set `growing`, and so allocates what the turn needs.
+    /// has set `growing`, and so allocates the blocks that the turn needs. `spare` has those that
+    /// it has allocated.
     fn pass_turn(&self, spare: &mut [Option<Spare<'_, S>>; 2], grows: bool) -> Result<Pass> {
         let (memory, addressing) = (&self.core.memory, &self.addressing);
         let mut structure = self.seam().lock(&addressing.structure);
@@ -154,7 +156,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
                 return Ok(Pass::End);
             }
             if !grows && std::mem::replace(&mut structure.growing, true) {
-                // Another thread is allocating the array. If this one did too, one of the two
+                // Another thread is allocating the array. If this thread did so too, one of the two
                 // blocks would be useless.
                 return Ok(Pass::End);
             }
@@ -244,8 +246,8 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     }
 }
 
-/// Returns whether an insert goes on even though this split has failed: an overflow node takes its
-/// record.
+/// Returns whether an insert can go on although a split has failed with this error: an overflow
+/// node takes its record.
 fn leaves_room(split: &Error) -> bool {
     split.is_full() || matches!(split, Error::Damaged(_))
 }
@@ -264,9 +266,9 @@ type Spare<'c, S> = (u64, UnlinkedBlock<'c, S>);
 enum Pass {
     /// This turn has passed. Neither its passing nor the doubling is durable yet.
     Passed(Turn, Option<Doubled>),
-    /// Passing the turn on takes a block of this many bytes.
+    /// Passing the turn on takes a block of this many bytes, for this purpose.
     Needs(NewBlock, u64),
-    /// The turn stays: the table is as large as it can be, or another thread is allocating what the
+    /// The turn stays: the table cannot grow any further, or another thread is allocating what the
     /// turn needs.
     End,
 }

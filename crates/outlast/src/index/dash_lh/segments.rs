@@ -7,13 +7,15 @@ use crate::pmem::{Seam, Shared, SharedWord};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// A segment's offset, from bit 48 its depth, and [`READY`]; 0 if nothing is known of the segment.
+/// A segment's offset, from bit 48 on its depth, and in bit 63 [`READY`]. 0 if nothing is known of
+/// the segment.
 type Entry = SharedWord;
 
 /// The entries of the segments that were made at a depth, in the order of their prefixes.
 type Entries = Shared<OnceLock<Box<[Entry]>>>;
 
-/// The segment is ready for use. Otherwise only its header has been read.
+/// The bit of an entry whose segment is ready for use. Without it, only the segment's header has
+/// been read.
 const READY: u64 = 1 << 63;
 
 /// The entry by which an operation reached its segment.
@@ -63,14 +65,14 @@ impl Segments {
         });
     }
 
-    /// Returns the entry of a segment. `None` if no segment has been made at its depth.
+    /// Returns the entry of a segment. `None` if there are no entries for its depth yet.
     #[inline(always)]
     fn entry(&self, seam: &impl Seam, made: Made) -> Option<&Entry> {
         let entries = self.made.get(made.depth as usize)?.get(seam)?;
         entries.get(made.index as usize)
     }
 
-    /// Returns the segment of a hash and the way to it. `None` if it is not ready for use.
+    /// Returns the segment of a hash and the way to it. `None` if the segment is not ready for use.
     #[inline(always)]
     pub(super) fn find(&self, seam: &impl Seam, hash: u64) -> Option<(Segment, Way<'_>)> {
         // Acquire: pairs with the Release in `reach`, so that the entries are visible.
@@ -85,9 +87,10 @@ impl Segments {
         }
     }
 
-    /// Finds the segment of a hash by following splits from the segments that the table began with.
-    /// This also finds segments that are split before or after their turn, and those that are not
-    /// ready.
+    /// Finds the segment of a hash by following the splits from the segment with which the table
+    /// began. This also finds segments whose depth is not what `turn` implies, because their split
+    /// has ended early or is late. Fails if the segment is not ready, or if a segment on the way is
+    /// unknown.
     #[cold]
     pub(super) fn follow(
         &self,
@@ -140,8 +143,8 @@ impl Segments {
         entry.store(seam, segment.offset | depth | ready, Ordering::Release);
     }
 
-    /// Makes lookups begin at this turn, so that they go directly to the segments that earlier
-    /// turns made.
+    /// Makes lookups begin at this turn, unless they begin at a later one, so that they go directly
+    /// to the segments that earlier turns made.
     pub(super) fn reach(&self, seam: &impl Seam, turn: Turn) {
         let bits = turn.bits();
         let mut now = self.turn.load(seam, Ordering::Relaxed);

@@ -28,7 +28,7 @@ fn print(hash: u64) -> u8 {
     ((hash >> 8) as u8).max(1)
 }
 
-/// Returns the line of the bucket that a record of this hash prefers.
+/// Returns the number of the line, in its bucket, that a record of this hash prefers.
 #[inline(always)]
 fn line(hash: u64) -> usize {
     (hash & 3) as usize
@@ -45,7 +45,8 @@ impl<'m> BucketRef<'m> {
     /// Returns the bucket at an offset.
     ///
     /// # Safety
-    /// A bucket at this offset lies inside the memory, at a multiple of its size.
+    /// The offset must be a multiple of a bucket's size, and a bucket there must lie inside the
+    /// memory.
     #[inline(always)]
     pub(super) unsafe fn new<S: Seam>(memory: &'m Memory<S>, offset: u64) -> Self {
         // SAFETY: the caller promises that the bucket is there. Its shadow has an eighth of its
@@ -88,7 +89,7 @@ impl<'m> BucketRef<'m> {
         ones(!fingerprints::matching(self.prints(seam), 0) & ALL)
     }
 
-    /// Returns a free slot, in the preferred line of the hash if there is one.
+    /// Returns a free slot: one in the hash's preferred line if there is one, otherwise any.
     #[inline(always)]
     pub(super) fn free_slot(self, seam: &impl Seam, hash: u64) -> Option<usize> {
         let free = fingerprints::matching(self.prints(seam), 0) & ALL;
@@ -147,7 +148,8 @@ pub(super) fn disown<S: Seam>(memory: &Memory<S>, buckets: impl IntoIterator<Ite
     memory.fence(at);
 }
 
-/// Stores which chain owns an overflow bucket, without a flush. The link to the bucket is durable.
+/// Stores which chain owns an overflow bucket, without a flush. The link to the bucket must be
+/// durable.
 pub(super) fn own<S: Seam>(memory: &Memory<S>, bucket: BucketRef<'_>, owner: Link) {
     owner.store(memory, bucket.bucket.lock.word(), &points::OWNER);
 }

@@ -27,8 +27,8 @@ pub const LINES: [u32; 4] = [0x7, 0x78, 0x780, 0x7800];
 /// A bucket: 15 pairs, a lock, and the offset of the next bucket (3.4).
 #[repr(C, align(256))]
 pub struct Bucket {
-    /// In a bucket of the array: in EA-PHT, the version lock, which is never flushed, and which opening
-    /// resets; elsewhere unused. In an overflow bucket: its owner; see [`owner`].
+    /// In a bucket of the array: in EA-PHT, the version lock, which needs no flush because opening
+    /// resets it; unused in the other two schemes. In an overflow bucket: its owner; see [`owner`].
     pub lock: MediaLock,
     /// The next bucket of the chain; see [`Link`]. In the first bucket of a chain, [`MOVED`] says
     /// that the records are in the next table.
@@ -39,14 +39,14 @@ pub struct Bucket {
 // SAFETY: consists of words.
 unsafe impl Media for Bucket {}
 
-/// Returns the owner of an overflow bucket: the chain that links to it, in a table of 2^`depth`
-/// buckets. A bucket that was handed out but not linked has another word, unless it is a copy that
-/// a move has made.
+/// Returns what names the owner of an overflow bucket: the chain that links to it, in a table of
+/// 2^`depth` buckets. A bucket that was handed out but not linked names no owner, unless it is a
+/// copy that a move has made.
 pub const fn owner(chain: u64, depth: u32) -> Link {
     Link { offset: (chain + 1) * 64, depth }
 }
 
-/// The depth in a bucket's link if its records are in the next table.
+/// The depth in the link of a chain's first bucket if its records are in the next table.
 pub const MOVED: u32 = 1;
 
 /// A version lock in the pool.
@@ -54,7 +54,7 @@ pub const MOVED: u32 = 1;
 pub struct MediaLock(Word);
 
 impl MediaLock {
-    /// Its word.
+    /// Returns the lock's word.
     pub fn word(&self) -> &Word {
         &self.0
     }
@@ -134,8 +134,8 @@ pub fn identity(kind: Kind, offset: u64, fixed: u64, bits: u32) -> u64 {
 }
 
 /// Returns the number of overflow buckets in a chunk whose array has 2^`bits` buckets: an eighth of
-/// that, less one for the header. So a chunk takes 9/8 of the size of its array if that has 16
-/// buckets or more.
+/// that, less one for the header, but at least one. So a chunk takes 9/8 of the size of its array
+/// if that has 16 buckets or more.
 pub const fn overflow_buckets(bits: u32) -> u64 {
     let eighth = (1 << bits) / 8;
     if eighth > 1 { eighth - 1 } else { 1 }

@@ -17,11 +17,12 @@
 //!
 //! A table is an array of 2^depth buckets. The first bits of a hash name a bucket, and the record
 //! is in this bucket or in an overflow bucket of its chain. A full chain gets another overflow
-//! bucket. The table allocates it itself, with a counter (3.4). Once more than 7 in 64 buckets have
-//! overflow buckets, all records are moved to a table of twice as many buckets (3.5.4) before this
-//! one links another overflow bucket.
+//! bucket, which the table itself allocates, by advancing a counter (3.4). Once more than 7 in 64
+//! buckets have overflow buckets, all records are moved to a table of twice as many buckets (3.5.4)
+//! before this one links another overflow bucket.
 //!
-//! The three schemes share their code, and differ in two constants of `Variant`:
+//! The three schemes share their code. `Variant` has what differs between them: the default number
+//! of helpers, and:
 //!
 //! | | lock of a bucket | while a table is being moved, a change whose bucket was moved |
 //! |---|---|---|
@@ -34,17 +35,18 @@
 //! # Invariants
 //!
 //! 1. A slot holds a record if and only if its first word is not the *empty word*. For byte strings
-//!    that is 0. For inline records, where any key can occur, it is a key that hashes to the other
-//!    half of the hash space.
+//!    that is 0. For inline records, where any key can occur, it is a key whose hash is in the half
+//!    of the hash space to which the bucket does not belong.
 //! 2. A record is in the chain of its bucket, and only once.
-//! 3. A table's counters are at least as great as the number of its overflow buckets that are
-//!    linked, on media too.
+//! 3. Every overflow bucket that a chain links to is covered by the counter of its chunk or annex,
+//!    on media too.
 //! 4. While HPR moves a table, a bucket's records are in the old table until the bucket is marked
 //!    as moved, and in the new one from then on.
 //! 5. What readers can see is durable.
 //! 6. Once the link to an overflow bucket is durable, the bucket names the chain that links to it,
-//!    its *owner*. So if the owner does not link to the bucket, it has lost the link, with the
-//!    records behind it. Only the copies that a move makes name their owner before that.
+//!    its *owner*. So if the owner does not link to the bucket, the chain has lost the link, with
+//!    the records behind it. Only the copies that a move makes name their owner before the link to
+//!    them is durable.
 //!
 //! # Commit points
 //!
@@ -68,12 +70,12 @@
 //! for an insert, 4 and 8 for an overflow insert. Both words of a slot lie in one line, and stores
 //! to a line become durable in order, so one line and one fence are enough. An overflow insert
 //! flushes more lines here, because the pool's blocks are not zeroed in advance (3.4): all four
-//! lines of the bucket. Every 16 overflow buckets cost 16 lines and a fence more: before the
+//! lines of the bucket. Every 16 overflow buckets cost 16 more lines and one more fence: before the
 //! counter says that the first of them was handed out, all 16 are durably marked as having no
-//! owner, because they may still name one of an earlier table. While HPR fills a table, a crash can
-//! also keep a copy's owner but lose the counter that covers its bucket. So after each opening, the
-//! counter does not tell whether the buckets after it are prepared, and those around the first that
-//! is handed out are prepared again.
+//! owner, because they may still name one in an earlier table. While HPR fills a table, a crash can
+//! also keep a copy's owner but lose the counter that covers its bucket. So after an opening, the
+//! counter does not tell whether the buckets beyond it are prepared. When the first of them is
+//! handed out, it is prepared again, with those after it up to the next multiple of 16.
 //!
 //! # Concurrency
 //!
@@ -88,8 +90,8 @@
 //! changing, and readers wait.
 //!
 //! *Why the version does not wrap.* In the thesis the version has six bits, because lock and
-//! version share one byte. A reader that sleeps through 64 changes is misled. Here the version has
-//! 46 bits.
+//! version share one byte. A reader that sleeps through 64 changes sees the same version again, and
+//! is misled. Here the version has 46 bits.
 //!
 //! *Resize.* A thread that needs an overflow bucket in a table with too many chains closes the
 //! table's allocator, which fixes the number of overflow buckets, and prepares the next table with
@@ -108,8 +110,9 @@
 //! two buckets in addition to its own work, unless enough helpers are moving buckets already. Each
 //! background step of the pool moves 64.
 //!
-//! A thread moves buckets under an epoch guard (a *visit*), and only while the table is the current
-//! one: other threads may have moved the buckets that it claimed, and ended the resize.
+//! A thread moves buckets under an epoch guard (a *visit*), and only if the table is still the
+//! current one: other threads may have moved the buckets that this thread claimed, and ended the
+//! resize.
 //!
 //! Old tables are retired, and reused once no change can still be using their locks
 //! ([`reclaim`](crate::reclaim)).
@@ -118,11 +121,11 @@
 //! it holds one of them, or in a visit. The lock under which annexes are added (`extending`) is taken
 //! by threads that hold neither, and held while the annex is allocated.
 //!
-//! In EA-PHT and EA-PHT-H, a thread that is stopped while it moves buckets stops the changes that
+//! In EA-PHT and EA-PHT-H, a thread that is stopped while it moves buckets blocks the changes that
 //! need the table moved. They fail after a minute in which nothing was moved, as they would if they
-//! waited for a lock that is never released. In EA-PHT-HPR such a thread stops only the changes of
+//! waited for a lock that is never released. In EA-PHT-HPR such a thread blocks only the changes of
 //! the buckets that it has locked, and the end of the resize. In all three schemes, a thread that
-//! is stopped while it prepares a table or an annex stops the inserts that need that table or
+//! is stopped while it prepares a table or an annex blocks the inserts that need that table or
 //! annex.
 //!
 //! # After a crash
@@ -130,28 +133,29 @@
 //! Opening reads all buckets, on as many threads as the caller set. It resets locks, and makes the
 //! fingerprints. A crash can leave sixteen states (3.6.1). Most of them need no repair: a value
 //! without its key is not a record, and a table that the root does not lead to is not in use.
-//! Buckets that were handed out and not linked are handed out first from then on. Stores of a dead
-//! process may still be in the caches, so opening flushes what it reads. Then it gives an owner to
-//! linked buckets that have none, and takes it from copies that no chain links to (invariant 6).
+//! Buckets that were handed out but not linked are the first to be handed out again. Stores of a
+//! dead process may still be in the caches, so opening flushes what it reads. Then it gives an
+//! owner to linked buckets that have none, and removes the owner of copies that no chain links to
+//! (invariant 6).
 //!
 //! A bucket whose chain is damaged is not served: operations on its hashes return the damage. A
 //! table with such a bucket does not grow; it gets annexes.
 //!
 //! # Deviations from the thesis
 //!
-//! - A key or a value of 0 marks an empty pair there. So 0 cannot be a key, and Algorithm 6 does not
-//!   relink a bucket whose first value is 0, although a lookup may have found the record. Here all keys
-//!   and values work, and an overflow bucket is linked by the insert alone.
+//! - In the thesis, a key or a value of 0 marks an empty pair. So 0 cannot be a key, and Algorithm
+//!   6 does not relink a bucket whose first value is 0, although a lookup may have returned the
+//!   record. Here all keys and values work, and an overflow bucket is linked by the insert alone.
 //! - Its lookup compares the value, so no value may be used twice at the same time (2.6). Here the
 //!   version is enough.
 //! - Its lookup can return a pair of a locked bucket before the pair is durable. After a power loss,
 //!   that pair may be gone.
-//! - Its overflow buckets do not say whose they are. Here they name their chain, in the word that a bucket
-//!   of the array has for its lock.
+//! - Its overflow buckets do not say to which chain they belong. Here they name the chain, in the
+//!   word that a bucket of the array has for its lock.
 //! - Its chunk owns the rest of the file, and is zeroed when the file is made. Here the pool
 //!   allocates chunks, and annexes where a chunk is used up.
 //! - In EA-PHT-HPR, threads initialize the new lock array if they find a flag set (Algorithms 8 to
-//!   10). With one thread, no thread does, and a late helper zeroes locks that are held. Here the
+//!   10). With a single thread, none does, and a late helper zeroes locks that are held. Here the
 //!   thread that moves a bucket initializes the locks of its copies.
 //! - It divides a table into one section for each helper. With fewer buckets than helpers, sections
 //!   have 0 buckets, and nothing is moved (Algorithm 11). Here threads claim buckets by number.
@@ -196,15 +200,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use table::Table;
 
-/// The properties in which the three schemes differ.
+/// What differs between the three schemes.
 pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// The scheme.
     const SCHEME: Scheme;
-    /// Whether changes of a moved bucket go to the new table while the others are being moved.
+    /// Whether changes of a moved bucket go to the new table while other buckets are still being
+    /// moved.
     const GOES_ON: bool;
-    /// How many threads move buckets at a time, unless the map's options say otherwise.
+    /// The default of [`ConfigOf::helpers`].
     const HELPERS: u32;
-    /// The type of its lock words.
+    /// The type of the scheme's lock words.
     type Lock: LockPlace;
 
     /// Returns the lock of a bucket.
@@ -271,7 +276,7 @@ pub mod ea_pht_h {
     pub(crate) type EaPhtH<S, R> = super::Pht<S, R, super::Hybrid>;
 }
 
-/// EA-PHT-HPR (chapter 5): many threads move a table, and changes go on meanwhile.
+/// EA-PHT-HPR (chapter 5): many threads move a table together, and changes go on meanwhile.
 pub mod ea_pht_hpr {
     pub use super::points::parallel as points;
     /// The layout of a map.
@@ -287,7 +292,8 @@ pub struct ConfigOf<V> {
     pub initial_depth: u32,
     /// log2 of the buckets in a chunk: from 1 to 16. A smaller table is one chunk.
     pub chunk_bits: u32,
-    /// How many threads besides the first move a table: from 1 to 64.
+    /// How many threads may help to move a table at a time, besides the thread that began the
+    /// resize and the background thread: from 1 to 64.
     pub helpers: u32,
     variant: PhantomData<V>,
 }
@@ -350,7 +356,7 @@ pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     core: Arc<Core<S>>,
     config: ConfigOf<V>,
     root: Offset<Word>,
-    /// The empty word, by the first bit of the hash.
+    /// The empty words, indexed by the most significant bit of the hash.
     empty: [u64; 2],
     /// The table that was current when the map was opened. Each table owns the next one.
     first: Box<Table>,
@@ -452,7 +458,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         unsafe { &*self.current.load(self.seam(), Ordering::SeqCst) }
     }
 
-    /// Returns the route to the bucket of a hash in a table. `None` if its chunk cannot be read.
+    /// Returns the route to the bucket of a hash in a table. `None` if the bucket's chunk cannot be
+    /// read.
     #[inline(always)]
     fn route_in<'t>(&'t self, table: &'t Table, hash: u64) -> Option<Route<'t>> {
         let index = table.index(hash);
@@ -502,8 +509,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> impl Iterator<Item = Result<BucketRef<'m>, Damage>> {
         let memory = &self.core.memory;
         let mut next = Some(Ok(first));
-        // Yield no more buckets than there is space for: a reader may follow a chain whose blocks
-        // have been reused.
+        // Yield at most as many buckets as fit into the memory: a reader may follow a chain whose
+        // blocks have been reused, and such a chain need not end.
         let mut left = 0;
         std::iter::from_fn(move || {
             let bucket = next.take()?;

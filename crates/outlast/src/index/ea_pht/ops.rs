@@ -16,7 +16,7 @@ use crate::index::version::{LockWord, is_unchanged, version};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-/// A slot that was found: its bucket, its number, its words.
+/// A slot that was found: its bucket, its number in the bucket, and its words.
 pub(super) type Found<'m> = (BucketRef<'m>, usize, SlotWords);
 
 // ---- Lookups --------------------------------------------------------------------
@@ -121,7 +121,8 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
         Ok(route)
     }
 
-    /// Prefetches the slot whose fingerprint matches the hash.
+    /// Prefetches the first slot in the chain's first bucket whose fingerprint matches the hash, if
+    /// there is one.
     #[inline(always)]
     fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
         let Some(route) = route else { return };
@@ -147,7 +148,7 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
 pub(crate) enum Need<'t> {
     /// The table has no overflow bucket for this chain, or has to be resized first.
     Room(Route<'t>),
-    /// The bucket was moved, and the others are being moved.
+    /// The bucket was moved, and the change has to wait until all of this table are.
     End(&'t Table),
 }
 
@@ -175,8 +176,8 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         if V::GOES_ON && self.current().next(self.seam()).is_some() && self.missing.is_empty() {
             self.move_some();
         }
-        // Until the visit ends, no table that this attempt finds is reused, so its locks stay
-        // locks.
+        // Until the visit ends, no table that this attempt finds is reused, so the words that it
+        // locks are still locks.
         let _visit = self.core.visit();
         let route = self.route(key.hash)?;
         route.bucket.prefetch(self.seam(), key.hash);
@@ -228,7 +229,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
 }
 
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
-    /// Returns the flags of a lock word that keep a lookup from reading the bucket.
+    /// Returns the flags in a lock word with which a lookup must not read the bucket.
     #[inline(always)]
     pub(super) fn elsewhere() -> u64 {
         if V::GOES_ON { MOVED | DAMAGED } else { DAMAGED }

@@ -17,10 +17,11 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-/// Buckets that a thread reads at a time.
+/// The number of buckets that a thread reads at a time.
 const PART: u64 = 256;
 
-/// The overflow buckets of a table, while all its chains are read.
+/// The overflow buckets that a table has handed out, and which of them the chains that were read so
+/// far link to.
 pub(super) struct Handed {
     areas: Vec<(Area, u64)>,
     /// The overflow buckets that a chain links to.
@@ -77,8 +78,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let of_first = missing.len();
             missing.extend(self.recover_table(&next, Some(&self.first), false));
             if of_first > 0 {
-                // A bucket of the first table that is damaged may have been moved, to chains of the
-                // next table that were not followed.
+                // A damaged bucket of the first table may have been moved, to chains of the next
+                // table that were not followed. So buckets that seem spare there may be linked.
                 self.seam().lock(&next.overflow).spare.clear();
             }
             self.first.set_next(self.seam(), next);
@@ -119,7 +120,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 let ready = if copied {
                     self.make_ready(table, index, bucket, &handed, moves)
                 } else {
-                    // Space for copies that the resize has yet to make.
+                    // This bucket is space for copies that the resize has yet to make.
                     V::lock(bucket).store(self.seam(), 0, Ordering::Relaxed);
                     bucket.forget(self.seam());
                     Ok(())
@@ -147,7 +148,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         }
         let mut missing = missing.into_inner().unwrap_or_else(|e| e.into_inner());
         if missing.is_empty() {
-            // Skipped if a chain could not be followed: it may link to any of these buckets.
+            // This is skipped if a chain could not be followed, because that chain may link to any
+            // of these buckets.
             let mut spare = handed.spare();
             missing = self.check_spare(table, &spare, before.is_some());
             if !missing.is_empty() {
@@ -163,15 +165,16 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 
     /// Checks that no chain has lost its link to one of these buckets, which no chain links to.
-    /// Returns the hashes of the chains that have. If there are none and this is after a crash,
-    /// durably marks the buckets as owned by no chain. `is_filled` says whether another table is
-    /// being moved to this one.
+    /// Returns the hashes of the chains that have lost one. If there are none and this is after a
+    /// crash, durably marks the buckets as owned by no chain. `is_filled` says whether another
+    /// table is being moved to this one.
     fn check_spare(&self, table: &Table, spare: &[u64], is_filled: bool) -> Vec<Missing> {
         let (memory, seam) = (&self.core.memory, self.seam());
         let lost = self.lost(table, spare, is_filled);
         if lost.is_empty() && self.is_after_crash() {
             if !spare.is_empty() && !self.seeded(&bugs::OWNER_KEPT) {
-                // Copies may have an owner. Others may be marked as having none only in the caches.
+                // Copies may have an owner. Other buckets may be marked as having none only in the
+                // caches.
                 disown(memory, spare.iter().copied());
             }
             return Vec::new();
@@ -190,9 +193,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// `spare` has buckets that no chain links to. Returns those whose owner has lost its link to
-    /// them, each with that chain. A chain whose records were moved keeps its buckets until the
-    /// table is retired, but is not followed, so its buckets are left out.
+    /// `spare` has buckets that no chain links to. Returns those that have an owner, which must
+    /// have lost its link to them, each with that chain. A chain whose records were moved keeps its
+    /// buckets until the table is retired, but is not followed, so its buckets are left out.
     ///
     /// In a table that was being filled when the pool crashed, such buckets can be copies that no
     /// chain has linked to yet, so none is returned.
@@ -228,7 +231,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
     }
 
-    /// Returns whether a bucket of a table that opening has read is moved.
+    /// Returns whether a bucket was moved. Opening must have read the table.
     fn is_moved(&self, table: &Table, index: u64) -> bool {
         let bucket = table.bucket(&self.core.memory, index);
         bucket.is_some_and(|b| V::lock(b).load(self.seam(), Ordering::Relaxed) & MOVED != 0)
@@ -245,8 +248,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> Result<(), Damage> {
         let (memory, seam) = (&self.core.memory, self.seam());
         if !self.seeded(&index_bugs::LOCKS_KEPT) {
-            // A free lock can keep its version. If locks are in the pool, a store would only make
-            // the line dirty.
+            // A free lock can keep its version. If locks are in the pool, storing to it would
+            // needlessly make its line dirty.
             let lock = V::lock(first);
             if !is_at_rest(lock.load(seam, Ordering::Relaxed)) {
                 lock.store(seam, 0, Ordering::Relaxed);

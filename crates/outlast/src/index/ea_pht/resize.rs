@@ -38,10 +38,10 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A table is resized when more than this many of 64 buckets have overflow buckets. With more
-/// chains, lookups would take longer. With fewer, the table would waste space.
+/// A table is resized when more than this many in 64 of its buckets have overflow buckets. With a
+/// higher limit, lookups would take longer. With a lower one, the table would waste space.
 const CHAINS: u64 = 7;
-/// How many buckets a thread claims at a time, if it moves buckets until all are moved.
+/// How many buckets a thread claims at a time, if it moves buckets until none is left to claim.
 const CLAIM: u64 = 16;
 /// How many buckets the thread that began a resize moves at first.
 const FIRST: u64 = 1;
@@ -105,7 +105,7 @@ enum Move {
     Done,
     /// Another thread had moved it.
     WasDone,
-    /// The next table has too few overflow buckets left. The copies may need this many.
+    /// The next table has too few overflow buckets left. The copies need at most this many.
     NoRoom(u64),
 }
 
@@ -116,16 +116,18 @@ enum Claim {
     Moved,
     /// No bucket of the table is left to claim.
     None,
-    /// The next table has fewer overflow buckets left than this. The claim was given back.
+    /// The next table has too few overflow buckets left: a chain's copies need at most this many.
+    /// The buckets that were not moved can be claimed again.
     NoRoom(u64),
 }
 
-/// Overflow buckets for the copies of a chain. Dropping it gives back those that are left.
+/// Overflow buckets for the copies of a chain. When dropped, it gives back those that are left.
 struct Reserved<'t, S: Seam> {
     table: &'t Table,
     memory: &'t Memory<S>,
     buckets: Vec<u64>,
-    /// Whether the counter is durable before another thread can use a bucket that is given back.
+    /// Whether another fence makes the counter durable before a bucket that is given back is used.
+    /// If not, the drop fences.
     is_counted: bool,
 }
 
@@ -162,7 +164,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Link { offset: next, depth: 0 }.store(&self.core.memory, &last.bucket.next, at);
     }
 
-    /// Makes room for a chain: resizes its table, if that is due, or adds an annex.
+    /// Makes room for a chain: resizes its table if that is due, or else adds an annex. If the
+    /// table is already being resized, moves the chain's bucket (HPR), or helps and waits.
     pub(super) fn make_room(&self, route: &Route<'_>) -> Result<()> {
         let table = route.table;
         if table.resizing.load(self.seam(), Ordering::Acquire) == 0 {
@@ -172,7 +175,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if table.resizing.swap(self.seam(), 1, Ordering::AcqRel) == 0 {
                 return match self.resize(table) {
                     // Without space for the next table, this one gets longer chains, as long as
-                    // there is space for those.
+                    // there is space for overflow buckets.
                     Err(error) if error.is_full() => Ok(()),
                     resized => resized,
                 };
@@ -200,8 +203,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(())
     }
 
-    /// Moves buckets in a visit, if the table is still the current one: others can move buckets that
-    /// this thread has claimed, and end the resize.
+    /// Runs `moves` in a visit if the table is still the current one. Other threads can move
+    /// buckets that this thread has claimed, and end the resize.
     fn in_visit(&self, old: &Table, moves: impl FnOnce() -> Result<Claim>) -> Result<Claim> {
         let _visit = self.core.visit();
         if !std::ptr::eq(old, self.current()) && !self.seeded(&bugs::MOVED_LATE) {
@@ -228,7 +231,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     // ---- Resize -----------------------------------------------------------------
 
-    /// Returns whether the table has so many chains that it should be resized.
+    /// Returns whether the table should be resized, because many of its buckets have overflow
+    /// buckets.
     pub(super) fn is_due(&self, table: &Table) -> bool {
         let chains = table.chains.load(self.seam(), Ordering::Relaxed);
         let linked = table.linked.load(self.seam(), Ordering::Relaxed);
@@ -243,8 +247,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             && std::ptr::eq(table, self.current())
     }
 
-    /// Announces the space for the next table to the pool, once this one has a quarter of the
-    /// chains that make a resize due.
+    /// Announces the next table's size to the pool, once, when this table has a quarter of the
+    /// chains with overflow buckets that make a resize due.
     pub(super) fn announce_next(&self, table: &Table) {
         let chains = table.chains.load(self.seam(), Ordering::Relaxed);
         if chains * 256 >= CHAINS << table.depth
@@ -258,7 +262,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         }
     }
 
-    /// Resizes the table, or in HPR, begins to.
+    /// Resizes the table or, in HPR, begins to resize it.
     #[cold]
     fn resize(&self, old: &Table) -> Result<()> {
         let prepared = self.prepare_next(old);
@@ -281,7 +285,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.help_and_wait(old)
     }
 
-    /// Prepares the table that this one is moved to.
+    /// Prepares the table to which `old` will be moved.
     fn prepare_next<'t>(&'t self, old: &'t Table) -> Result<&'t Table> {
         let (core, memory) = (&self.core, &self.core.memory);
         let used = old.close(memory)?;
@@ -316,7 +320,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         // Acquire: pairs with `claim_again`.
         let first = old.claimed.fetch_add(self.seam(), count, Ordering::AcqRel);
         if first >= old.buckets() {
-            // The thread that moved the last bucket may have failed to end the resize, or crashed.
+            // The thread that moved the last bucket may have failed or died before it ended the
+            // resize.
             self.end_if_moved(old, next)?;
             return Ok(Claim::None);
         }
@@ -332,7 +337,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     ) -> Result<Claim> {
         let mut moved = 0;
         let mut result = Ok(Claim::Moved);
-        // The first one that was not moved.
+        // The first bucket that was not moved.
         let mut left = None;
         for index in indices {
             match self.move_bucket(old, next, index) {
@@ -487,7 +492,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(())
     }
 
-    /// Makes the next table the only one. All buckets are moved.
+    /// Makes the next table the only one. All buckets have been moved.
     fn finish(&self, old: &Table, next: &Table) -> Result<()> {
         let (core, memory, at) = (&self.core, &self.core.memory, &points::RESIZE_COMMIT);
         let blocks = old.blocks(self.seam());
@@ -529,7 +534,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(())
     }
 
-    /// Moves buckets if a helper is wanted, and waits until the table is moved.
+    /// Moves buckets if another helper is wanted, and waits until the resize has ended.
     pub(super) fn help_and_wait(&self, old: &Table) -> Result<()> {
         let (mut turn, mut seen) = (0, 0);
         while !old.is_retired(self.seam()) {
@@ -585,14 +590,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             claim => claim?,
         };
         if claim == Claim::None {
-            // All buckets are claimed. If a thread sleeps or has died, another thread has to move
-            // the buckets that it claimed.
+            // All buckets are claimed. If a thread sleeps or has died, others have to move the
+            // buckets that it claimed.
             let moved = old.moved.load(self.seam(), Ordering::Acquire);
             if moved < old.buckets() && self.missing.is_empty() {
                 old.claim_again(self.seam(), 0);
             }
         }
-        // If all are claimed, there is nothing to do for now.
+        // Once all buckets are claimed, there is nothing to do for now.
         Ok(claim != Claim::None && self.current().next(self.seam()).is_some())
     }
 }

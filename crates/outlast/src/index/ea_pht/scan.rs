@@ -68,7 +68,8 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
                 }
             }
         }
-        // If the bucket was moved meanwhile, its records are still there.
+        // If the bucket was moved meanwhile, its slots still link to the same record blocks as the
+        // copies.
         cursor.pass(Self::segment(route).high());
         Ok(())
     }
@@ -148,14 +149,14 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         Ok(())
     }
 
-    /// Collects what can be read of the chain of a hash that is not served.
+    /// Collects what can be read of a chain that is not served. `hash` leads to it.
     ///
     /// No operation uses such a chain, so nothing changes it, and no block that it links to is reused.
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {
         let (mark, seam) = (found.mark(), self.seam());
         let current = self.current();
-        // Passes one bucket at most. The next bucket may still be readable: it may not have been
-        // moved to the lost chunk yet.
+        // Passes at most one bucket of the current table. The next bucket may be readable, because
+        // it may not have been moved to the unreadable chunk yet.
         let own = current.segment(current.index(hash)).high();
         let mut high = self.missing_at(hash).1.min(own);
         let mut route = self.route_in(current, hash);
@@ -221,7 +222,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if !std::ptr::eq(bucket.bucket, route.bucket.bucket) {
                 handed.inspect(|handed| _ = handed.link(bucket.offset(memory), self.seam()));
                 let owner = memory.load(bucket.bucket.lock.word());
-                // Earlier builds made buckets without an owner.
+                // Linked buckets that earlier builds wrote have no owner.
                 if owner != 0 && route.table.owner(memory, bucket) != Some(route.index) {
                     let expected = format!("a bucket that chain {} owns", route.index);
                     audit.wrong(bucket.offset(memory), &expected, format!("{owner:#x}"));
@@ -285,8 +286,8 @@ impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
                 (_, Err(_)) => cursor.pass(self.missing_at(at).1),
             }
         }
-        // If a chain could not be followed, its buckets are not known. In EA-PHT and -H, no chain of the
-        // next table is followed.
+        // If a chain could not be followed, it is not known to which buckets it links. In EA-PHT
+        // and -H, no chain of the next table is followed.
         if audit.verified.damage.is_empty() {
             let tables = handed.into_iter().take(if V::GOES_ON { 2 } else { 1 });
             for (number, (table, handed)) in tables.enumerate() {

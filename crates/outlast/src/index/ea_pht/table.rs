@@ -53,20 +53,22 @@ pub(crate) struct Overflow {
     prepared: u64,
     /// Buckets that were handed out and never linked.
     pub(super) spare: Vec<u64>,
-    /// Whether no more are handed out, because the table is moved.
+    /// Whether no more buckets are handed out, because the table is being moved or the next one is
+    /// being prepared.
     closed: bool,
 }
 
 /// A table: an array of 2^depth buckets in chunks, and overflow buckets.
 pub(crate) struct Table {
-    /// The offset of its block.
+    /// The offset of the table's own block.
     pub(super) offset: u64,
     pub(super) depth: u32,
     chunk_bits: u32,
     /// The chunks, 0 for one that cannot be read.
     pub(super) chunks: Box<[u64]>,
     pub(super) overflow: Mutex<Overflow>,
-    /// For each chain, the overflow buckets that it has lost its link to, as opening has found.
+    /// The overflow buckets that a chain owns but does not link to, as opening has found, by the
+    /// chain's number.
     pub(super) lost: Mutex<HashMap<u64, Vec<u64>>>,
     /// Held while an annex is added.
     extending: Mutex<()>,
@@ -89,7 +91,7 @@ pub(crate) struct Table {
     pub(super) ending: SharedWord,
     /// The number of threads that move buckets.
     pub(super) helpers: SharedWord,
-    /// 1 once its blocks may be given back.
+    /// 1 once the table's blocks may be retired and reused.
     retired: SharedWord,
 }
 
@@ -117,12 +119,12 @@ impl Table {
         }
     }
 
-    /// Opens the table at an offset. A chunk that cannot be read is left out: see
-    /// [`check_chunk`](Self::check_chunk).
+    /// Opens the table at an offset. Does not fail if a chunk cannot be read, but notes the chunk
+    /// as 0; [`check_chunk`](Self::check_chunk) says why.
     pub(super) fn open<S: Seam>(core: &Core<S>, offset: u64, depth: u32) -> Result<Table, Damage> {
         let memory = &core.memory;
         let header = memory.at(Offset::<TableHeader>::new(offset))?;
-        // The property of the identity word, which is checked as a whole.
+        // From the property in the identity word, which is checked as a whole below.
         let chunk_bits = (memory.load(&header.identity) >> 24) as u32 & 0xff;
         let chunk_bits = chunk_bits.clamp(1, depth.min(*layout::CHUNK_BITS.end()));
         let expected = identity(offset, depth, chunk_bits);
@@ -157,9 +159,8 @@ impl Table {
         Ok(Table::new(offset, depth, chunk_bits, chunks.into(), areas))
     }
 
-    /// Writes a table, but not the content of its buckets, and flushes what it writes, without a
-    /// fence. The table has room for at least this many overflow buckets. Returns it with its
-    /// blocks.
+    /// Writes a table with room for at least `overflow` overflow buckets, but not the content of
+    /// any bucket. Flushes what it writes, without a fence. Returns the table and its blocks.
     pub(super) fn write<'c, S: Seam>(
         core: &'c Core<S>,
         depth: u32,
@@ -209,14 +210,14 @@ impl Table {
         Ok((Table::new(offset, depth, chunk_bits, chunks, areas), blocks))
     }
 
-    /// Returns why a chunk cannot be read.
+    /// Checks a chunk again. If it cannot be read, fails with the reason.
     pub(super) fn check_chunk<S: Seam>(&self, core: &Core<S>, number: usize) -> Result<(), Damage> {
         let words = core.memory.words(self.offset, self.bytes())?;
         let link = &words[TABLE_HEADER as usize / 8 + number];
         check_chunk(core, link, self.chunk_bits, number as u64).map(drop)
     }
 
-    /// Flushes the headers, as opening has found them, without a fence.
+    /// Flushes the headers of the table and its areas, as opening has found them, without a fence.
     pub(super) fn flush<S: Seam>(&self, core: &Core<S>, at: &'static Point) -> Result<(), Damage> {
         let memory = &core.memory;
         let links = 8 * self.chunks.len() as u64;
@@ -227,12 +228,12 @@ impl Table {
         Ok(())
     }
 
-    /// Bytes of its block.
+    /// Returns the size, in bytes, of the table's own block.
     fn bytes(&self) -> u64 {
         layout::table_bytes(self.depth - self.chunk_bits)
     }
 
-    /// Returns its blocks: the kind, offset and size of each.
+    /// Returns the kind, offset and size of each of the table's blocks.
     pub(super) fn blocks<S: Seam>(&self, seam: &S) -> Vec<(Kind, u64, u64)> {
         let chunks = self.chunks.iter().filter(|&&chunk| chunk != 0);
         let chunk = |&chunk: &u64| (Kind::Chunk, chunk, layout::chunk_bytes(self.chunk_bits));
@@ -241,7 +242,8 @@ impl Table {
         let overflow = seam.lock(&self.overflow);
         let annexes = overflow.areas.iter().filter(|area| area.first == area.header + BUCKET_BYTES);
         let annex = |area: &Area| (Kind::Annex, area.header, (area.count + 1) * BUCKET_BYTES);
-        // In a chunk, the array comes before the overflow buckets.
+        // The filter above picks out annexes: in a chunk, the array lies between the header and the
+        // overflow buckets.
         blocks.extend(annexes.map(annex));
         blocks
     }
@@ -276,7 +278,7 @@ impl Table {
         (chunk != 0).then(|| unsafe { BucketRef::new(memory, chunk + (1 + place) * BUCKET_BYTES) })
     }
 
-    /// Returns the hashes of a chain.
+    /// Returns the range of a chain's hashes, as a segment whose offset is the chain's number.
     pub(super) fn segment(&self, index: u64) -> Segment {
         Segment { offset: index, depth: self.depth, low: index << (64 - self.depth) }
     }
@@ -302,7 +304,7 @@ impl Table {
         }
     }
 
-    /// Returns whether its blocks may have been given back.
+    /// Returns whether the table's blocks may have been reused.
     #[inline(always)]
     pub(super) fn is_retired(&self, seam: &impl Seam) -> bool {
         self.retired.load(seam, Ordering::Acquire) != 0
@@ -314,8 +316,9 @@ impl Table {
 
     // ---- Overflow buckets -------------------------------------------------------
 
-    /// Hands out an overflow bucket, and flushes the counter. Returns `None` if no bucket is left,
-    /// or if the table's records are being moved.
+    /// Hands out an overflow bucket: a spare one or, after advancing and flushing an area's
+    /// counter, the area's next one. The caller fences. Returns `None` if no bucket is left, or if
+    /// [`close`](Self::close) has been called.
     pub(super) fn take<S: Seam>(&self, core: &Core<S>) -> Result<Option<u64>, Damage> {
         let memory = &core.memory;
         let mut overflow = memory.seam().lock(&self.overflow);
@@ -335,7 +338,7 @@ impl Table {
                     let few = used..overflow.prepared;
                     let few = few.map(|number| area.first + number * BUCKET_BYTES);
                     // The buckets must be durably without an owner before the counter covers them,
-                    // because the owner of a bucket that was handed out counts.
+                    // because opening relies on the owners of all buckets that it covers.
                     disown(memory, few);
                 }
                 let counter = area.counter(memory)?;
@@ -357,12 +360,12 @@ impl Table {
         (owner.depth == self.depth && chain < self.buckets()).then_some(chain)
     }
 
-    /// Takes a bucket back that nothing links to.
+    /// Takes back a bucket that nothing links to.
     pub(super) fn give_back(&self, seam: &impl Seam, bucket: u64) {
         seam.lock(&self.overflow).spare.push(bucket);
     }
 
-    /// Stops handing out buckets. Returns how many are in use.
+    /// Stops handing out buckets. Returns how many were handed out and are not spare.
     pub(super) fn close<S: Seam>(&self, memory: &Memory<S>) -> Result<u64, Damage> {
         let mut overflow = memory.seam().lock(&self.overflow);
         overflow.closed = true;
@@ -375,7 +378,8 @@ impl Table {
         seam.lock(&self.overflow).closed = false;
     }
 
-    /// Adds annexes until at least this many buckets are left to hand out.
+    /// Adds annexes until at least this many buckets are left to hand out. Does nothing in a table
+    /// that hands out none any more.
     pub(super) fn extend<S: Seam>(&self, core: &Core<S>, wanted: u64) -> Result<()> {
         // If several threads find too few buckets, one adds an annex, and the others wait for it.
         let _extending = core.memory.seam().lock(&self.extending);
@@ -407,7 +411,7 @@ impl Table {
         let mut bits = wanted.min(largest_annex(core));
         let mut block = loop {
             match UnlinkedBlock::allocate(core, layout::annex_bytes(bits)) {
-                // Free space may be scattered.
+                // Free space may be scattered: try a smaller annex.
                 Err(error) if error.is_full() && bits > 2 => bits = (bits / 2).max(2),
                 block => break block?,
             }

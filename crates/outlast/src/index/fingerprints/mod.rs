@@ -1,7 +1,7 @@
 //! Fingerprints: sixteen one-byte hashes in two words, or eight two-byte hashes, all compared by
 //! one operation.
 //!
-//! They are read from memory as atomic words, and only then become a vector.
+//! They are loaded from memory as two atomic words. Only then are these combined into a vector.
 
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "sse2.rs")]
 #[cfg_attr(not(all(target_arch = "x86_64", not(miri))), path = "generic.rs")]
@@ -9,14 +9,14 @@ mod arch;
 #[cfg(test)]
 mod generic;
 
-/// Compares the sixteen fingerprints in `words` with `fingerprint`. Bit i of the result is set if byte i
-/// is equal.
+/// Compares the sixteen fingerprints in `words` with `fingerprint`. Bit i of the result is set if
+/// byte i is equal to it.
 #[inline(always)]
 pub(crate) fn matching(words: [u64; 2], fingerprint: u8) -> u32 {
     arch::matching(words, fingerprint)
 }
 
-/// Does the same for eight fingerprints of two bytes.
+/// Like [`matching`], for eight fingerprints of two bytes: bit i stands for pair i.
 #[inline(always)]
 pub(crate) fn matching_wide(words: [u64; 2], fingerprint: u16) -> u32 {
     arch::matching_wide(words, fingerprint)

@@ -2,7 +2,7 @@
 //!
 //! The marks are the cells' [shadow](crate::pmem::Shadow), an eighth of their size. They are made
 //! from the cells when the map is opened, and disappear with the process. A lookup that finds
-//! nothing reads only marks.
+//! nothing usually reads only marks.
 
 use super::layout::{CHUNK, Chunk, Slot};
 use crate::index::fingerprints;
@@ -20,8 +20,8 @@ use std::sync::atomic::Ordering;
 /// ```
 ///
 /// `fingerprint` is that of the cell's record, 0 if the cell is free. In the first level, `count`
-/// is the number of records whose home is this cell and that are in the second level or in overflow
-/// nodes. The value 3 means 3 or more, and stays.
+/// is the number of records whose home is this cell but that are in the second level or in overflow
+/// nodes. The value 3 means 3 or more, and never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Mark(u16);
 
@@ -84,7 +84,7 @@ unsafe impl Shadow for Marks {}
 pub(super) struct Cells<'m> {
     slots: &'m [Slot; CHUNK],
     marks: &'m Marks,
-    /// The number of its first cell, if it is in the first level.
+    /// The number of the chunk's first cell, if it is in the first level.
     first: Option<u32>,
 }
 
@@ -107,7 +107,8 @@ impl<'m> Cells<'m> {
         [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
     }
 
-    /// Yields the cells of the second level with this mark. The default mark is that of free cells.
+    /// Yields the cells with this mark, in a chunk outside the first level, where marks have no
+    /// count. The default mark is that of free cells.
     #[inline(always)]
     pub(super) fn marked(self, seam: &impl Seam, mark: Mark) -> impl Iterator<Item = Cell<'m>> {
         ones(fingerprints::matching_wide(self.marks(seam), mark.0)).map(move |n| self.cell(n))
@@ -143,7 +144,7 @@ impl<'m> Cell<'m> {
         &self.cells.slots[self.number]
     }
 
-    /// Returns its number, if it is in the first level.
+    /// Returns the cell's number, if it is in the first level.
     #[inline(always)]
     pub(super) fn home(self) -> Option<u32> {
         self.cells.first.map(|first| first + self.number as u32)
@@ -182,7 +183,7 @@ impl<'m> Cell<'m> {
         self.set_mark(seam, self.mark(seam).with_fingerprint(mark));
     }
 
-    /// Counts a record of this home that goes elsewhere.
+    /// Counts a record of this home that is put into another cell.
     pub(super) fn count_overflow(self, seam: &impl Seam) {
         self.set_mark(seam, self.mark(seam).with_one_more());
     }
@@ -198,7 +199,7 @@ impl<'m> Cell<'m> {
 pub(super) struct State {
     /// The segment's version lock.
     pub(super) lock: SharedWord,
-    /// 0 if it has no overflow nodes.
+    /// 0 if the segment has no overflow nodes.
     pub(super) has_nodes: SharedWord,
 }
 // SAFETY: consists of `SharedWord`s, which are atomics; 16 bytes.

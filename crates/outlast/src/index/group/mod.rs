@@ -36,8 +36,8 @@
 //!
 //! 1. A cell holds a record if and only if its first word is not the *empty word* and the hash of
 //!    the record is in the segment's range. For byte strings the empty word is 0. For inline
-//!    records, where any key can occur, it is a key that hashes to the other half of the hash space.
-//!    That is why there are at least two segments.
+//!    records, where any key can occur, it is a key whose hash is in the half of the hash space to
+//!    which the segment does not belong. That is why there are at least two segments.
 //! 2. A record is in its home, in the second level, or in an overflow node, and only once.
 //! 3. A segment's first hash never changes, and its range only shrinks. So a record that a split
 //!    leaves behind never becomes a record of that segment again.
@@ -94,26 +94,28 @@
 //! free and changes the segment's version. A lookup that has read the mark before the removal finds
 //! another version at its end, and reads again.
 //!
-//! An insert into the second level first counts the record in its home's mark, and then marks its cell.
-//! So one store makes the record visible, to lookups and to iterations.
+//! An insert into the second level first counts the record in its home's mark, and then marks its
+//! cell. So a single store makes the record visible, to lookups and iterations alike.
 //!
 //! *Split.* The splitting thread holds the segment's lock. Lookups go on while it copies. After the
 //! commit is durable, it marks the segment as changing and points the directory to both halves.
 //! From then on, other threads can change the new segment. The splitting thread clears the copied
 //! records' marks in the old segment, and unlocks it.
 //!
-//! Lock order: segment, then the directory's. No thread allocates while it holds a lock.
+//! Lock order: the segment's lock, then the directory's (`segments`). No thread allocates while it
+//! holds a lock.
 //!
 //! # After a crash
 //!
-//! Opening follows the list and reads all cells, on as many threads as the caller set (3.5). It
-//! builds the marks and the directory. It repairs nothing, because a crash leaves nothing half
-//! done. After the death of a process its stores may still be in the processor's caches, including
-//! some that it had not flushed. Results will depend on them, so opening flushes all cells and
-//! headers that it finds. The blocks that cells link to were durable before the links were stored.
+//! Opening follows the list and reads all cells, on as many threads as the pool's options allow
+//! (section 3.5 of the paper). It builds the marks and the directory. It repairs nothing, because a
+//! crash leaves nothing half done. After the death of a process its stores may still be in the
+//! processor's caches, including some that it had not flushed. Results will depend on them, so
+//! opening flushes all cells and headers that it finds. The blocks that cells link to were durable
+//! before the links were stored.
 //!
-//! A segment whose cells are damaged is not served: operations on its range return the damage.
-//! Where the list itself cannot be followed, the same holds for all hashes from there on.
+//! A segment whose cells are damaged is not served: operations on its range return the damage. If
+//! the list itself cannot be followed any further, the same holds for all hashes from there on.
 //!
 //! # Deviations from the paper
 //!
@@ -212,13 +214,13 @@ pub(crate) struct Route<'d> {
 
 /// A range of hashes that is not served.
 struct Missing {
-    /// The first one.
+    /// The first hash.
     low: u64,
-    /// The last one.
+    /// The last hash.
     high: u64,
     /// Why they are not served.
     damage: Damage,
-    /// Their segment, if its header is sound.
+    /// The segment that holds these hashes, if its header is sound.
     segment: Option<Segment>,
 }
 
@@ -227,10 +229,10 @@ pub struct Group<S: Seam, R: Record> {
     core: Arc<Core<S>>,
     /// Cells of a group.
     group: u32,
-    /// The empty word, by the first bit of the hash.
+    /// The empty words, indexed by the most significant bit of the hash.
     empty: [u64; 2],
     directory: DramDirectory,
-    /// The number of segments. Locked by threads that change the directory.
+    /// The number of segments. A thread that changes the directory holds this lock.
     segments: Mutex<u64>,
     missing: Vec<Missing>,
     /// The first segment. It never changes.
@@ -312,7 +314,8 @@ impl<S: Seam, R: Record> Group<S, R> {
     }
 
     /// Returns the chunk of cells with this number, of a segment or an overflow node. The first
-    /// chunk after the header has number 0.
+    /// chunk after the header has number 0. `first` is the number of the chunk's first cell, if it
+    /// is in the first level.
     #[inline(always)]
     fn cells(&self, block: u64, number: u32, first: Option<u32>) -> Cells<'_> {
         let offset = block + u64::from(1 + number) * CHUNK_BYTES;
@@ -325,7 +328,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Returns the home of a hash.
+    /// Returns the cell that is the home of a hash.
     #[inline(always)]
     fn home(&self, segment: Segment, hash: u64) -> Cell<'_> {
         let number = hash as u32 & (self.group - 1);
@@ -391,7 +394,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         unsafe { self.core.memory.shadow_unchecked(segment.offset) }
     }
 
-    /// Yields the overflow nodes of a segment, each checked to lie inside the memory.
+    /// Yields the offsets of a segment's overflow nodes, each checked to lie inside the memory.
     fn nodes(&self, segment: Segment) -> impl Iterator<Item = Result<u64, Damage>> {
         let memory = &self.core.memory;
         // DRAM says whether there are overflow nodes. The header's line is read only if there are.

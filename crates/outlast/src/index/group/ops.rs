@@ -138,7 +138,8 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
         Ok(route)
     }
 
-    /// Prefetches the named chunk of the second level, if the record is not in its home.
+    /// Prefetches the first line of the chunk that the hash names in the second level, and the
+    /// chunk's marks, if the key's record is not in its home but may be there.
     #[inline(always)]
     fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
         let Some(route) = route else { return };
@@ -232,7 +233,8 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
 }
 
 impl<S: Seam, R: Record> Group<S, R> {
-    /// Returns a free cell for a record of this hash: its home, or one of the second level.
+    /// Returns a free cell for a record of this hash: its home, or one of the second level or of
+    /// the overflow nodes. `None` if all of them are taken.
     #[inline(always)]
     pub(super) fn free_cell(
         &self,
@@ -267,7 +269,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Marks a cell as free that held a record of this hash.
+    /// Marks a cell, which held a record of this hash, as free.
     pub(super) fn unpublish(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
         cell.set_fingerprint(self.seam(), Mark::default());
         if cell.home().is_none() {

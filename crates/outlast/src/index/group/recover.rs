@@ -14,7 +14,7 @@ use crate::pmem::{Offset, Seam};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-/// Segments that a thread reads at a time.
+/// The number of segments that a thread reads at a time.
 const PART: usize = 64;
 
 impl<S: Seam, R: Record> Group<S, R> {
@@ -51,8 +51,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Follows the list. Returns its segments and, if it cannot be followed to its end, the hashes
-    /// that are missing.
+    /// Follows the list. Returns the segments and, if the list cannot be followed to its end, the
+    /// hashes that are missing.
     pub(super) fn follow_list(&self) -> (Vec<Segment>, Option<Missing>) {
         let (mut found, mut next, mut low) = (Vec::new(), self.first, Some(0));
         // Each segment's range begins where the last one ends, so the list ends.
@@ -82,7 +82,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         let what = format!("a segment that begins with hash {low:#x}");
         check_identity(&core.memory, &header.identity, expected, &what)?;
         let link = Link::read(&core.memory, &header.next)?;
-        // A segment gets this deep only in a table of many segments; see `may_split`.
+        // Bounds the depth: only in a table of many segments does a segment get deep; see
+        // `may_split`.
         let most = core.memory.len() / layout::segment_bytes(self.group) * SPARSE * 2;
         let fits = link.depth >= 1
             && 1 << link.depth <= most.max(1 << FREE_DEPTH)
@@ -111,11 +112,13 @@ impl<S: Seam, R: Record> Group<S, R> {
         self.all_cells(segment).flatten().for_each(|cells| cells.clear(self.seam()));
     }
 
-    /// Makes the marks of a segment from its cells. After a crash, flushes what it finds.
+    /// Builds the marks of a segment from its cells. After a crash, flushes the segment and its
+    /// overflow nodes.
     fn make_ready(&self, segment: Segment) -> Result<(), Damage> {
         let (memory, at) = (&self.core.memory, &points::OPENING);
         if self.is_after_crash() {
-            // This is done even if the segment is damaged, because its link leads to the next one.
+            // A segment is flushed even if its cells are damaged, because its link leads to the
+            // next one.
             memory
                 .flush_words(memory.words(segment.offset, layout::segment_bytes(self.group))?, at);
         }
@@ -170,8 +173,8 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
         let hash = self.hash_of(words);
         let here = segment.holds(hash);
-        // A record that a split leaves behind is in its home too. For inline records this is
-        // checked, because a damaged key can look like such a record.
+        // In the first level, a record that a split has left behind is in its home, too. For inline
+        // records this is checked, because a damaged key can look like such a record.
         let elsewhere = cell.home().is_some() && cell.home() != self.home(segment, hash).home();
         if elsewhere && (here || R::FORM == RecordForm::Inline) {
             let at = self.core.memory.offset_of(cell.slot()).raw();

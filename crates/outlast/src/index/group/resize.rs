@@ -21,7 +21,7 @@ pub(super) const FREE_DEPTH: u32 = 6;
 /// segment.
 pub(super) const SPARSE: u64 = 32;
 
-/// Empties the cells of a block that nothing links to yet.
+/// Empties the cells of a block that nothing links to yet, without a flush.
 fn write_cells<S: Seam>(
     memory: &Memory<S>,
     block: u64,
@@ -36,7 +36,8 @@ fn write_cells<S: Seam>(
     Ok(())
 }
 
-/// Flushes the cells of a block, and the line of its header that has the words in use.
+/// Flushes the cells of a block, and the line of its header that has the words in use, without a
+/// fence.
 fn flush_block<S: Seam>(
     memory: &Memory<S>,
     block: u64,
@@ -98,7 +99,8 @@ impl<S: Seam, R: Record> Group<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         if self.may_split(route) {
             match self.split(route) {
-                // A node takes half as much space.
+                // Without space for a segment, there may be some for a node, which takes half as
+                // much.
                 Err(error) if error.is_full() => {}
                 split => return split,
             }
@@ -117,7 +119,8 @@ impl<S: Seam, R: Record> Group<S, R> {
             || depth < MAX_DEPTH && segments * SPARSE >= 1 << wide
     }
 
-    /// Splits a segment in two by the next bit of the hash.
+    /// Splits a segment in two by the next bit of the hash. Does nothing if `route` is not current
+    /// any more, because another thread has split the segment.
     fn split(&self, route: &Route<'_>) -> Result<()> {
         let mut blocks =
             vec![UnlinkedBlock::allocate(&self.core, layout::segment_bytes(self.group))?];
@@ -126,8 +129,8 @@ impl<S: Seam, R: Record> Group<S, R> {
             if !self.is_current(route) && !self.seeded(&index_bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
-            // The new segment never needs more overflow nodes than the old one has. It gets a part
-            // of the records of each home, and one of them is in the first level if there are any.
+            // The new segment never needs more overflow nodes than the old one has. For each home
+            // it gets some of the old segment's records, and one of these is in the first level.
             let nodes = self.nodes(route.segment).count();
             if blocks.len() > nodes {
                 return self.split_locked(route.segment, &mut blocks, &mut held);
@@ -140,7 +143,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         }
     }
 
-    /// Splits a locked segment. The first of `blocks` becomes the new segment. As many of the
+    /// Splits a locked segment. The first of `blocks` becomes the new segment, and as many of the
     /// others as it needs become its overflow nodes.
     fn split_locked(
         &self,
@@ -221,7 +224,7 @@ impl<S: Seam, R: Record> Group<S, R> {
 
     // ---- Overflow nodes ---------------------------------------------------------
 
-    /// Adds an overflow node to a full segment.
+    /// Adds an overflow node to a full segment, unless another thread has split it or made room.
     fn extend(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let segment = route.segment;
         let mut block = UnlinkedBlock::allocate(&self.core, layout::node_bytes(self.group))?;

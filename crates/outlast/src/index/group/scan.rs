@@ -13,7 +13,7 @@ use crate::index::{BlockKind, Cursor, IndexStats, Visitor};
 use crate::pmem::{SHADOW_SHARE, Seam};
 use std::collections::HashSet;
 
-/// The most homes whose records one step of an iteration reads.
+/// The largest number of homes whose records one step of an iteration reads.
 const HOMES: u32 = 64;
 
 impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
@@ -122,7 +122,7 @@ impl<S: Seam, R: Record> Group<S, R> {
         Ok(())
     }
 
-    /// Collects what can be read of the segment of a hash that is not served.
+    /// Collects what can be read of a segment that is not served. `hash` leads to it.
     ///
     /// No operation uses such a segment, so nothing changes it, and no block that it links to is reused.
     fn salvage(&self, hash: u64, damage: Damage, found: &mut Collector<'_, R>) -> Result<Salvaged> {

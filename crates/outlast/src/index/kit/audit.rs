@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-/// How many records are read together, in the order of their offsets. The records of a map can lie
-/// anywhere in the file: read in the order of their slots, each would cost a cache miss, and a page
-/// of the file would be mapped for it alone.
+/// The number of slots that are collected before their records are read, in the order of the
+/// records' offsets. A map's records can lie anywhere in the file. Reading them in the order of
+/// their slots would cost a cache miss for each, and often map a page of the file for it alone.
 const UNREAD: usize = 1 << 18;
 /// The most findings of damage that are reported.
 const DAMAGES: usize = 10_000;
-/// The most characters of a key or value that are reported.
+/// The most bytes of a key's or value's printed form that a finding shows.
 const SHOWN: usize = 200;
 
 fn shown(of: &impl fmt::Debug) -> String {
@@ -35,9 +35,9 @@ pub(crate) struct Audit<R: Record> {
     /// The keys of the current part, and where each was found. [`check_slot`](Self::check_slot)
     /// adds only keys whose hash occurs more than once.
     keys: HashMap<R::OwnedKey, u64>,
-    /// The hashes of the slots of the current part, and for each its first slot.
+    /// For each hash in the current part, the offset and words of the first slot that has it.
     slots: HashMap<u64, (u64, SlotWords)>,
-    /// Slots whose records have not been read yet, and where they are.
+    /// The offsets and words of the slots whose records have not been read yet.
     unread: Vec<(u64, SlotWords)>,
     schemas: Schemas<R>,
 }
@@ -84,7 +84,8 @@ impl<R: Record> Audit<R> {
         }
     }
 
-    /// Like [`report`](Self::report), for a record: damage also counts as torn.
+    /// Like [`report`](Self::report), for the result of reading a record. Damage also counts as a
+    /// torn record.
     pub(crate) fn report_torn<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         let found = self.report(result)?;
         self.verified.torn += u64::from(found.is_none());

@@ -1,8 +1,8 @@
 //! The protocol of a change of one key.
 //!
-//! The kit passes the gate, decides by the present record, marks the old record's block before it
-//! is unlinked, retires it afterwards, and retries if another thread interfered. A scheme supplies
-//! the attempts.
+//! The kit passes the gate, decides by the present record whether the change applies, marks the old
+//! record's block for the trace before it is unlinked, retires the block afterwards, and retries if
+//! another thread interfered. A scheme supplies the attempts.
 
 use super::lookup::{Optimistic, find};
 use super::table::{HashedKey, Table};
@@ -68,7 +68,8 @@ pub(crate) enum Step<R: Record, F> {
     Done(Changed<R>),
     /// The attempt has to start over, because another thread interfered.
     Again,
-    /// There is no room for the record.
+    /// The attempt cannot succeed before [`grow`](Update::grow) has made room for the record, or
+    /// has removed another obstacle.
     Full(F),
 }
 
@@ -86,13 +87,13 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
     type Progress<'t>: Default
     where
         Self: 't;
-    /// What an attempt knows about the place that is full.
+    /// What an attempt passes to [`grow`](Self::grow): the place that is full, or another obstacle.
     type Full<'t>
     where
         Self: 't;
 
-    /// Begins a change, or completes it if it needs no attempt. Everything that can wait or fail,
-    /// such as writing a record's block, happens here, before anything is locked.
+    /// Begins a change, or completes it if it needs no attempt. What must not be done under a lock
+    /// happens here, such as allocating the record's block, which can wait for space and fail.
     fn begin<'t>(
         &'t self,
         key: HashedKey<'_, R>,
@@ -120,7 +121,8 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         progress: &mut Self::Progress<'t>,
     ) -> Attempt<Step<R, Self::Full<'t>>>;
 
-    /// Makes room for a key, unless another thread already has.
+    /// Makes room for a key, or removes another obstacle, unless another thread already has. The
+    /// kit then attempts the change again.
     fn grow(&self, key: HashedKey<'_, R>, full: Self::Full<'_>) -> Result<()>;
 }
 
@@ -182,7 +184,8 @@ fn enter_later<S: Seam, R: Record>(
     repeat(table, HashedKey::of(table, key, &mut space), &plan).map_err(|error| *error)
 }
 
-/// Attempts a change until an attempt succeeds. Makes room in between if there is none.
+/// Attempts a change until an attempt completes it. Calls [`grow`](Update::grow) after each attempt
+/// that found no room or another obstacle.
 #[inline(always)]
 fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
@@ -218,7 +221,8 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
     at: &'static Point,
     new: &mut Option<UnlinkedRecord<'t, S, R>>,
 ) -> Attempt<Option<Changed<R>>> {
-    // For byte strings, this returns early if the result does not need the record's block.
+    // For byte strings, this returns early if the key's presence alone decides that the change does
+    // not apply. Then no block is written in vain.
     if R::FORM == RecordForm::Bytes
         && plan.value.is_some()
         && plan.inserts != plan.replaces
@@ -232,7 +236,8 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
     Ok(None)
 }
 
-/// Returns the result of an insert whose key is present, or of an update whose key is absent.
+/// Returns the result of an insert whose key is present, or of an update or swap whose key is
+/// absent. `None` if the change has to be attempted.
 fn decide_early<S: Seam, R: Record>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
@@ -260,7 +265,8 @@ pub(crate) struct Decision<R: Record> {
     pub(crate) applied: bool,
 }
 
-/// Decides a change of a key whose record is in a slot with these words.
+/// Decides a change of a key whose record is in a slot with these words. If the change applies,
+/// marks the record's block for the trace.
 #[inline(always)]
 pub(crate) fn decide<S: Seam, R: Record>(
     core: &Core<S>,

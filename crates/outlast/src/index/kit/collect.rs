@@ -46,8 +46,8 @@ impl<'o, R: Record> Collector<'o, R> {
         Mark { records: self.records.len(), lost: self.lost.len() }
     }
 
-    /// Drops everything taken since `mark`, because the read was not valid. The mark was made at
-    /// the beginning of the step.
+    /// Drops everything taken since `mark`, because the read was not valid. `mark` is from the
+    /// beginning of the step, so all `keys` are dropped too.
     pub(crate) fn reset(&mut self, mark: Mark) {
         self.keys.clear();
         self.records.truncate(mark.records);
@@ -93,8 +93,8 @@ impl<'o, R: Record> Collector<'o, R> {
         if self.care == Care::Keys { Ok(R::Owned::default()) } else { read() }
     }
 
-    /// Like [`take`](Self::take), for a slot that no thread uses. Leaves the record out if its key
-    /// is in `keys`, and adds the key if it is not.
+    /// Like [`take`](Self::take), for a slot that no thread uses, whose record is always checked.
+    /// If the record's key is in `keys`, leaves the record out; otherwise adds the key to them.
     pub(crate) fn take_unused<S: Seam>(
         &mut self,
         core: &Core<S>,
@@ -113,10 +113,10 @@ impl<'o, R: Record> Collector<'o, R> {
         }
     }
 
-    /// Steps over damage.
+    /// In a salvage, lists the damage, so that the walk goes on.
     ///
     /// # Errors
-    /// The damage, unless the walk steps over it.
+    /// The damage, in any other walk.
     pub(crate) fn step_over(&mut self, damage: Damage) -> Result<(), Damage> {
         if self.salvages() {
             self.lost.push(damage);

@@ -1,4 +1,4 @@
-//! Directories in DRAM: from the first bits of a hash to a segment.
+//! Directories in DRAM, which map the first bits of a hash to a segment.
 
 use crate::pmem::{Seam, Shared, SharedWord};
 use std::sync::OnceLock;
@@ -110,7 +110,7 @@ impl DramDirectory {
         self.current(seam).depth
     }
 
-    /// Returns the segment of a hash and the way to it. `None` if it is not ready for use.
+    /// Returns the segment of a hash and the way to it. `None` if the segment is not ready for use.
     #[inline(always)]
     pub(crate) fn find(&self, seam: &impl Seam, hash: u64) -> Option<(Segment, Way<'_>)> {
         let entries = self.current(seam);
@@ -132,8 +132,9 @@ impl DramDirectory {
             && way.entries.entry(way.index).load(seam, Ordering::Relaxed) == way.entry
     }
 
-    /// Points the entries of a segment's range to it. Threads that call this at the same time fill
-    /// different ranges, and no thread doubles the directory meanwhile.
+    /// Points the entries of a segment's range to the segment. The caller makes sure that threads
+    /// that do this at the same time fill different ranges, and that no thread doubles the
+    /// directory meanwhile.
     pub(crate) fn fill(&self, seam: &impl Seam, segment: Segment) {
         let current = self.current(seam);
         let first = current.index(segment.low);
@@ -144,7 +145,7 @@ impl DramDirectory {
         }
     }
 
-    /// Doubles the directory.
+    /// Doubles the directory. No other thread may fill or double it meanwhile.
     pub(crate) fn double(&self, seam: &impl Seam) {
         let narrow = self.current(seam);
         let wide = Entries::new(narrow.depth + 1);

@@ -114,8 +114,8 @@ impl<S: Seam, P: LockPlace> LockWord for VersionLock<'_, S, P> {
     }
 }
 
-/// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data
-/// behind it may be half changed, so the lock stays locked. Other threads do not wait for it
+/// A lock that has to be unlocked explicitly. If a thread panics while it holds one, the data that
+/// the lock guards may be half changed, so the lock stays locked. Other threads do not wait for it
 /// forever: the panicking thread is inside the gate, so its panic poisons the gate too.
 pub(crate) trait Held {
     /// Unlocks it.
@@ -165,8 +165,8 @@ impl<S: Seam, P: LockPlace> Held for HeldLock<'_, S, P> {
     }
 }
 
-/// A guard that unlocks when it is dropped, except during a panic; see [`Held`]. It costs about
-/// thirty instructions more than unlocking explicitly.
+/// A guard that unlocks when it is dropped, unless a panic that began while the lock was held drops
+/// it; see [`Held`]. It costs about thirty instructions more than unlocking explicitly.
 #[must_use]
 pub(crate) struct Guarded<H: Held> {
     held: ManuallyDrop<H>,

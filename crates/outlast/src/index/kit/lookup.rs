@@ -98,7 +98,7 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     /// The type of its lock words.
     type Lock: LockPlace;
 
-    /// Returns the route to a hash's segment. `None` if it is not ready for use.
+    /// Returns the route to a hash's segment. `None` if the segment is not ready for use.
     fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
 
     /// Returns the route to a hash's segment, which this may have to make ready. The thread has
@@ -150,7 +150,7 @@ fn find_again<S: Seam, R: Record, T>(
     Ok(read_valid(table, key.hash, inside, |route| table.read_once(route, key, &mut read))??)
 }
 
-/// How often [`read_valid`] reads before it takes a lock.
+/// The number of invalid reads after which [`read_valid`] takes the lock for each further read.
 const PATIENCE: u32 = 1 << 10;
 
 /// Reads from the segment of a hash until a read is valid. `once` returns `None` if its result is
@@ -191,8 +191,8 @@ pub(crate) fn find_reference<'t, S: Seam, R: Record>(
     table: &'t impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
 ) -> Result<Option<RecordRef<'t>>> {
-    // Each read has a pin of its own, which is dropped if the read is not valid. The link was read
-    // before the pin was made, but the read is validated after it. If the record was unlinked and
+    // Each read makes its own pin, which is dropped if the read is not valid. The link is read
+    // before the pin is made, but the read is validated after that. If the record was unlinked and
     // retired in between, the version has changed, and this read is not valid.
     find(table, key, 0, |words| R::reference(table.core(), words))
 }

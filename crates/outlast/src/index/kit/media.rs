@@ -19,14 +19,14 @@ fn append(crc: u32, words: &[u64]) -> u32 {
     words.iter().fold(crc, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()))
 }
 
-/// Makes a word of 48 bits with 16 bits of a CRC-32C above them. The checksum covers the 48 bits
-/// and the words in `of`, so the result is valid only together with those words.
+/// Makes a word of the 48 bits in `low` and, above them, 16 bits of a CRC-32C. The checksum covers
+/// the 48 bits and the words in `of`, so the result is valid only together with those words.
 pub(crate) fn seal16(low: u64, of: &[u64]) -> u64 {
     let crc = append(checksum(&[low]), of);
     low | u64::from((crc ^ crc >> 16) & 0xffff) << 48
 }
 
-/// Makes a word of 56 bits with 8 bits of their CRC-32C above them.
+/// Makes a word of the 56 bits in `low` and, above them, 8 bits of their CRC-32C.
 pub(crate) fn seal8(low: u64) -> u64 {
     let crc = checksum(&[low]);
     low | u64::from((crc ^ crc >> 8 ^ crc >> 16 ^ crc >> 24) as u8) << 56
@@ -80,7 +80,7 @@ impl Link {
 }
 
 /// Makes the identity word of a structure: its kind, one fixed property, and a checksum. The
-/// checksum ties the word to the structure's place and to its other fixed properties.
+/// checksum also covers `place`: the structure's offset and its other fixed properties.
 ///
 /// ```text
 ///  63                    32 31        16 15         0
@@ -120,8 +120,9 @@ pub(crate) fn check_block<S: Seam>(
     Ok(words)
 }
 
-/// Returns the empty word of each half of the hash space. It marks an empty slot there, because it
-/// is not the first word of any record in that half.
+/// Returns the empty word of each half of the hash space. It marks an empty slot, because no record
+/// in that half has it as its first word. Fails if the hash function maps all numbers below 1,024
+/// to the same half.
 pub(crate) fn empty_words<S: Seam, R: Record>(core: &Core<S>) -> Result<[u64; 2]> {
     if let Some(word) = R::EMPTY {
         return Ok([word, word]);
@@ -173,8 +174,9 @@ impl Slot {
 
     /// Reads the words of a slot that no lock guards, and makes sure that they belong together.
     pub(crate) fn read_whole<S: Seam>(&self, memory: &Memory<S>) -> SlotWords {
-        // A writer empties the first word before it stores another second one. So if the first word
-        // is the same before and after, the second belongs to it.
+        // A writer empties the first word before it stores another second word, unless that is a
+        // new value of the same key. So if the first word is the same before and after, the second
+        // belongs to it.
         loop {
             let words = self.read(memory);
             fence(Ordering::Acquire);
@@ -209,7 +211,7 @@ impl Slot {
         memory.store_release(&self.first, words.first, at);
     }
 
-    /// Writes both words of a slot that no thread reads.
+    /// Writes both words of a slot that no thread reads, without a flush.
     #[inline(always)]
     pub(crate) fn write<S: Seam>(&self, memory: &Memory<S>, words: SlotWords, at: &'static Point) {
         memory.store(&self.second, words.second, at);

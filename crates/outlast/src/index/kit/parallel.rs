@@ -5,8 +5,8 @@ use crate::pool::core::{Core, RecoveryProgress};
 use std::sync::atomic::Ordering;
 
 /// Reads the `parts` of an index, with as many threads as the pool's options allow. `read` reads
-/// one part, and returns the number of leaves or segments in it. `end` runs in each thread after
-/// its last part.
+/// one part, and returns the number of leaves or segments in it. Each thread runs `end` after its
+/// last part.
 pub(crate) fn read_parts<S: Seam>(
     core: &Core<S>,
     parts: usize,

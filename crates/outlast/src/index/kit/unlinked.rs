@@ -7,8 +7,8 @@ use crate::pool::core::Core;
 pub(crate) use crate::pool::unlinked::UnlinkedBlock;
 use std::marker::PhantomData;
 
-/// A record whose block is written, but that no slot links to yet. Dropping it frees the block,
-/// unless it was linked.
+/// A record that is written, but that no slot links to yet. Dropping it frees its block, if it has
+/// one, unless the record was linked meanwhile.
 #[must_use]
 pub(crate) struct UnlinkedRecord<'c, S: Seam, R: Record> {
     core: &'c Core<S>,

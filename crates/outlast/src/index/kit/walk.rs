@@ -63,9 +63,9 @@ pub(crate) enum Salvaged {
 /// Does one step of an iteration, as [`scan_part`] does.
 ///
 /// If the iteration steps over damage and the segment of a hash cannot be read, `salvage` collects
-/// what it can of that segment in another way. Its arguments begin with that hash and the first
-/// hash for which nothing has been collected yet. The second is lower than the first if the ranges
-/// just before could not be read either: the segment may hold their records too.
+/// what it can of that segment in another way. Its first argument is that hash. The second is the
+/// first hash for which nothing has been collected yet. It is lower if the ranges just before could
+/// not be read either: the segment may hold their records too.
 pub(crate) fn scan<R: Record>(
     cursor: &mut Cursor,
     out: &mut Vec<(R::OwnedKey, R::Owned)>,
@@ -109,7 +109,8 @@ pub(crate) fn scan<R: Record>(
 
 /// Reads some segments, spread evenly over the hash space. `read` returns the segment of a hash and
 /// what it counts there. Returns the number of all segments and the sums for all of them,
-/// extrapolated. They are exact if the directory has few entries.
+/// extrapolated. They are exact if `entries`, the number of the directory's entries, is at most
+/// [`SAMPLE`].
 pub(crate) fn sample<const N: usize>(
     entries: u64,
     mut read: impl FnMut(u64) -> Result<(Segment, [u64; N])>,

@@ -22,14 +22,14 @@ use crate::pool::geometry::LARGE;
 use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
 
-/// Bytes of a block before the key.
+/// The number of bytes in a block before the key.
 const RECORD_HEADER: usize = 16;
 
 /// Byte strings, in a block that the slot points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bytes {}
 
-/// A record block that a slot links to. Its extent fits its size class.
+/// A record block that a slot links to. The record's lengths fit the block's size class.
 pub(in crate::index) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,
@@ -53,7 +53,8 @@ impl Linked<'_> {
 
 const OFFSET_MASK: u64 = (1 << 48) - 1;
 
-/// Returns the offset of the block that a first word links to, and the most bytes that it can have.
+/// Returns the offset of the block that a slot's first word links to, and the largest size, in
+/// bytes, that the block can have.
 #[inline(always)]
 fn split_link<S: Seam>(core: &Core<S>, first: u64) -> Result<(u64, u64), Damage> {
     let offset = first & OFFSET_MASK;
@@ -71,7 +72,8 @@ fn no_link(first: u64) -> Damage {
     Damage::new(first & OFFSET_MASK, "a record's link", format!("{first:#x}"))
 }
 
-/// Returns the record that a slot links to.
+/// Returns the record that a slot links to. Fails if the link or the record's lengths are
+/// impossible.
 #[inline(always)]
 pub(in crate::index) fn linked<S: Seam>(
     core: &Core<S>,

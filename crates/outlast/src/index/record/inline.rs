@@ -1,4 +1,4 @@
-//! Records whose slots hold them.
+//! Records that the slots themselves hold.
 
 use super::{Body, Record, RecordForm, RecordRef, SlotWords, record_checksum};
 use crate::error::{Damage, Result};

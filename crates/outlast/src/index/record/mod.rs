@@ -8,7 +8,7 @@
 //! | [`Bytes`] | the record's offset and size class | the key's full hash |
 //!
 //! The second word is always stored first. Both lie in one line, so whenever the commit word is
-//! durable, the other one is too (x86; elsewhere the seam's Release orders them).
+//! durable, the second word is too (x86; elsewhere the seam's Release orders them).
 
 mod bytes;
 mod inline;
@@ -30,7 +30,8 @@ use crate::pool::hash::Hasher;
 use crate::reclaim::Pin;
 use std::fmt;
 
-/// Returns the length of the longest value of a pool with this geometry, whatever its key.
+/// Returns the greatest length of a value, beside a key of any length, in a pool with this
+/// geometry.
 pub fn value_max(geometry: Geometry) -> usize {
     // No record header is longer than a line.
     let before = (MAX_KEY_BYTES + 64) as u64;
@@ -98,8 +99,9 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
 
     /// Returns how many bytes key and value take in a block.
     fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
-    /// Writes key and value to words of a block that no thread reads yet. Returns a checksum over
-    /// the block's offset, the lengths as the scheme keeps them, key and value.
+    /// Writes key and value to the words `body` of a block that no thread reads yet. `head` is the
+    /// block's offset and the lengths, as the scheme stores them. Returns a checksum over both, key
+    /// and value.
     fn write<S: Seam>(
         memory: &Memory<S>,
         body: &[Word],
@@ -110,16 +112,17 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     ) -> u64;
     /// Returns whether a record of this form can have these lengths.
     fn has_lengths(key_len: usize, value_len: usize) -> bool;
-    /// Returns whether the block's key is this one. Its lengths must be
+    /// Returns whether the block's key is this one. The block's lengths must be
     /// [possible](Record::has_lengths).
     fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: Self::Key<'_>) -> bool;
-    /// Returns whether the block's value is this one. Lengths as above.
+    /// Returns whether the block's value is this one. The lengths must be possible.
     fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: Self::Value<'_>) -> bool;
-    /// Reads the key in a block. Lengths as above.
+    /// Reads the key in a block. The lengths must be possible.
     fn read_key<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::OwnedKey;
-    /// Reads the value in a block. Lengths as above.
+    /// Reads the value in a block. The lengths must be possible.
     fn read_value<S: Seam>(memory: &Memory<S>, body: Body<'_>) -> Self::Owned;
-    /// Makes a reference to the value in a block. `pin` keeps the block from being reused.
+    /// Makes a reference to the value in a block. `pin` keeps the block from being reused; the
+    /// reference takes it over.
     fn refer<'m, S: Seam>(core: &'m Core<S>, body: Body<'_>, pin: Pin) -> RecordRef<'m>;
 
     // The rest is for schemes whose slots are two words.
@@ -159,7 +162,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// may link to it.
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
 
-    /// The first word of an empty slot, in forms where it is the same for all slots.
+    /// The first word of an empty slot, in a form where it is the same for all slots and where
+    /// records live in blocks. `None` for inline records.
     const EMPTY: Option<u64>;
 
     /// Returns the hash of the record in a slot.
@@ -197,25 +201,29 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// [`matches`](Record::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
 
-    /// Returns whether the slot's value is this one. The slot is locked.
+    /// Returns whether the slot's value is this one. The caller holds the lock that guards the
+    /// slot.
     fn value_is<S: Seam>(
         core: &Core<S>,
         words: SlotWords,
         value: Self::Value<'_>,
     ) -> Result<bool, Damage>;
 
-    /// Returns the block that a slot's words link to: its offset, and the bytes that the record
-    /// takes in it.
+    /// Returns the block that a slot's words link to: its offset, and the size in bytes of the
+    /// record in it. `None` for inline records, which have no block.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
-    /// Like [`block`](Record::block), but without reading the block. The size is that of all blocks
-    /// of its size class or, for a large block, the least that a large block can have.
+    /// Like [`block`](Record::block), but without reading the block, and only for forms that have
+    /// blocks. The size is that of all blocks of its size class or, for a large block, the least
+    /// that a large block can have.
     fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
 
-    /// Checks that the first word can be a link: of a known class, and inside the memory.
+    /// Checks that the first word can be a link: of a known class, and inside the memory. Inline
+    /// records have no link, and always pass.
     fn check_link<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(), Damage>;
 
-    /// Returns whether the record is intact. The caller makes sure that no thread changes it.
+    /// Returns whether the record is intact, as inline records always are. The caller makes sure
+    /// that no thread changes it.
     fn is_whole<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 
     /// Reads key and value of a record. Returns `None` if the record is not intact. The caller

@@ -79,10 +79,11 @@ impl<'m> RecordRef<'m> {
         }
     }
 
-    /// Copies the value's bytes, starting at `start`. `start + out.len()` is at most `len`.
+    /// Copies `out.len()` bytes of the value to `out`, starting at `start`.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed. Then the contents of `out` are meaningless.
+    /// [`Error::NotOpen`] if the pool was closed, or in a forked child process. Then the contents
+    /// of `out` are meaningless.
     ///
     /// # Panics
     /// If the range exceeds the value.
@@ -101,7 +102,7 @@ impl<'m> RecordRef<'m> {
     /// Returns whether the value is `bytes`.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed.
+    /// [`Error::NotOpen`] if the pool was closed, or in a forked child process.
     pub fn equals(&self, bytes: &[u8]) -> Result<bool> {
         match &self.0 {
             _ if bytes.len() != self.len() => Ok(false),
@@ -113,7 +114,7 @@ impl<'m> RecordRef<'m> {
     /// Returns the whole value.
     ///
     /// # Errors
-    /// [`Error::NotOpen`] if the pool was closed.
+    /// [`Error::NotOpen`] if the pool was closed, or in a forked child process.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
         let mut out = vec![0; self.len()];
         self.read_at(0, &mut out)?;
