@@ -69,7 +69,7 @@ pub(crate) struct Level {
     /// The number of records that took one of the last two slots of a bucket.
     pub(super) crowded: SharedWord,
     /// Whether a thread has begun to make the next level ready. Only the first thread that sets
-    /// this tries. If its attempt fails, no other thread makes one.
+    /// this tries. If its attempt fails, no other thread tries.
     pub(super) succeeded: Shared<AtomicBool>,
 }
 
@@ -331,9 +331,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Returns the current context, which is durable.
     #[inline(always)]
     pub(super) fn context<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
-        // Acquire: pairs with the Release in `refresh`. SAFETY: it is never null. A replaced
-        // context is freed only when no guard is left from before its replacement, and the caller
-        // has had a guard since before this load.
+        // Acquire: pairs with the Release in `refresh`.
+        // SAFETY: it is never null. A replaced context is freed only when no guard is left from
+        // before its replacement, and the caller has had a guard since before this load.
         let context = unsafe { &*self.context.load(self.seam(), Ordering::Acquire) };
         if self.look(self.root(root::CONTEXT)) == context.word {
             return Ok(context);
@@ -351,7 +351,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // never older, and a level that was added is in all later contexts until it is dropped.
             // In the other order, an older context could replace a newer one that another thread
             // installed meanwhile. A level that only the newer one had would then get new, empty
-            // filters, which would hide everything in it. Acquire: as above.
+            // filters, which would hide everything in it.
+            // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
             let context = unsafe { &*known };

@@ -512,8 +512,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// The hot path of [`find`](Self::find): reads the filters of all levels once, and then only
-    /// the buckets whose filters show the key. Returns `None` if this does not decide, so that the
-    /// general path must.
+    /// the buckets whose filters show the key. Returns `None` if this does not decide, and the
+    /// general path has to.
     ///
     /// Which bucket holds a record is effectively random, so a branch on it would often be
     /// mispredicted. So nothing is decided before all filters have been read. They are read from

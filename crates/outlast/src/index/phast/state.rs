@@ -124,8 +124,8 @@ impl Leaf {
     pub(super) fn exchange(&self, seam: &impl Seam, old: State, new: State) -> bool {
         // Acquire: pairs with the Release in `finish_insert`, `finish_change` and `open`, so that
         // what earlier threads did in the leaf is visible. Release: orders the new state after this
-        // thread's earlier stores. The stores that others have to wait for are Release stores
-        // themselves, so a thread that sees one of them also sees the bit that makes it wait.
+        // thread's earlier stores. What others have to wait for is visible only through Release
+        // stores and exchanges, so a thread that sees it also sees the bit that makes it wait.
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         self.state.compare_exchange(seam, old.0, new.0, order).is_ok()
     }
