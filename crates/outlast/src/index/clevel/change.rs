@@ -66,9 +66,9 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
                     Some(step) => Ok(step),
                     None => {
-                        // This insert announced its record, so other threads could see it, but
-                        // another insert of the key won. The block has been retired, so the next
-                        // attempt needs a new one.
+                        // This insert announced its record, so other threads could see it, but the
+                        // record was killed. The block has been retired, so the next attempt needs
+                        // a new one.
                         *draft = None;
                         Ok(Step::Again)
                     }
@@ -115,8 +115,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Draft { block, bytes, written: false })
     }
 
-    /// Writes a draft as a record of this kind. When this returns, all of it is durable except the
-    /// kind, which is `LIVE` or `UNDECIDED`; after a crash, both mean the same.
+    /// Writes a draft as a record of this kind. If it is written already, changes only its kind.
+    /// When this returns, all of it is durable except possibly the kind, which is `LIVE` or
+    /// `UNDECIDED`; after a crash, both mean the same.
     #[inline(always)]
     fn write(
         &self,
@@ -139,8 +140,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let lengths = state::packed_lengths(word);
         let at = &points::RECORD;
         let crc = R::write(memory, &words[2..], (draft.block.offset(), lengths), key, value, at);
-        // Of the inserts of a key, the one of the thread with the smallest number wins. It loses
-        // only to a record that is in effect, so some thread always makes progress.
+        // Of several announced inserts of a key, that of the thread with the smallest number wins.
+        // It loses only to a record that is in effect, or to rehashing, so some thread always makes
+        // progress.
         let priority = thread_number().min(u32::MAX as usize) as u64;
         memory.store(&words[1], crc | priority << 32, at);
         memory.flush_words(words, at);
@@ -156,8 +158,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         RECORD_HEADER + (place.body.key_len + place.body.value_len) as u64
     }
 
-    /// Replaces a record with a draft that is written. Returns whether the record was still in
-    /// effect.
+    /// Replaces a record with a draft that is written. Does nothing and returns `false` if the
+    /// record is no longer in effect.
     #[inline(always)]
     fn replace(
         &self,
@@ -193,7 +195,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(true)
     }
 
-    /// Removes a record. Returns whether it was still in effect.
+    /// Removes a record. Does nothing and returns `false` if it is no longer in effect.
     #[inline(always)]
     fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::REMOVE);
@@ -214,13 +216,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(true)
     }
 
-    /// Makes every slot that leads to or through a record lead to its successor, or empties the
-    /// slot, so that the record can be retired. What this thread changes is durable when this
-    /// returns. A slot that another thread has changed is durable before that thread's guard ends.
+    /// Makes every slot that leads to or through the record at `through` lead to its successor,
+    /// `to`, or empties the slot if there is none, so that the record can be retired. What this
+    /// thread changes is durable when this returns. A slot that another thread has changed is
+    /// durable before that thread's guard ends.
     ///
-    /// Also withdraws every unconfirmed copy of this tag among these slots, whatever record it
-    /// leads to. It could lead to a predecessor of this record, and no thread may follow it to find
-    /// out (invariant 7). The thread that made the copy then tries again.
+    /// Also withdraws every unconfirmed copy with this tag in the slots that the hash can be in.
+    /// Its record could be this one or a predecessor of it, and no thread may follow the copy to
+    /// find out (invariant 7). The thread that made the copy then tries again.
     #[inline(always)]
     pub(super) fn relink(
         &self,
@@ -270,7 +273,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- Insert -----------------------------------------------------------------
 
-    /// Inserts a key that was not found. Returns `None` if the draft has lost to another insert.
+    /// Inserts a key that was not found. Returns `None` if the draft was killed: another record of
+    /// the key is in effect, another insert of it is stronger, or rehashing is emptying the slot's
+    /// level.
     #[inline(always)]
     fn insert(
         &self,
@@ -306,14 +311,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Empties the slot of an announcement that has lost, or of an unconfirmed copy, unless another
-    /// thread already has. The change is durable, because neither may be on media after a clean
-    /// close: blocks are then handed out before every bucket has been touched. Otherwise the
-    /// following could happen:
+    /// thread already has. The change is durable when this returns, because neither may be on media
+    /// after a clean close. Blocks are then handed out before every bucket has been touched, so
+    /// after the next opening, the following could happen:
     ///
-    /// 1. One thread finds the announcement or copy there at its first touch, and stops.
+    /// 1. One thread touches the bucket, finds the announcement or copy there, and pauses.
     /// 2. Another thread touches the bucket, is given the same block, and announces it in the same
     ///    slot.
-    /// 3. The first thread continues, and takes that announcement for what it has found.
+    /// 3. The first thread continues, and voids that announcement, which it takes for the old one.
     #[cold]
     pub(super) fn withdraw(&self, place: &Word, word: u64) {
         let _ = self.exchange(place, word, slot::EMPTY, &points::WITHDRAW);
@@ -332,8 +337,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let _ = self.exchange(place, pending, plain, &points::UNMARK);
     }
 
-    /// Takes a free slot for a record, in one of the levels that take records and are newer than
-    /// the first `skip` levels. Returns `None` if no slot is free.
+    /// Stores `word` in a free slot of one of the levels that take records, except the `skip`
+    /// oldest of all levels. Returns the slot, or `None` if none is free.
     #[inline(always)]
     pub(super) fn claim<'g>(
         &'g self,
@@ -449,12 +454,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
         }
-        // Any other thread that saw this insert may have decided it before, either way. If it has
-        // won, it may have been replaced or removed since.
+        // Any other thread that saw this insert may have decided it first, either way. If the
+        // insert has won, its record may have been replaced or removed since, so any state but
+        // KILLED means that it has won.
         Ok(state::kind(self.state(mine, self.head(mine)?)?) != state::KILLED)
     }
 
-    /// Decides a record if it is undecided.
+    /// Changes a record's state to `kind`, `LIVE` or `KILLED`, if it is still undecided.
     pub(super) fn settle(&self, offset: u64, kind: u64) -> Result<(), Damage> {
         let head = self.head(offset)?;
         let word = self.state(offset, head)?;
@@ -483,7 +489,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
                 match self.rival_announced(place, word, key, target)? {
                     Some(rival) => return Ok(rival),
-                    // The announced insert was decided meanwhile.
+                    // The announced insert was decided meanwhile, so its slot has to be read again.
                     None => word = self.look(place),
                 }
             }
@@ -531,7 +537,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Returns a record's priority. The smaller one is stronger.
+    /// Returns a record's priority. The smaller of two is the stronger.
     fn priority(&self, offset: u64) -> Result<(u64, u64), Damage> {
         let seal = self.core.memory.load(&self.head(offset)?.seal);
         Ok((seal >> 32, offset))

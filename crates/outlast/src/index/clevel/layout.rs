@@ -14,7 +14,7 @@ pub const BUCKET_BYTES: u64 = LINE;
 pub const LEVEL_HEADER: u64 = LINE;
 /// log2 of the buckets of the smallest level and of the largest.
 pub const LEVEL_BITS: std::ops::RangeInclusive<u32> = 1..=32;
-/// log2 of the buckets of a group, in maps with the default settings.
+/// log2 of the buckets of a group, in every map that is created with the users' settings.
 pub const GROUP_BITS: u32 = 9;
 /// The most levels in a context.
 pub const MAX_LEVELS: usize = 30;
@@ -48,8 +48,8 @@ pub struct Bucket {
 // SAFETY: consists of words.
 unsafe impl Media for Bucket {}
 
-/// The first line of a level. Its buckets follow, and then a word for each group: the first
-/// overflow node of its chain, see [`link`].
+/// The first line of a level. Its buckets follow, and then a word for each group: the link to the
+/// first node of the group's overflow chain, see [`link`].
 #[repr(C, align(64))]
 pub struct LevelHeader {
     /// See [`identity`].
@@ -78,8 +78,8 @@ unsafe impl Media for NodeHeader {}
 pub struct ContextBlock {
     /// CRC-32C of the block's offset and of the words after this one that are in use.
     pub check: Word,
-    /// Low byte: the number of levels. Next byte: how many of them stay, counted from the newest.
-    /// While there are more, the oldest is emptied.
+    /// Low byte: the number of levels. Next byte: how many levels may stay, counted from the
+    /// newest. While there are more, the oldest is emptied.
     pub counts: Word,
     /// The levels, the oldest first: offset and, from bit 48, log2 of the buckets.
     pub levels: [Word; MAX_LEVELS],
@@ -92,8 +92,9 @@ unsafe impl Media for ContextBlock {}
 pub struct RecordHead {
     /// See [`state`].
     pub state: Word,
-    /// Low half: CRC-32C of the block's offset, the lengths, key and value. High half: the priority
-    /// of the insert that announced it.
+    /// Low half: CRC-32C of the block's offset, the lengths, key and value. High half: the number
+    /// of the thread that wrote the record, which is its priority among inserts of the same key
+    /// (the smallest wins).
     pub seal: Word,
 }
 // SAFETY: consists of words.
@@ -116,7 +117,8 @@ const _: () = {
 /// +-------+--------------+-------------------------+-------+
 /// ```
 ///
-/// `maker` is 0 except in unconfirmed copies, which only their maker confirms.
+/// In a word that names a record, `maker` is 0 unless the word is an unconfirmed copy, which only
+/// its maker confirms.
 ///
 /// ```text
 ///            announce         take effect        durable
@@ -288,12 +290,12 @@ pub mod state {
     }
 }
 
-/// Links of overflow chains: the offset of a node, or 0 if there is none, and the mark P. All other
-/// bits are 0.
+/// Links of overflow chains: the offset of a node, which the mark P can accompany; or 0 if there is
+/// no node; or [`CLOSED`]. All other bits are 0.
 pub mod link {
     use super::OFFSET;
 
-    /// No node, and no more are added, because the level is being emptied.
+    /// There is no node, and none is added any more, because the level is being emptied.
     pub const CLOSED: u64 = 1;
     /// P: possibly not durable.
     pub const PENDING: u64 = 1 << 63;
@@ -372,18 +374,20 @@ pub mod root {
     pub fn pack(context: u64, turn: u64) -> u64 {
         media::seal8(context | (turn % TURNS) << TURN_SHIFT)
     }
-    /// Reads the word, with or without P: the context's offset and the turn.
+    /// Reads the word, with or without P. Returns the context's offset and the turn, or `None` if
+    /// the word is damaged.
     pub fn unpack(word: u64) -> Option<(u64, u64)> {
         let offset = word & OFFSET;
         let turn = word >> TURN_SHIFT & (TURNS - 1);
         let whole = pack(offset, turn) == word & !PENDING;
         (whole && offset != 0 && offset.is_multiple_of(LINE)).then_some((offset, turn))
     }
-    /// Returns the progress mark for a bucket of a level.
+    /// Returns the progress mark for a part of a level: a bucket or, after the last bucket, a
+    /// group's chain.
     pub fn pack_progress(level: u64, bucket: u64) -> u64 {
         bucket & 0xffff_ffff | (level / LINE) << 32
     }
-    /// Returns the bucket if the mark is of this level, otherwise 0.
+    /// Returns the part if the mark is for this level, otherwise 0.
     pub fn progress(word: u64, level: u64) -> u64 {
         let bucket = word & 0xffff_ffff;
         if pack_progress(level, bucket) == word { bucket } else { 0 }

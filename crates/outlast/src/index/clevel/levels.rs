@@ -3,8 +3,8 @@
 //! The filter of a bucket, here a *note*, is one word: 62 bits of a Bloom filter of the tags in its
 //! slots, and two marks. The bits of a tag are set before a slot gets it, and never cleared. So a
 //! filter can show a tag that is not there, but never hide one that is, and most lookups that find
-//! nothing read no PM. Each group's overflow chain has a filter as well, which usually says that
-//! there is no chain.
+//! nothing read no bucket. Each group's overflow chain has a filter as well, which usually says
+//! that there is no chain.
 //!
 //! The filters of a level that is kept ready are made with it, in the background, and their memory
 //! is touched then. Otherwise an insert that is first to touch a huge page would wait until the
@@ -36,7 +36,8 @@ const FILTER_BITS: u64 = 62;
 #[inline(always)]
 pub(super) fn note_bits(tag: u64) -> u64 {
     const TAGS: u64 = 1 << slot::TAG_BITS;
-    // Three bits: with seven tags in a bucket, one other tag in fifty is a false positive.
+    // Three bits: the filter of a bucket with seven tags also shows about one in fifty of all other
+    // tags.
     let bit = |factor: u64| 1 << ((tag * factor % TAGS) * FILTER_BITS / TAGS);
     bit(1) | bit(0x1d3f) | bit(0x2b5b)
 }
@@ -47,7 +48,8 @@ pub(super) fn tag_of(hash: u64) -> u64 {
     hash >> 20 & ((1 << slot::TAG_BITS) - 1)
 }
 
-/// A level whose whole extent was checked to lie inside the memory.
+/// A level and its DRAM state. Before a context includes the level, its whole extent is checked to
+/// lie inside the memory.
 pub(crate) struct Level {
     pub(super) offset: u64,
     pub(super) bits: u32,
@@ -55,7 +57,7 @@ pub(crate) struct Level {
     group_bits: u32,
     /// How far [`Level::group`] shifts a hash to get its group, after a first shift by one.
     group_shift: u32,
-    /// [`TOUCHED`] if the level was made since opening, so that nothing in it is from before a
+    /// [`TOUCHED`] if the level came into use since opening, so that nothing in it is from before a
     /// crash; otherwise 0.
     fresh: u64,
     notes: DramWords,
@@ -64,10 +66,10 @@ pub(crate) struct Level {
     pub(super) next: SharedWord,
     /// All parts before this one were found empty.
     pub(super) verified: SharedWord,
-    /// The number of inserts that found little room.
+    /// The number of records that took one of the last two slots of a bucket.
     pub(super) crowded: SharedWord,
-    /// Whether a thread has taken on making the next level ready. Only the first thread that sets
-    /// this tries, even if the attempt fails.
+    /// Whether a thread has begun to make the next level ready. Only the first thread that sets
+    /// this tries. If its attempt fails, no other thread tries.
     pub(super) succeeded: Shared<AtomicBool>,
 }
 
@@ -87,7 +89,8 @@ impl Level {
             crowded: Shared::default(),
             succeeded: Shared::default(),
         };
-        // The memory of these filters is touched before operations use it.
+        // Other levels get huge pages later, because the first operations after opening would wait
+        // for them.
         if fresh {
             level.use_huge_pages();
         }
@@ -161,19 +164,20 @@ impl Level {
         &self.chains[group as usize]
     }
 
-    /// Returns whether what this filter covers has been touched since opening.
+    /// Returns whether the bucket or chain that this filter covers has been touched since opening.
     #[inline(always)]
     pub(super) fn is_touched(&self, note: u64) -> bool {
         self.touched(note) != 0
     }
 
-    /// Returns [`TOUCHED`] if it has been touched, otherwise 0.
+    /// Returns [`TOUCHED`] if what the filter covers has been touched, otherwise 0.
     #[inline(always)]
     pub(super) fn touched(&self, note: u64) -> u64 {
         (self.fresh | note) & TOUCHED
     }
 
-    /// Returns whether one insert for each 16 buckets has found little room.
+    /// Returns whether at least one record for every 16 buckets took one of a bucket's last two
+    /// slots.
     pub(super) fn is_crowded(&self, seam: &impl Seam) -> bool {
         self.crowded.load(seam, Ordering::Relaxed) * 16 >= self.buckets()
     }
@@ -203,8 +207,8 @@ pub(crate) struct Context {
     /// The level kept ready for the next context, with filters whose memory has been touched
     /// already. (Other filters are touched on first use.)
     ///
-    /// The filters must be empty when the level comes into use. They are: several threads may each
-    /// build a successor of this context with this level in it, but only one successor is
+    /// The filters must be empty when the level comes into use. They are, although several threads
+    /// may each build a successor of this context with this level in it: only one successor is
     /// installed, and the others are dropped before any operation has used them.
     pub(super) next: Shared<OnceLock<Arc<Level>>>,
 }
@@ -225,7 +229,7 @@ impl Context {
     }
 }
 
-/// A replaced context, and the epoch of its replacement.
+/// A replaced context, and the epoch that began after its replacement.
 struct Discarded {
     epoch: u64,
     context: *mut Context,
@@ -264,9 +268,10 @@ impl Discards {
         }
     }
 
-    /// Frees the contexts that no thread reads any more, according to `is_past`.
+    /// Frees the contexts that no thread reads any more. `is_past` says whether all guards from
+    /// before an epoch are gone.
     pub(super) fn collect(&self, seam: &impl Seam, is_past: impl Fn(u64) -> bool) {
-        // Acquire: pairs with the Release in `push`.
+        // Acquire: pairs with the Release in `put`.
         let mut node = self.0.swap(seam, null_mut(), Ordering::Acquire);
         while !node.is_null() {
             // SAFETY: the thread that takes the list owns its nodes alone.
@@ -316,8 +321,8 @@ impl<S: Seam> Guard<'_, S> {
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
-    /// Begins an operation. The operation must not allocate, because an allocation may have to wait
-    /// for all operations in progress.
+    /// Begins an operation. The operation must not allocate blocks, because an allocation may have
+    /// to wait until all operations in progress have ended.
     #[inline(always)]
     pub(super) fn guard(&self, inside: bool) -> Guard<'_, S> {
         Guard { core: &self.core, _visit: self.core.visit(), inside }
@@ -327,8 +332,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     #[inline(always)]
     pub(super) fn context<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         // Acquire: pairs with the Release in `refresh`.
-        // SAFETY: it is never null. Once replaced, it is freed when no guard is left from before
-        // its replacement, and the caller has one.
+        // SAFETY: it is never null. A replaced context is freed only when no guard is left from
+        // before its replacement, and the caller has had a guard since before this load.
         let context = unsafe { &*self.context.load(self.seam(), Ordering::Acquire) };
         if self.look(self.root(root::CONTEXT)) == context.word {
             return Ok(context);
@@ -342,10 +347,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn refresh<'g>(&self, guard: &'g Guard<'_, S>) -> Result<&'g Context> {
         let seam = self.core.memory.seam();
         loop {
-            // The current context is read before the root's word. So the context that replaces it
-            // is never older, and a level that was added is in all later contexts. In the other
-            // order, an older context could replace one that was installed meanwhile. A level could
-            // then get new, empty filters, which would hide everything in it.
+            // The context in DRAM is read before the root's word, so the one that replaces it is
+            // never older, and a level that was added is in all later contexts until it is dropped.
+            // In the other order, an older context could replace a newer one that another thread
+            // installed meanwhile. A level that only the newer one had would then get new, empty
+            // filters, which would hide everything in it.
             // Acquire: as above.
             let known = self.context.load(self.seam(), Ordering::Acquire);
             // SAFETY: as above.
@@ -374,7 +380,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Persists the root's word as it was found.
+    /// Persists the root's word, which was found pending. Removes the mark if the operation has
+    /// passed the gate.
     fn persist_root(&self, guard: &Guard<'_, S>, word: u64) {
         let memory = &self.core.memory;
         let place = self.root(root::CONTEXT);
@@ -385,8 +392,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Reads and checks the context that a root's word names, which is to replace `known`. The two
-    /// share the levels that are in both. Other levels were made since opening, unless there is no
-    /// `known`.
+    /// share the state of levels that are in both. A level that is not in `known` came into use
+    /// since opening. Without a `known`, the table is being opened, and no level did.
     pub(super) fn read_context(
         &self,
         word: u64,
@@ -465,8 +472,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     pub(super) fn bucket(&self, level: &Level, bucket: u64) -> &Bucket {
         debug_assert!(bucket < level.buckets());
         let offset = level.offset + LEVEL_HEADER + bucket * BUCKET_BYTES;
-        // SAFETY: the extent of a `Level` was checked when it was made. `bucket` is inside it, and
-        // its offset is a multiple of a line.
+        // SAFETY: the extent of a context's levels was checked before they became part of it.
+        // `bucket` is inside the level, and its offset is a multiple of a line.
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
     }
 
@@ -496,8 +503,8 @@ mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// Opens a second table on the map's blocks. The test does not use the map's own, so it has the
-    /// only handle in use.
+    /// Opens a second table on the map's blocks. The test does not use the map's own table, so no
+    /// other one changes the blocks.
     fn table() -> (Pool, Arc<Core<Real>>, Table) {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel);

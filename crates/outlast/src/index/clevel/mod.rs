@@ -19,22 +19,25 @@
 //! ```
 //!
 //! In each level a hash names two buckets. Both are in one *group* of 512 buckets, which the hash's
-//! first bits name. So a range of hashes owns the same part of every level. A record is in one of
-//! its two buckets of some level, or in the overflow chain of its group there.
+//! most significant bits select. (A smaller level is a single group.) So a range of hashes owns the
+//! same fraction of every level. A record is in one of its two buckets of some level, or in the
+//! overflow chain of its group there.
 //!
-//! - An insert goes to the newest level, or to the one before it. Of the two buckets, it takes the
-//!   one that is emptier according to the Bloom filters.
-//! - If no slot is free, the inserting thread adds a level of twice the size. Usually, a background
-//!   thread has made that level ready.
+//! - An insert goes to the newest level, or to the one before it. Of the two buckets, it first
+//!   tries the one that is emptier according to the Bloom filters.
+//! - If no slot is free and the table is well filled, the inserting thread adds a level of twice
+//!   the size, which a background thread has usually made ready. In an emptier table, the thread
+//!   extends the overflow chain instead.
 //! - While there are more levels than the context keeps (two, as a rule), the oldest is emptied in
 //!   steps: its slots are copied to newer levels. Then it is dropped.
 //! - A nearly empty table gets a *smaller* level, and all other levels are emptied into it. Levels
 //!   are ordered by age, not by size. Records only move from older levels to newer ones.
 //!
 //! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
-//! the code calls filters *notes*). A filter holds the tags of its bucket's slots. In nine cases of
-//! ten, a lookup that finds nothing reads only the filters and the root's word. (It prefetches the
-//! likely buckets before the filters arrive, but then does not read them.)
+//! the code calls filters *notes*). A filter holds the tags of its bucket's slots; each overflow
+//! chain has one, too. In nine cases of ten, a lookup that finds nothing reads only the filters and
+//! the root's word. (It also prefetches its buckets in the levels that take records, before it has
+//! read their filters.)
 //!
 //! The truth about a record is in the record's own first word. Slots only lead to it. So the copy
 //! of a slot that rehashing makes is not a second record, and a change of the record needs no lock
@@ -42,21 +45,22 @@
 //!
 //! # Words
 //!
-//! A slot (`layout::slot`). R is the record's offset and tag. The marks are A (announced), P
-//! (pending: visible but possibly not durable) and C (an unconfirmed copy).
+//! A slot (`layout::slot`). R is the record's offset and tag, and N those of the record that
+//! replaces it. The marks are A (announced), P (pending: visible but possibly not durable) and C
+//! (an unconfirmed copy).
 //!
 //! ```text
 //!            announce        takes effect       durable
 //!   empty ------------> R,A ------------> R,P ---------> R ----> empty   its record was removed
-//!     |  ^               |                               | ^
-//!     |  +---------------+ lost, or void after a crash   | +---> N        its record was replaced
-//!     |                                                  v
-//!     |      copy                 confirmed              R
-//!     +------------> R,C -------------------------> in a newer level
-//!     |  ^            |                                  |
-//!     |  +------------+ withdrawn, or void               | the copy is durable
-//!     v                                                  v
-//!   frozen <------------------------------------------ frozen
+//!     |  ^               |                               ^ |
+//!     |  +---------------+ lost, or void after a crash   | +---> N       its record was replaced
+//!     |                                                  | |
+//!     |      copy                 confirmed              | |
+//!     +------------> R,C --------------------------------+ |
+//!     |  ^            |                                    |
+//!     |  +------------+ withdrawn, or void                 | its copy in a newer level
+//!     v                                                    v is durable
+//!   frozen <----------------------------------------------+
 //! ```
 //!
 //! A record's state (`layout::state`):
@@ -77,16 +81,19 @@
 //!    to that record. A slot marked A or C, and what it leads to, mean nothing after a crash.
 //! 3. At most one record of a key is in effect at any time.
 //! 4. A pass from the oldest level to the newest finds every record that is in effect throughout,
-//!    even if it moves: its copy is confirmed before the slot that it was made from is frozen.
-//! 5. Everything that is visible but possibly not durable is marked P: slots, forwards, dead
-//!    records, the root's context, links of nodes. A thread that reads a word marked P must persist
-//!    it before it returns or stores anything derived from it. The mark is removed after the fence.
-//!    Its removal need not be durable. Copies are not marked, because what they were made from
-//!    stays until they are durable.
-//! 6. A block is retired once: by the thread whose exchange took it out of effect, or by the
-//!    inserter if its insert lost. It is retired only once no slot leads to it. If another thread
-//!    changed a slot so that it no longer leads to the block, that change is durable before that
-//!    thread's guard ends, and the block is not reused before then.
+//!    even if it moves, because the copy of its slot is confirmed before the slot itself is frozen.
+//! 5. Every word that a result can depend on is marked P while it is visible but possibly not
+//!    durable: slots, forwards, dead records, the root's context, links of nodes. A thread that
+//!    reads a word marked P must persist it before it returns or stores anything derived from it.
+//!    (A link is persisted by the thread that puts something behind it, so readers need not do it.)
+//!    The mark is removed after the fence. Its removal need not be durable. Copies are not marked,
+//!    because the slots that they were made from stay until the copies are durable. Nor is a slot
+//!    marked that an update or removal changes after its commit, because its old word leads to the
+//!    same result.
+//! 6. A block is retired exactly once: by the thread whose exchange took it out of effect, or by
+//!    the inserter if its insert lost. That thread retires it only when no slot leads to it any
+//!    more. If another thread changed a slot so that it no longer leads to the block, that change
+//!    is durable before that thread's guard ends, and the block cannot be reused before then.
 //! 7. No thread follows a C, and only its *maker*, the thread that made it, confirms it. Makers
 //!    have numbers, which are part of the word. A thread that replaces or removes a record first
 //!    exchanges the state, and then checks every slot that can lead to the record, and empties
@@ -98,8 +105,8 @@
 //!
 //! # Commit points
 //!
-//! *Lines* are the cache lines that an operation flushes; *level*, *directory* and the like stand
-//! for all lines of such a block.
+//! *Lines* are the cache lines that an operation flushes; *record*, *level*, *context* and *node*
+//! stand for all lines of such a block.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
@@ -120,9 +127,9 @@
 //! - A record and the slot or state that leads to it are different lines. If the latter became
 //!   durable first, it would lead to whatever the block held before.
 //! - An update or removal commits in the record, so it need not find the copies of the slot first.
-//!   The record can be reused only once no slot leads to it, durably. That is what the slot's line
-//!   and the last fence are for. They could be postponed, but then DRAM would have to remember each
-//!   such record.
+//!   The record's block can be reused only when it is durable that no slot leads to it. That is
+//!   what the slot's line and the last fence are for. They could be postponed, but then each such
+//!   record would have to be remembered in DRAM.
 //!
 //! What is *not* flushed, and why:
 //!
@@ -134,8 +141,8 @@
 //!   know an older context, and no such thread survives a crash.
 //!
 //! The *withdrawal* of an A or a C *is* flushed. In a pool that was closed cleanly, blocks are
-//! handed out before every bucket has been touched, so no such word may be left on media (see
-//! below).
+//! handed out before every bucket has been touched, so neither may be left on media (see *After a
+//! crash*).
 //!
 //! # Linearization
 //!
@@ -144,35 +151,36 @@
 //! | insert | its slot becomes R,P |
 //! | update, removal | the exchange of the state |
 //! | lookup that finds a record | it reads the record's state |
-//! | lookup that finds nothing | its beginning, if the key was absent then; otherwise the moment when the record was removed, which is during the lookup, because by invariant 4 the lookup cannot have missed it |
+//! | lookup that finds nothing | its beginning, if the key was absent then; otherwise the moment when the record was removed, which is during the lookup, because by invariant 4 a lookup finds a record that is in effect throughout |
 //!
-//! Lookups follow forwards. So a lookup that comes to a record by an old slot returns the record
-//! that is in effect.
+//! Lookups follow forwards. So a lookup that reaches a replaced record through an old slot still
+//! returns the one in effect.
 //!
 //! *Two inserts of one key* (`change`). Each announces its record in a slot. Then it checks all
-//! slots that its key can be in, also in levels that were added meanwhile. Exchanges and checks are
-//! in one total order (SeqCst), and announcements do not move, so at least one of the two inserts
-//! sees the other.
+//! slots that its key can be in, including those of levels added meanwhile. Exchanges and checks
+//! are in one total order (SeqCst), and announcements do not move, so at least one of the two
+//! inserts sees the other.
 //!
 //! - A record in effect defeats both.
 //! - Of two undecided records, the one of the thread with the smaller number is the stronger. A
 //!   thread that sees both kills the weaker by an exchange of its state, and then decides the
-//!   stronger, as its own inserter would.
+//!   stronger, as the thread that inserts that one would.
 //! - An insert that has checked and found nothing in its way becomes live, by an exchange that
 //!   fails if it was killed.
-//! - A thread that finds a live record that has not taken effect completes it before it returns
-//!   "exists".
+//! - A thread that finds a live record that has not taken effect makes it take effect, durably,
+//!   before it returns "exists".
 //!
-//! Two inserts of one key cannot both become live. Suppose they did, the first before the second.
+//! Two inserts of one key cannot both become live, unless the first record is removed in between.
+//! Suppose they did, the first before the second.
 //!
 //! 1. If the second's check saw the first's announcement, the second found the first live, or
-//!    killed it, or was killed.
+//!    killed it, or was killed itself.
 //! 2. If it did not, the second checked before the first announced. Then the first saw the second
-//!    undecided, and killed it or was killed.
+//!    undecided, and killed it or was killed itself.
 //!
 //! A killed record is not announced again: the insert retries with another block. No other thread's
-//! exchange can mistake one for the other, because the old block is not reused while that thread's
-//! guard lasts.
+//! exchange can mistake the new announcement for the old one, because the old block is not reused
+//! while that thread's guard lasts.
 //!
 //! *A change concurrent with rehashing.* The maker checks the record's state again while its copy
 //! is still unconfirmed (invariant 7).
@@ -180,14 +188,14 @@
 //! - If the state is still live, any thread that changes it from then on finds the copy.
 //! - If not, the copy is withdrawn, and no thread has followed it.
 //!
-//! Two threads that empty the same bucket make one or two copies of a slot. Both lead to the same
-//! record. A thread must not confirm the other's copy. Otherwise this could happen:
+//! Two threads that empty the same bucket can each make a copy of a slot. Both copies lead to the
+//! same record. Neither thread may confirm the other's copy. Otherwise this could happen:
 //!
 //! 1. Thread 1 copies, and sees the record live.
-//! 2. Thread 2 has also seen it live, and stops.
+//! 2. Thread 2 also sees it live, and pauses.
 //! 3. Thread 3 removes the record and withdraws the copy.
-//! 4. Thread 2 copies into the same slot.
-//! 5. Thread 1 confirms that copy, and the slot leads to a block that is about to be reused.
+//! 4. Thread 2 continues, and copies into the slot where thread 1's copy was.
+//! 5. Thread 1 confirms that copy, which leads to a block that is about to be reused.
 //!
 //! # Lock-freedom
 //!
@@ -200,20 +208,21 @@
 //! - an insert that was killed: there was a record in effect, or a stronger insert, which this
 //!   thread has decided. Of the announced inserts of a key, all threads help the strongest, and
 //!   only a record in effect kills it (or rehashing, see below). So some insert of the key
-//!   succeeds. A thread has one announcement at a time, and the numbers of threads differ;
+//!   succeeds. (One of them is always the strongest: a thread has one announcement at a time, and
+//!   no two threads have the same number);
 //! - an insert that rehashing killed: its level is being emptied, and it goes to a newer one;
-//! - rehashing: a slot changed under it. If a thread stops in the middle of a bucket, the next one
-//!   finishes it. (There are 16 numbers for makers of copies. If sixteen threads stop forever
-//!   inside rehashing, rehashing stops, but operations do not.)
+//! - rehashing: another operation changed the slot. If a thread stops in the middle of a bucket,
+//!   the next thread finishes the bucket. (There are 16 numbers for makers of copies. If sixteen
+//!   threads stop forever inside rehashing, rehashing stops, but operations do not.)
 //!
 //! If a thread stops forever inside an operation, blocks that are retired after the operation began
 //! are not reused (reclamation stalls). Everything else goes on, unless the thread holds one of the
 //! locks listed next.
 //!
-//! Some things are not lock-free: growth of the file and allocation of runs of pages, which take locks
-//! of the allocator; freeing retired blocks, which takes such a lock while it changes a bitmap; DRAM
-//! allocation; the dirty mark before the first store after opening or `sync`; and `sync`, which holds
-//! back writers.
+//! Some things are not lock-free: growth of the file and allocation of runs of pages, which take
+//! locks of the allocator; freeing retired blocks, which takes such a lock while it changes a
+//! bitmap; DRAM allocation; the dirty mark before the first store after opening or `sync`; and
+//! `sync`, `snapshot`, `verify` and `close`, which hold back writers.
 //!
 //! # After a crash
 //!
@@ -221,9 +230,9 @@
 //! several threads can do concurrently. Each takes these steps before it uses the bucket:
 //!
 //! 1. It voids A and C: exchanges them for empty slots.
-//! 2. It flushes the line. After process death, stores that were not flushed are still in the
-//!    caches, and results will depend on them.
-//! 3. It makes the filter.
+//! 2. It flushes the line and fences. After process death, stores that were not flushed are still
+//!    in the caches, and results will depend on them.
+//! 3. It fills the filter, and marks the bucket as touched there.
 //!
 //! *Why step 1 does not void an announcement of this process.* No thread announces in a bucket
 //! before it is touched, and the thread that voids checks the filter's touched mark after it has
@@ -233,29 +242,29 @@
 //! (`db/reclaim.rs`). After a clean close, there is no A or C to void.
 //!
 //! *Why it may void a copy of this process.* Rehashing may copy the same record again, with a maker
-//! of the same number, into the same slot. Then the word is the same, and that copy is withdrawn,
-//! just as a removal would withdraw it. No thread has followed it. Its maker, which can no longer
+//! of the same number, into the same slot. Then the word is the same, and the exchange withdraws
+//! the new copy, just as a removal would. No thread has followed it. Its maker, which can no longer
 //! confirm it, retries.
 //!
 //! The trace goes through the table by ranges of hashes. In each range, it touches everything,
-//! repairs slots that lead to dead records or through forwards, and reports what is left. (The
-//! crash has undone the retirement of those records, or came before it. Now nothing leads to their
-//! blocks, and the sweep frees them.) A record that moves meanwhile moves to a newer level, which
-//! the same pass comes to later.
+//! repairs slots that lead to dead records or through forwards, and reports the blocks still in
+//! use. (The dead and replaced records were not retired before the crash, or their retirement was
+//! lost with it. After the repair nothing leads to their blocks, and the sweep frees them.) A
+//! record that moves meanwhile moves to a newer level, which the same pass comes to later.
 //!
-//! Rehashing continues where the progress mark says, and checks the whole level at the end. A
-//! record in two levels is one record.
+//! Rehashing continues at the progress mark, and checks the whole level at the end. Slots in two
+//! levels may then lead to the same record, which counts as one.
 //!
 //! *Why nothing comes back later.* An insert that was cut short before R,P was durable is void
 //! forever, because a bucket is touched before any other use. One that was cut short after that is
-//! in effect from the start. A forward or dead state that is durable stays. If it is not durable,
-//! no thread has returned or durably stored anything that depends on it (invariant 5).
+//! in effect from the opening on. A forward or dead state that is durable stays. If it is not
+//! durable, no thread has returned or durably stored anything that depends on it (invariant 5).
 //!
 //! # Deviations from the paper
 //!
 //! - In the paper, two inserts of one key can both succeed: thread 1 inserts *k* into one bucket
 //!   while thread 2 inserts it into the other, and both return "inserted". A later update or
-//!   removal repairs this when it finds the second one. Here inserts are announced and decided
+//!   removal repairs this when it finds the second slot. Here inserts are announced and decided
 //!   first. This costs three exchanges and no flush.
 //! - In the paper, lookups return slots that are not durable: thread 1 stores the slot, thread 2
 //!   reads the value and returns it, and a power loss then removes the key. Here thread 2 persists
@@ -274,10 +283,11 @@
 //!   is the same within a hundredth (the test in `tests/clevel.rs` prints it).
 //! - The paper adds a level as soon as one record finds no slot. The larger the table, the emptier
 //!   it is then. Here an unlucky record goes to its group's overflow chain until 0.84 of the slots
-//!   are in use. So do records that share a hash with many others, and any record if there is no
-//!   room for a level.
+//!   are in use (0.5 in tables of less than 8,192 slots). So do records that share a hash with many
+//!   others, and any record if there is no room for a level.
 //! - The paper keeps more than two levels only while it rehashes, and leaves shrinking to future
-//!   work.
+//!   work. Here more than two levels stay once a level has reached the largest possible size, and a
+//!   nearly empty table shrinks.
 
 pub mod bugs;
 mod change;
@@ -338,16 +348,17 @@ impl SchemeConfig for Config {
 /// A hash table. See the module's documentation.
 pub struct Clevel<S: Seam, R: Record> {
     core: Arc<Core<S>>,
-    /// The root's scheme words.
+    /// The offset of the root's scheme words.
     root: u64,
     shape: Config,
-    /// The current context, made from a box; never null.
+    /// The current context, made from a box; never null once the table is open.
     context: Shared<AtomicPtr<Context>>,
     /// Replaced contexts that threads may still be reading.
     discards: Discards,
-    /// The threads that are rehashing, one bit each: see [`slot::MAKERS`](layout::slot::MAKERS).
+    /// The numbers that rehashing threads have taken, one bit each: see
+    /// [`slot::MAKERS`](layout::slot::MAKERS).
     makers: Shared<AtomicU32>,
-    /// Records removed since the last check whether the table is too large.
+    /// The number of records removed since the last check whether the table is too large.
     removed: SharedWord,
     /// Counts expansions, levels that were emptied, and buckets that were touched.
     counters: Counters,
@@ -421,14 +432,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.core.memory.seam().load(word, Ordering::SeqCst)
     }
 
-    /// Exchanges a word. `Err` has what it holds instead. See [`look`](Self::look).
+    /// Replaces `old` by `new` in a word. `Err` has what the word holds instead of `old`. See
+    /// [`look`](Self::look).
     #[inline(always)]
     fn exchange(&self, word: &Word, old: u64, new: u64, at: &'static Point) -> Result<u64, u64> {
         let order = Ordering::SeqCst;
         self.core.memory.seam().compare_exchange(word, old, new, order, order, at)
     }
 
-    /// Sets bits of a bucket's filter, if they are not set.
+    /// Sets bits in the filter of a bucket or chain, unless all are set already.
     #[inline(always)]
     fn set_note(&self, note: &SharedWord, bits: u64) {
         // SeqCst: as `look`.

@@ -63,7 +63,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
             let guard = self.guard(false);
             let Some(place) = self.find(&guard, key)? else { return Ok(None) };
             let pin = guard.pin();
-            // The record may have been retired before the pin was made. If it is still in effect,
+            // The record may have been retired before the pin was made. If its state is unchanged,
             // it was not.
             if self.look(&place.head.state) == place.state {
                 return Ok(Some(R::refer(&self.core, place.body, pin)));
@@ -159,8 +159,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if state::is_known(word) { Ok(word) } else { Err(unknown_state(offset, word)) }
     }
 
-    /// Follows the records that replaced one another from `first` on. Returns the last one, and its
-    /// state. The forwards that lead to it are durable when this returns.
+    /// Follows the forwards from the record at `first`. Returns the offset, head and state of the
+    /// last record. The forwards that lead to it are durable when this returns.
     #[inline(always)]
     pub(super) fn tail(&self, first: u64) -> Result<(u64, &RecordHead, u64), Damage> {
         let mut offset = first;
@@ -178,7 +178,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Err(endless(first))
     }
 
-    /// Returns whether the records from `first` on lead to the one at `to`.
+    /// Returns whether forwards lead from the record at `first` to the one at `to`, or they are the
+    /// same record.
     pub(super) fn leads(&self, first: u64, to: u64) -> Result<bool, Damage> {
         let mut offset = first;
         for _ in 0..HOPS_MAX {
@@ -194,9 +195,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Err(endless(first))
     }
 
-    /// Returns the record in effect that a slot leads to, if it has this key. It persists
-    /// everything that the result depends on, even if the result is `None` because the key was
-    /// removed.
+    /// Returns the record in effect that a slot leads to, if it has this key. `word` is what the
+    /// caller read from the slot. Persists everything that the result depends on, even if the
+    /// result is `None` because the key was removed.
     #[inline(always)]
     pub(super) fn meet<'g>(
         &'g self,
@@ -235,8 +236,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     // ---- The way ----------------------------------------------------------------
 
-    /// Visits the slots whose tag is that of `hash`, from the oldest level to the newest, until
-    /// `visit` returns `Some`.
+    /// Visits the slots that `hash` can be in and whose tag is that of `hash`, from the oldest
+    /// level to the newest, until `visit` returns `Some`.
     ///
     /// Records move only from older levels to newer ones, and are in the new place before they
     /// leave the old one. So one pass misses no record that is present throughout, if it continues
@@ -346,7 +347,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         bucket: u64,
     ) -> Result<Line<'g>> {
         let note = level.note(bucket);
-        // Acquire: pairs with the exchange in `touch` that sets the mark.
+        // Acquire: pairs with the `fetch_or` in `touch` that sets the mark.
         if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
             self.touch(guard, level, bucket)?;
         }
@@ -438,7 +439,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// Returns the header of an overflow node, all of which lies inside the memory.
+    /// Returns the header of an overflow node, after checking its identity and that all of the node
+    /// lies inside the memory.
     pub(super) fn node(&self, offset: u64) -> Result<&NodeHeader, Damage> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<NodeHeader>::new(offset))?;
@@ -485,7 +487,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Does what [`find`](Self::find) does, after the prefetches. `pairs` has the buckets of the
-    /// hash in the first levels.
+    /// hash in the oldest levels, at most [`AT_ONCE`].
     #[inline(always)]
     fn find_in<'g>(
         &'g self,
@@ -509,14 +511,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.search(guard, key.hash, |place, word| Ok(self.meet(place, word, key.key)?))
     }
 
-    /// The hot path of [`find`](Self::find): checks the filters of all levels once. Returns `None`
-    /// if they do not decide.
+    /// The hot path of [`find`](Self::find): reads the filters of all levels once, and then only
+    /// the buckets whose filters show the key. Returns `None` if this does not decide, and the
+    /// general path has to.
     ///
     /// Which bucket holds a record is effectively random, so a branch on it would often be
     /// mispredicted. So nothing is decided before all filters have been read. They are read from
-    /// the oldest level to the newest, so if none shows the key, it is absent. If the filters do
-    /// show it, a bucket that does not have it proves nothing: the record may have moved, after the
-    /// filters were read, to a level whose filter did not show it.
+    /// the oldest level to the newest, so if none shows the key and the context has not changed,
+    /// the key is absent. If a filter shows the key but its bucket does not have it, that proves
+    /// nothing: after the filters were read, the record may have moved to a level whose filter did
+    /// not show it.
     #[inline(always)]
     fn find_at_once<'g>(
         &'g self,
@@ -599,7 +603,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         })
     }
 
-    /// Prefetches a record: its first line, and the next one, which a short record can reach into.
+    /// Prefetches the first line of a record and, for byte strings, the line 32 bytes further on,
+    /// which may be the next one and which even a short record can reach into.
     #[inline(always)]
     pub(super) fn expect_record(&self, offset: u64) {
         let memory = &self.core.memory;

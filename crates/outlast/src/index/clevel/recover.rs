@@ -38,7 +38,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if !slot::is_link(word) || slot::mark(word) & slot::ANNOUNCED == 0 {
                 continue;
             }
-            // An announcement of this process would mean that the bucket has been touched.
+            // If the word is from this process, the bucket has already been touched.
             if note.load(self.seam(), Ordering::SeqCst) & TOUCHED != 0 {
                 return Ok(None);
             }

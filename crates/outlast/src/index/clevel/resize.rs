@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
 /// The least load at which the table grows when a record finds no free slot in its buckets. Below
-/// this load, the record goes to an overflow chain, because two buckets of eight slots are then
-/// hardly ever full: either many records share its hash, or it is unlucky.
+/// this load, two buckets of eight slots are hardly ever both full. So either many records share
+/// the hash, or the record is unlucky, and it goes to an overflow chain.
 const LOAD_SMALL: f64 = 0.5;
-/// The same for tables of at least [`LARGE_SLOTS`] slots. Without this limit, the first unlucky
-/// record would make the table grow, and the larger a table is, the emptier it still is when that
-/// happens.
+/// The same for tables of at least [`LARGE_SLOTS`] slots. With [`LOAD_SMALL`], the first unlucky
+/// record beyond that load would make the table grow, and the larger a table is, the emptier it
+/// still is when that happens.
 const LOAD_LARGE: f64 = 0.84;
 const LARGE_SLOTS: u64 = 1 << 13;
 /// The number of parts that one step empties.
@@ -104,8 +104,8 @@ impl<'m, S: Seam> Maker<'m, S> {
             if number >= slot::MAKERS {
                 return None;
             }
-            // Acquire: pairs with the Release below, so everything that the previous holder made is
-            // decided.
+            // Acquire: pairs with the Release below, so every copy that the number's previous
+            // holder made has been confirmed or withdrawn.
             let order = (Ordering::Acquire, Ordering::Relaxed);
             match all.compare_exchange(seam, taken, taken | 1 << number, order) {
                 Ok(_) => return Some(Maker { seam, all, number }),
@@ -123,7 +123,7 @@ impl<S: Seam> Drop for Maker<'_, S> {
 
 /// The outcome of copying a record.
 enum Copied {
-    /// It is in a newer level, and durable after the next fence.
+    /// A slot in a newer level leads to it, and is durable after the next fence.
     Yes,
     /// The record has changed: retry.
     Changed,
@@ -176,8 +176,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     // ---- Room -------------------------------------------------------------------
 
     /// Makes room for a record with this hash, for which there was no free slot in the context
-    /// whose root word is `seen`. Adds a level, or extends the overflow chain if another level
-    /// would not help or the pool has no space for one.
+    /// whose root word is `seen`. Adds a level, or extends the overflow chain if the table is not
+    /// full enough for another level or the pool has no space for one. Does nothing if the context
+    /// has been replaced.
     #[cold]
     pub(super) fn make_room(&self, hash: u64, seen: u64) -> Result<()> {
         let crowded = {
@@ -223,7 +224,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(used as f64 / slots as f64)
     }
 
-    /// Adds a level of twice the size of the newest one.
+    /// Adds a level of twice the size of the newest one, or of the same size if that is the largest
+    /// possible.
     fn expand(&self, seen: u64) -> Result<()> {
         let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
         let (bits, keep) = {
@@ -249,8 +251,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// Adds a level as the newest one. `keep` levels stay, including it. Returns whether the level
-    /// was added.
+    /// Adds a level as the newest one. `keep` levels stay, including it. Returns `false`, without
+    /// adding it, if the context has been replaced.
     fn add_level(
         &self,
         seen: u64,
@@ -333,7 +335,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             .map(Some)
     }
 
-    /// Makes a level ready that will follow this one, so that the next expansion only has to link
+    /// Makes the level that will follow `newest` ready, so that the next expansion only has to link
     /// it.
     fn prepare(&self, newest: &Arc<Level>) -> Result<()> {
         let bits = newest.bits + 1;
@@ -401,7 +403,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = context.newest();
         let group = level.group(hash);
         let note = self.chain_note(&guard, level, group)?;
-        // The bits come before the chain; see `claim_slot`.
+        // The filter gets its bits before the chain gets the node; see `claim_slot`.
         self.set_note(note, note_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
         for last in self.nodes_to_use(level, group) {
@@ -443,8 +445,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 match self.drain_slot(guard, context, place, maker)? {
                     Ok(word) => *copied = word,
                     Err(hash) => {
-                        // What was done so far is kept: copies, and slots that lead directly to
-                        // records.
+                        // What was done so far is kept: this makes the copies durable, and the
+                        // slots that now lead directly to their records.
                         memory.persist(bucket, &points::FREEZE);
                         return Ok(Some(hash));
                     }
@@ -552,7 +554,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
     }
 
-    /// Makes sure that a record of the oldest level is also in a newer one.
+    /// Makes sure that a slot of a newer level leads to this record of the oldest level.
     ///
     /// Only the maker confirms its copy. If any thread could confirm it, the following could
     /// happen:
@@ -585,7 +587,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Ok(Copied::NoRoom);
         };
         // The state is read after the copy is visible. A thread that replaces or removes the record
-        // from here on finds the copy. If one has done so before, no thread has followed the copy.
+        // from here on finds the copy. If one has done so before, the copy is withdrawn, and no
+        // thread has followed it.
         let found = self.state(offset, self.head(offset)?)?;
         let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
         if !is_record && !self.seeded(&bugs::COPY_UNCHECKED) {
@@ -599,7 +602,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(Copied::Yes)
     }
 
-    /// Returns a slot of a newer level that already leads to a record, if there is one.
+    /// Returns a slot of a newer level whose word is already `plain`, if there is one.
     fn standing<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
@@ -686,11 +689,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(None)
     }
 
-    /// Empties some parts of the oldest level, and drops it once it is empty. Returns whether there
-    /// is more to do.
+    /// Empties some parts of the oldest level, and drops it once it is empty. Returns `false` if no
+    /// level is being emptied or all numbers of makers are taken; otherwise there may be more to
+    /// do.
     ///
-    /// Up to [`slot::MAKERS`] threads do this concurrently. If that many threads stop forever in
-    /// the middle, no other thread can continue.
+    /// Up to [`slot::MAKERS`] threads do this concurrently. If that many threads stop forever
+    /// inside this function, no other thread can continue.
     pub(super) fn rehash(&self, parts: u64) -> Result<bool> {
         let full = {
             let Some(maker) = Maker::take(self.seam(), &self.makers) else { return Ok(false) };
@@ -729,7 +733,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let mark = self.root(root::PROGRESS);
         for _ in 0..parts {
             // Each thread takes different parts. If one of them begins a part and does not finish
-            // it, the others find it when they check all parts at the end.
+            // it, the others find and finish it when they check all parts at the end.
             let part = level.next.fetch_add(self.seam(), 1, Ordering::Relaxed);
             if part < level.parts() {
                 let full = self.drain_part(guard, context, level, part, maker)?;

@@ -30,7 +30,7 @@ const SAMPLE: u64 = 256;
 pub(super) enum Part<'g> {
     /// An overflow node. It is visited once, not once for each range.
     Node(u64),
-    /// A slot that is not empty.
+    /// A slot that names a record, with its level, its home and its word.
     Slot(&'g Level, Home, &'g Word, u64),
     /// Damage that hides a part of a chain.
     Damage(Damage),
@@ -86,8 +86,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
             if slot::mark(word) == slot::PENDING {
                 memory.persist(place, &points::MET_SLOT);
             }
-            // A record can be in two levels, and a key can be removed from one and inserted into
-            // another meanwhile.
+            // A key can be met twice: its record can be in two levels, or the key can be removed
+            // from one level and inserted into another meanwhile.
             if keys.insert(key.clone()) || self.seeded(&bugs::SCANNED_TWICE) {
                 let value = collector.value(|| Ok(R::read_value(memory, body)))?;
                 collector.records.push((key, value));
@@ -100,9 +100,9 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         Ok(())
     }
 
-    /// Does one step of the trace: first contexts and levels, then the blocks of one range at a
-    /// time. After the step, no slot of the range leads to a removed record or through a replaced
-    /// one. The caller has passed the gate, or holds it.
+    /// Does one step of the trace: the blocks of one range and, in the first step, also the context
+    /// and the levels. After the step, no slot of the range leads to a removed record or through a
+    /// replaced one. The caller has passed the gate, or holds it.
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
         if cursor.is_done() {
             return Ok(());
@@ -110,8 +110,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if cursor.state == CursorState::Start {
-            // Levels and contexts that are added later are new. The thread that removes a level or
-            // a context marks it.
+            // Levels and contexts that are added later are in new blocks, which the trace need not
+            // find. A thread that removes a level or a context marks its block (`before_unlink`).
             self.trace_levels(context, visit)?;
         }
         let high = Self::range_end(context, cursor.low);
@@ -120,7 +120,8 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
         Ok(())
     }
 
-    /// Counts records: all of them, or those in some buckets.
+    /// Counts the records of a small table, and estimates those of a larger one by a sample of its
+    /// buckets.
     fn stats(&self) -> Result<IndexStats> {
         let guard = self.guard(false);
         let context = self.context(&guard)?;

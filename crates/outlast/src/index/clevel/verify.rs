@@ -62,7 +62,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = self.context(&guard)?.newest();
         for group in 0..level.groups() {
             let mut end = self.chain_head(level, group);
-            // A chain that cannot be followed is reported with its slots.
+            // `verify_range` reports a chain that cannot be followed.
             let nodes = self.nodes(level, group).map(|node| self.node(node?));
             for node in nodes.map_while(Result::ok) {
                 end = &node.next;
@@ -118,8 +118,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
-    /// Checks what a slot leads to. Returns offset, key and body of the record, if it belongs to this
-    /// range.
+    /// Checks what a slot leads to. Returns offset, key and body of the record, or `None` if it was
+    /// removed or belongs to another range.
     fn verify_slot(
         &self,
         guard: &Guard<'_, S>,

@@ -120,7 +120,8 @@ impl Cache {
         (!current.is_null()).then(|| unsafe { Buffer::reach(current) })
     }
 
-    /// Returns the number that a key leads to, as a hint. `None` if the cache has no content yet.
+    /// Returns the number that a key or, if `below` is set, the keys just below it lead to, as a
+    /// hint. Returns `None` if the cache has no content yet.
     #[inline(always)]
     pub(super) fn find<S: Seam, R: OrderedRecord>(
         &self,

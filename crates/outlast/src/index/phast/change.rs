@@ -132,8 +132,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
-    /// Writes the record of a change and flushes it. The fence after its pair makes it durable, or,
-    /// if it replaces another record, the fence before its link.
+    /// Writes the record of a change and flushes it. The next fence makes it durable: the one after
+    /// an insert's pair, or the one before an update's link.
     #[inline(always)]
     fn prepare(
         &self,
@@ -146,7 +146,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Inserting --------------------------------------------------------------
 
-    /// Inserts a key that was absent when last looked up.
+    /// Inserts a key, unless it is present.
     #[inline(always)]
     fn insert<'i>(
         &'i self,
@@ -209,8 +209,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Writes a pair into a reserved slot and commits it, unless another thread has inserted the
-    /// key since the leaf's bitmap word was `seen`.
+    /// Writes a pair into a reserved slot and commits it. Returns `false`, without committing it,
+    /// if another thread has inserted the key since the leaf's bitmap word was `seen`.
     #[inline(always)]
     fn fill(
         &self,
@@ -247,11 +247,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
             let found = self.probe_since(handle, replaced, offset, added, key);
-            // If the probe is not valid, the exchange fails again and returns the bits anew.
+            // If the probe is not valid, `seen` stays as it is, so the next exchange finds the new
+            // bits again, unless they are gone.
             let Some(found) = found else { continue };
             if found?.is_some() && !self.seeded(&index_bugs::INSERT_UNCHECKED) {
-                // No pair uses the fingerprint of this slot now, but it was stored, so it is
-                // flushed.
+                // No pair uses this slot's fingerprint now, but as it was stored, it is flushed as
+                // well.
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
             }
@@ -326,7 +327,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Replacing and removing -------------------------------------------------
 
-    /// Changes a present key.
+    /// Updates or removes a key, if it is present.
     #[inline(always)]
     fn replace<'i>(
         &'i self,

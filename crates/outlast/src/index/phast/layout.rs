@@ -181,8 +181,8 @@ pub fn seal(bits: u64) -> u64 {
     ones::<u32>(bits).fold(1 << 63, |word, slot| word ^ toggle(slot))
 }
 
-/// Returns an entry of the master array at this offset: the leaf that a partition begins with, or
-/// 0.
+/// Returns the word of the entry `index` of the master array at `master`. `leaf` is the leaf that a
+/// partition begins with, or 0 if the entry is free.
 pub fn pack_entry(master: u64, index: usize, leaf: u64) -> u64 {
     seal16(leaf, &[master, index as u64])
 }
@@ -235,7 +235,8 @@ mod tests {
             for a in 0..63u32 {
                 for b in a..63 {
                     for c in b..63 {
-                        // Two equal errors cancel out.
+                        // If two of the three are the same bit, they cancel out, and one wrong bit
+                        // is left.
                         assert!(!is_whole(word ^ 1 << a ^ 1 << b ^ 1 << c), "{a} {b} {c}");
                     }
                     assert!(a == b || !is_whole(word ^ 1 << a ^ 1 << b), "{a} {b}");

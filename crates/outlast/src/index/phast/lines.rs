@@ -254,7 +254,7 @@ impl<H: Head> Piece<H> {
     }
 }
 
-/// Moves `count` words up by one, and puts another one before them.
+/// Moves `count` words up by one place, and stores `first` in the place before them.
 fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWord, first: u64) {
     let mut carried = first;
     for place in 0..=count {

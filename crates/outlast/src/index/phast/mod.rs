@@ -25,22 +25,24 @@
 //! hash names one of the 14 lines of pairs. The pair is in that line if it had room, otherwise in
 //! the adjacent line if that had room, otherwise in the first free slot. So a lookup prefetches the
 //! header and the named line together. The bitmap says which slots hold a pair. It is in one line
-//! with the fingerprints, so one flush commits an insert. The least key that can be in a leaf is
-//! written when the leaf is made, and never changes. The leaf's keys are those from its least key
-//! up to the least key of the next leaf.
+//! with the fingerprints, so the flush that commits an insert covers both. The least key that can
+//! be in a leaf is written when the leaf is made, and never changes. The leaf's keys are those from
+//! its least key up to, but not including, the least key of the next leaf.
 //!
 //! *Inner nodes.* An inner node lists up to 128 leaves by their least keys. A partition lists its
 //! nodes, in an array that is searched first (the index cache). Nodes and caches have the same
-//! form, in whole lines: a head, every eighth word, the words, and what they lead to. A search
-//! reads one line of every eighth word and one line of words, without a branch that could be
-//! mispredicted. For byte strings, a word is eight bytes of a key, starting where the keys of the
-//! array begin to differ. So keys with a long common prefix are told apart as fast as others. Only
-//! if those eight bytes are equal does the search read the key's block.
+//! form, in whole cache lines: a header, the first word of each line of words, the lines of words,
+//! and what the words lead to. A search picks one line of words by these first words and reads only
+//! that line, without a branch that could be mispredicted. For byte strings, a word is eight bytes
+//! of a key, starting where the keys of the array begin to differ. So keys with a long common
+//! prefix are told apart as fast as others. The search reads the blocks of keys only to compare the
+//! common prefix once, the bounds of a node, and keys whose eight bytes are equal.
 //!
 //! *Partitions.* A partition is a part of the keys that are present. When it has twice its share of
-//! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, two
-//! small ones are joined first. Each partition has an entry in the master array: the leaf that it
-//! begins with. So opening can read the partitions in parallel.
+//! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, this
+//! happens at four times its share, and two small neighbors are joined first. Each partition has an
+//! entry in the master array: the leaf that it begins with. So opening can read the partitions in
+//! parallel.
 //!
 //! Integers are encoded so that their order as words or bytes is the numerical order
 //! ([`KeyOrder`]).
@@ -57,14 +59,14 @@
 //!    become free), split or merged. One thread does that while no other is active in the leaf. So
 //!    for a thread that is active in the leaf, two equal bitmaps stand for the same keys. (They
 //!    need not stand for the same blocks: the block of a byte-string record can be replaced and
-//!    reused while the bit stays the same. A thread that compares keys in blocks afterwards checks
+//!    reused while the bit stays the same. So after a thread has compared keys in blocks, it checks
 //!    the leaf's count of replaced records.)
 //! 6. Readers return only results that are durable: if another thread is active in the leaf, the
-//!    reader flushes what it has read.
+//!    reader makes durable what its result depends on.
 //!
 //! # Commit points
 //!
-//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
+//! *Lines* are the cache lines that an operation flushes; *record*, *leaf* and *separator* stand
 //! for all lines of such a block. An operation fences after the last store that it flushes; that
 //! fence is counted, but not always listed.
 //!
@@ -85,8 +87,8 @@
 //! slot would show what it held before. Hence the insert's second fence. The fingerprint is in the
 //! line of the bit and stored before it, so it is durable whenever the bit is. Without the bit it
 //! means nothing. (A pair that commits itself, as in Dash-EH, would need one fence. But then
-//! opening would have to read every pair, and not one line of each leaf.) A lookup stores nothing,
-//! and flushes only if its leaf is being changed concurrently.
+//! opening would have to read every pair, and not only the header of each leaf.) A lookup stores
+//! nothing, and flushes only if its leaf is being changed concurrently.
 //!
 //! # Concurrency
 //!
@@ -110,10 +112,10 @@
 //!   exchange of the bitmap.
 //! - *Lookups* lock nothing. A lookup reads the node under its version, then the leaf, then the
 //!   leaf's state. If no thread is active in the leaf by then, what it has read is durable: threads
-//!   make their stores durable before they leave the leaf. Otherwise the lookup flushes what it has
-//!   read, and fences. If slots or leaves were reused in between, the node's version has changed.
-//!   The blocks of byte-string records can be reused immediately. If one has been, the leaf's count
-//!   of replaced records has changed.
+//!   make their stores durable before they leave the leaf. Otherwise the lookup flushes what its
+//!   result depends on, and fences. If slots or leaves were reused in between, the node's version
+//!   has changed. The blocks of byte-string records can be reused immediately. If one has been, the
+//!   leaf's count of replaced records has changed. In both cases, the lookup retries.
 //! - *A thread that closes a leaf* waits until no other thread is active in it. Compaction frees
 //!   the slots of removed pairs after it has changed the node's version. A split publishes the new
 //!   leaf in its node when the commit is durable, and clears bits of the old leaf after that. So if
@@ -179,7 +181,8 @@
 //! So a removed key cannot come back from the other half of a split, or from a merge.
 //!
 //! If the chain cannot be followed because a leaf is damaged, operations on keys from there to the
-//! next entry of the master array fail with the damage. All other keys are available.
+//! next entry of the master array fail with the damage. If that leaf's least key cannot be read,
+//! the leaf before it may be unavailable as well. All other keys are available.
 //!
 //! # Deviations from the paper
 //!
@@ -196,15 +199,15 @@
 //!   that commits the split says so, and opening reads a leaf's keys only in that case.
 //! - The paper forms partitions by the leading bits of keys. If all keys share those bits, one
 //!   partition has them all. Here partitions divide the keys that are present.
-//! - Here the caches lead to nodes, and a search reaches nodes that a cache does not list by the
-//!   links between nodes. The paper's towers of forward pointers would only hold the same keys
+//! - Here the caches lead to nodes, and a search follows the links between nodes to those that a
+//!   cache does not list. The paper's towers of forward pointers would only hold the same keys
 //!   again: a cache of 1 MiB, the paper's threshold, lists every node of a partition of up to
 //!   50,000 nodes (350 million pairs).
 //! - The paper's inserts take the first free slot. So a lookup learns only from the header where to
 //!   look, and waits for memory twice. Here the hash names a line, and most pairs are in the line
 //!   that their hash names.
 //! - The paper has one lock for each node. Here there is one word for each leaf, so inserts into
-//!   different leaves of a node share no line.
+//!   different leaves of a node do not contend for a lock.
 
 pub mod bugs;
 mod cache;
@@ -319,7 +322,7 @@ impl Config {
         (1 << self.slots) - 1
     }
 
-    /// Returns the bitmap word of a leaf whose slots in use are these.
+    /// Returns the bitmap word of a leaf in which these slots hold a pair.
     fn bitmap_of(self, bits: u64) -> u64 {
         if self.sealed { layout::seal(bits) } else { bits }
     }
@@ -374,8 +377,9 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Opens the index whose root is in `slot`. Reads the headers of all its leaves. The caller has
-    /// passed the gate, or holds it, or the pool was closed cleanly.
+    /// Opens the index whose root is in `slot`. Reads the headers of all its leaves, and after a
+    /// crash repairs leaves. So the caller must have passed the gate or hold it, unless the pool
+    /// was closed cleanly.
     pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let scheme_words = root_offset(slot).raw() + 8;
         let word = core.memory.load(core.memory.at(Offset::<Word>::new(scheme_words))?);
@@ -473,7 +477,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }
     }
 
-    /// Returns the count of replaced and removed records of a leaf.
+    /// Returns the count of replaced and removed records of a leaf, or `None` if records have no
+    /// blocks.
     #[inline(always)]
     fn replaced(&self, leaf: u32) -> Option<&SharedWord> {
         R::EMPTY.is_some().then(|| self.versions.reach(self.seam(), leaf))

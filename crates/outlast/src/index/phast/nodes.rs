@@ -143,7 +143,7 @@ impl Node {
         }
     }
 
-    /// Returns the first word of a leaf's least key, and the leaf.
+    /// Returns the entry of the leaf at a place.
     pub(super) fn entry(&self, seam: &impl Seam, place: usize) -> Entry {
         Entry { low: self.low_at(seam, place), leaf: self.leaf(seam, place) }
     }
@@ -253,9 +253,9 @@ impl Content {
     }
 }
 
-/// Returns the word of an additional leaf at a place of a node, if the words of the others can
-/// stay. They can if the new leaf's least key begins with the prefix that the others share, as it
-/// usually does.
+/// Returns the word of an additional leaf at a place of a node, or `None` if all words must be
+/// computed anew. The words of the others can stay if the new leaf's least key begins with the
+/// prefix that they share, as it usually does.
 pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     core: &Core<S>,
     node: &Node,
@@ -308,7 +308,7 @@ impl<'n, S: Seam> LockedNode<'n, S> {
         Some(LockedNode { node, seam, lock })
     }
 
-    /// Makes readers wait and then retry.
+    /// Marks the node as changing until it is unlocked: readers wait, and then retry.
     pub(super) fn changing(&mut self) {
         self.lock.changing();
     }
@@ -387,7 +387,8 @@ impl Nodes {
         self.slab.get(seam, number).load(seam, Ordering::Acquire)
     }
 
-    /// Makes a node that no other thread knows of yet.
+    /// Takes a node that was given back, or makes one. Returns its number. No other node links to
+    /// it yet.
     pub(super) fn take(&self, seam: &impl Seam) -> u32 {
         let number = self.slab.take(seam);
         let place = self.slab.get(seam, number);

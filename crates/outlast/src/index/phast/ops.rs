@@ -19,7 +19,8 @@ use std::sync::atomic::{Ordering, fence};
 /// How many reads of a leaf may fail before one is made under a guard.
 pub(super) const PATIENCE: u32 = 8;
 
-/// A guard. While it exists, no block that was linked when the guard was made is reused.
+/// An epoch guard. While it exists, no block is reused that was linked when the guard was made, or
+/// later.
 pub(super) struct BlockGuard<'c, S: Seam> {
     core: &'c Core<S>,
     pin: Option<Pin>,
@@ -234,8 +235,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Begins a read of a leaf: returns its offset, or `None` if this is no longer the leaf for the
-    /// key.
+    /// Begins a read of a leaf: returns its offset. If the leaf is damaged, returns the damage, or
+    /// `None` if this is no longer the leaf for the key.
     #[inline(always)]
     pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Result<Option<u64>> {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
@@ -303,7 +304,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(Some(found.map(|found| read(found.words)).transpose()?))
     }
 
-    /// Makes durable what a result depends on: a pair, or the absence of one.
+    /// Makes durable what a result depends on, a pair or the absence of one, unless it certainly
+    /// is.
     #[inline(always)]
     fn help_reader(&self, offset: u64, state: State, slot: Option<u32>) {
         // The absence of a key does not depend on inserts in progress: a bit that no insert has set
@@ -336,15 +338,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
         self.replaced(leaf).is_none_or(|count| {
-            // Pairs with the Release fence in `note_replaced`: if a block was freed and written
-            // again, and that was read, the changed count is visible.
+            // Pairs with the Release fence in `note_replaced`: if a block was freed and reused, and
+            // this thread has read its new content, the changed count is visible.
             fence(Ordering::Acquire);
             count.load(self.seam(), Ordering::Relaxed) == before
         })
     }
 
-    /// Counts a record that was unlinked. Must be called before its block is freed, by a thread
-    /// that has closed the leaf or is the one that changes it.
+    /// Counts a record that was unlinked. Must be called before its block is freed, by the one
+    /// thread that has marked the leaf [`BUSY`](super::state::BUSY).
     #[inline(always)]
     pub(super) fn note_replaced(&self, leaf: u32) {
         if let Some(count) = self.replaced(leaf) {

@@ -100,7 +100,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let entries = master_entries(core, self.shape, self.master)?;
         let (mut starts, mut free) = (Vec::new(), Vec::new());
         if self.is_after_crash() {
-            // The fence is in `read_parts`, which this thread also runs.
+            // The fence follows in this thread's last step in `read_parts`.
             core.memory.flush_words(entries, &points::REPAIR_FOUND);
         }
         for (index, entry) in entries.iter().enumerate() {
@@ -243,8 +243,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Adds an entry for leaves that are not available. The entry begins at their least key. If
-    /// that key is not known, it begins after the last pair of the previous leaf. If that pair is
-    /// not known either, the previous leaf becomes unavailable as well.
+    /// that key is not known, it begins just above the greatest key of the previous leaf. For byte
+    /// strings, that is not possible, and the previous leaf becomes unavailable as well.
     fn note_missing(&self, entries: &mut Vec<Entry>, at: u64, low: Option<u64>, damage: Damage) {
         let seam = self.core.memory.seam();
         let behind = |entry: &Entry| {
@@ -318,8 +318,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Clears the bits of pairs that a split has moved to the next leaf, or that a merge had not
-    /// taken over yet. Returns the leaf's bits.
+    /// Clears the bits of pairs that a split has moved to the next leaf, or that a merge had copied
+    /// but not committed. Returns the leaf's bits.
     fn mend(&self, offset: u64, found: &Checked) -> Result<u64, Damage> {
         if !found.next.moving || self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
             return Ok(found.bits);

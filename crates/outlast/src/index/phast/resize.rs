@@ -174,7 +174,7 @@ impl<S: Seam> Drop for Closed<'_, S> {
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Closes a leaf and waits until no other thread is active in it. Returns `None` if another
-    /// thread has closed it, or it cannot be used.
+    /// thread has closed it, or if it is damaged.
     fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
         let seam = self.core.memory.seam();
         let leaf = self.leaf(handle);
@@ -319,8 +319,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         split.map(|_| ())
     }
 
-    /// Splits a leaf at `low`, into a new one at `block`. Returns `false` if that is no longer
-    /// possible, because the leaf has changed since it was read.
+    /// Splits a leaf: moves its pairs from the separator `low` on into a new leaf at `block`.
+    /// Returns `false`, without a split, if another thread has closed the leaf, or if it has
+    /// changed since it was read so that one part would be empty.
     fn split_at(&self, old: u32, block: u64, low: SlotWords, new: Entry) -> Result<bool> {
         let Some(mut closed) = self.close(old)? else { return Ok(false) };
         let (core, memory, offset) = (&self.core, &self.core.memory, closed.offset);
@@ -359,7 +360,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // No thread can find the new leaf. The old one is marked as damaged, so that no
-            // operation returns that the keys that have moved are absent.
+            // operation reports the keys that have moved as absent.
             self.set_damaged(&closed, &error);
             tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
@@ -516,8 +517,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     // ---- Partitions -------------------------------------------------------------
 
-    /// Splits a partition that has more than twice its share of nodes. If there are as many
-    /// partitions as allowed, joins two small neighboring ones first.
+    /// Splits the largest partition if it has at least twice its share of nodes. If there are as
+    /// many partitions as allowed, it must have more than four times its share, and two small
+    /// neighboring ones are joined first.
     fn balance(&self, structure: &mut Structure) -> Result<()> {
         let most = self.shape.partitions as usize;
         let total: usize = structure.partitions.iter().map(|p| p.nodes.len()).sum();
@@ -543,8 +545,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let Some(&entry) = structure.free.last() else { return Ok(()) };
         let at = structure.partitions[index].nodes.len() / 2;
         let node = self.node(structure.partitions[index].nodes[at].number);
-        // Its first leaf cannot be merged away meanwhile, because that takes the lock of the
-        // structure.
+        // The node's first leaf cannot be merged away meanwhile, because a merge takes the lock of
+        // the structure.
         let leaf = self.leaf(node.leaf(self.seam(), 0)).offset(self.core.memory.seam());
         if leaf & DAMAGED != 0 {
             return Ok(());
@@ -585,7 +587,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Merge of leaves --------------------------------------------------------
 
     /// Merges the leaf of a key with a neighboring leaf, if one leaf has room for twice the pairs
-    /// of both.
+    /// of both. An empty leaf is merged with the one before it in any case.
     #[cold]
     pub(super) fn merge_around(&self, key: R::Key<'_>) -> Result<()> {
         let at = self.locate(key)?;
@@ -700,7 +702,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Copies pairs into free slots of the previous leaf, durably, without setting their bits.
+    /// Copies pairs into free slots of the previous leaf, and marks its link as moving, both
+    /// durably. Does not set the bits of the copies.
     fn copy_pairs(&self, left: u64, bits: u64, right: u64, pairs: &[u32]) -> Copies {
         let memory = &self.core.memory;
         let header = self.header(left);
@@ -735,7 +738,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Copies { bits: all, fingerprints }
     }
 
-    /// Sets the bits of copies, durably. They are not records of the leaf yet.
+    /// Sets the bits of copies, durably. The copies are not records of the leaf until the merge is
+    /// committed.
     fn show_copies(&self, left: u64, copies: &Copies) {
         let memory = &self.core.memory;
         let head = &self.header(left).head;
@@ -777,7 +781,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(());
         }
         drop(locked);
-        // The previous node is locked first. Leaves may be added to either node meanwhile.
+        // The node is unlocked, because the previous node must be locked before it. Leaves may be
+        // added to either node meanwhile.
         let (index, at) = self.node_in(structure, node);
         let before = match at.checked_sub(1) {
             Some(at) => structure.partitions[index].nodes[at].number,

@@ -7,7 +7,8 @@ use crate::index::phast::bugs;
 use crate::index::version::{is_unchanged, version};
 use crate::pmem::Seam;
 
-/// Where a key was found to belong. It must be validated after reading or locking.
+/// Where a key was found to belong. The node can change meanwhile, so after reading the leaf or
+/// announcing itself there, a thread must check that this [is still right](Phast::is_current).
 #[derive(Clone, Copy)]
 pub(crate) struct Located<'n> {
     pub(super) node: &'n Node,
@@ -19,7 +20,8 @@ pub(crate) struct Located<'n> {
     pub(super) leaf: u32,
 }
 
-/// How often hints are followed before the search goes through all nodes from the first one.
+/// The number of hints that may lead past a key's node before a search goes through all nodes from
+/// the first one.
 const HINTS: u32 = 64;
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
@@ -32,8 +34,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Returns the damage if a search finds no leaf for its key because the key is below the first
-    /// one. Opening has checked that no key is.
+    /// Returns the damage to report if a key seems to be below the first leaf. Opening has checked
+    /// that no key can be.
     #[cold]
     fn bounded_first(&self) -> Damage {
         Damage::new(self.master, "a first leaf that begins with the least key", "one above it")
@@ -55,15 +57,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         cache.and_then(|cache| cache.find::<S, R>(&self.core, key, below)).unwrap_or(self.first)
     }
 
-    /// Makes one attempt to locate a key. Returns `None` if a node is changing, or a hint led to a
-    /// wrong node.
+    /// Makes one attempt to locate a key. Returns `None` if the node is changing, the hint led to a
+    /// wrong node, or the search met damage. The caller must validate the result.
     #[inline(always)]
     fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
         let seam = self.core.memory.seam();
         let node = self.nodes.get_to_search(seam, self.hint(key, below));
         let version = version(&node.lock(seam))?;
         match node.search::<S, R>(&self.core, key, below) {
-            // If the version has changed since, the place is not valid either.
+            // If the version has changed since, the place may be wrong, and the caller's check of
+            // the version notices.
             Ok(Side::At(place)) => {
                 Some(Located { node, version, place, leaf: node.leaf(self.seam(), place) })
             }

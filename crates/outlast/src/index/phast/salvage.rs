@@ -73,7 +73,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Err(Damage::new(at, "a whole record", found))
     }
 
-    /// Collects what can be read of leaves that are not served. Returns their edges.
+    /// Collects what can be read of leaves that are not served, and records their damage. Returns
+    /// the edges of their entry in the node.
     ///
     /// No operation uses such leaves, so nothing changes them, and no block that they link to is reused.
     pub(super) fn salvage(

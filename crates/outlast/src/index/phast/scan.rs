@@ -138,7 +138,7 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
         Ok(found?)
     }
 
-    /// Counts the records of some leaves, spread evenly over all.
+    /// Estimates the number of records from a sample of leaves, spread evenly over all.
     fn stats(&self) -> Result<IndexStats> {
         let seam = self.core.memory.seam();
         let leaves: u64 = self.each_node().map(|node| node.len(self.seam()) as u64).sum();
@@ -187,8 +187,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         step.map(|_| ())
     }
 
-    /// Does what [`range_step`](Self::range_step) does. Returns a snapshot of the leaf, if there
-    /// was one.
+    /// Does what [`range_step`](Self::range_step) does. Returns a snapshot of the leaf, or `None`
+    /// if the range can hold nothing more.
     fn range_step_seeing(
         &self,
         range: &mut KeyRange<R>,
@@ -482,8 +482,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
     }
 
-    /// Returns the damage if a walk would come back to a leaf that it has already passed. That
-    /// happens only if a separator, which each step reads again, is damaged.
+    /// Returns the damage to report when a walk would come back to a leaf that it has already
+    /// passed. That happens only if a separator, which each step reads again, is damaged.
     #[cold]
     fn goes_round(&self, at: &Located<'_>, edges: &Edges<R::OwnedKey>) -> Damage {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam()) & !DAMAGED;

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// - `inserts` counts the inserts in progress. While there is one, a visible bit of the leaf may
 ///   not be durable.
 /// - `BUSY`: one thread is updating or removing, and its change may not be durable.
-/// - `CLOSED`: no operation begins, because the leaf is going to be compacted, split or merged as
-///   soon as the current ones have ended.
+/// - `CLOSED`: no insert, update or removal begins, because the leaf is going to be compacted,
+///   split or merged as soon as the current ones have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
 
@@ -123,8 +123,9 @@ impl Leaf {
     #[inline(always)]
     pub(super) fn exchange(&self, seam: &impl Seam, old: State, new: State) -> bool {
         // Acquire: pairs with the Release in `finish_insert`, `finish_change` and `open`, so that
-        // what earlier threads did in the leaf is visible. Release: the bit that makes others wait
-        // is visible before what they have to wait for.
+        // what earlier threads did in the leaf is visible. Release: orders the new state after this
+        // thread's earlier stores. What others have to wait for is visible only through Release
+        // stores and exchanges, so a thread that sees it also sees the bit that makes it wait.
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         self.state.compare_exchange(seam, old.0, new.0, order).is_ok()
     }
@@ -149,7 +150,8 @@ impl Leaf {
         self.state.fetch_sub(seam, BUSY, Ordering::Release);
     }
 
-    /// Opens the leaf to other threads again. Only the thread that closed it does this.
+    /// Opens the leaf to other threads again, with `slots` as the slots in use if they have
+    /// changed. Only the thread that closed the leaf does this.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
         match slots {
@@ -180,11 +182,12 @@ unsafe impl Zeroed for SharedWord {}
 unsafe impl<T: Send + Sync> Zeroed for Shared<AtomicPtr<T>> {}
 
 /// Items that are found by number and never move. Their memory keeps its type until the slab is
-/// dropped. So a thread with an old number reads an item that has changed, but never another type.
+/// dropped. So a thread with an old number may read an item that is in use for something else, but
+/// never a value of another type.
 ///
 /// The system provides the memory page by page, when it is touched.
 pub(super) struct Slab<T> {
-    /// The first items of the chunks that exist; null for the others.
+    /// Pointers to the first items of the chunks that exist; null for the others.
     chunks: [Shared<AtomicPtr<T>>; CHUNKS],
     free: Mutex<Free>,
 }

@@ -30,8 +30,8 @@ impl<S: Seam, R: OrderedRecord> Verify<S, R> for Phast<S, R> {
 }
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
-    /// Checks the entries of the master array: each must be 0, or a leaf of the chain. Leaves that
-    /// cannot be read have been reported already.
+    /// Checks the entries of the master array: each must be 0 or a leaf of the chain, the first one
+    /// a leaf. If leaves cannot be read, which has been reported already, any leaf is accepted.
     fn verify_master(&self, chain: &HashSet<u64>, audit: &mut Audit<R>) -> Result<()> {
         let seam = self.core.memory.seam();
         let is_whole = seam.lock(&self.damage).is_empty();
