@@ -21,9 +21,9 @@
 //! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
 //! Everything works through the trait [`Index`](outlast::index::Index), for each scheme and both
-//! record forms. What a scheme's maps are like is in its folder of [`structures`], and what it adds
-//! to the tests is in its folder of [`schemes`]. Numbers stand for keys and values ([`codec`]), and
-//! a [`State`](state::State) of numbers stands for the contents of a pool. A
+//! record forms. A scheme's folder in [`structures`] describes its maps, and its folder in
+//! [`schemes`] has what it adds to the tests. Numbers stand for keys and values ([`codec`]), and a
+//! [`State`](state::State) of numbers stands for the contents of a pool. A
 //! [`Session`](session::Session) runs operations on a pool and checks every result against its
 //! state.
 
