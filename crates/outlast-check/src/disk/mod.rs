@@ -353,7 +353,7 @@ impl Runs {
         Ok(play.watch.events())
     }
 
-    /// Makes one run to its end, and checks it.
+    /// Runs the script with these faults, and checks what they leave.
     fn trial(self, faults: &[FaultAt], follows: Follows) -> Checked {
         let directory = scratch()?;
         let path = directory.path().join("p.pool");

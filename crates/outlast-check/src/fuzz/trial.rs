@@ -37,7 +37,7 @@ impl Verdicts {
     /// Runs all three verifications.
     ///
     /// # Errors
-    /// If the file has a feature of a later build.
+    /// If the pool cannot be opened read-only because of a feature that forbids only writing.
     pub fn of(bytes: &[u8], alive: &Arc<Alive>) -> Result<Verdicts, Error> {
         let (walk, strict) = by_walk(bytes);
         let read_only = by_library(bytes, alive, true)?;

@@ -45,7 +45,7 @@ impl Fork {
         Ok(new)
     }
 
-    /// Returns whether no step has changed the contents between two moments, so that there was
+    /// Returns whether the contents were the same at two moments, so that there may have been
     /// nothing to cut in between.
     fn is_same(&self, earlier: At, later: At) -> bool {
         let state = |at: At| self.runs[at.stage].allowed(at.moment).0.first().cloned().flatten();

@@ -96,7 +96,8 @@ impl Held {
                 if reads != Some(value) {
                     return Err(Asked::Wrong(format!("a reference to {value} reads {bytes:02x?}")));
                 }
-                // The reference to a word holds a copy of it.
+                // A reference to an inline value holds a copy of it, so nothing was read from the
+                // pool.
                 (None, form == RecordForm::Bytes)
             }
             What::Iteration { map, mut cursor, mut records } => {
