@@ -11,7 +11,8 @@
 //! - [`response`]: whether everything that an operation stored is durable when it returns.
 //! - [`history`]: whether the results of operations, across crashes, are strictly linearizable.
 //! - [`schedule`]: chosen interleavings of a few threads, with crashes in them.
-//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls.
+//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls. [`journal`]:
+//!   what a power loss leaves of a pool with a journal.
 //! - [`suite`]: all of the above for one scheme and record form, with a one-line summary.
 //! - [`torture`]: a process killed with SIGKILL again and again, checked against expectations that
 //!   are kept outside the pool.
