@@ -521,8 +521,8 @@ impl Session {
         }
     }
 
-    /// Works on a map in all ways, between steps of background work: inserts until the map has
-    /// grown, updates, swaps, removals with and without a condition, lookups.
+    /// Makes all kinds of changes and lookups in a map, between steps of background work: updates,
+    /// swaps, removals with and without a condition, and inserts until the map has grown.
     pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
         let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
         for &key in &present {

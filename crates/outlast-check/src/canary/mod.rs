@@ -47,10 +47,10 @@ pub struct Budget {
     pub images: usize,
     /// Crash images to try in each run of two lives, or of two threads.
     pub images_second: usize,
-    /// For each commit point, how many runs of two lives to make whose first life ends after a
-    /// store there.
+    /// For each commit point, the number of runs of two lives to make in which the first life ends
+    /// after a store at this point.
     pub deaths: usize,
-    /// Whether to make also the mutants of the pool's own points, which are the same for each
+    /// Whether to make the mutants of the pool's own points too, which are the same for each
     /// scheme.
     pub pool: bool,
     /// Number of threads.

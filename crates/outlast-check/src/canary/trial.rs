@@ -275,8 +275,8 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
     let setting =
         Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
-    // Always the lightest check. It leaves time for many images, which find more than thorough
-    // checks of a few.
+    // Always make the lightest check. It leaves time for many images, and these find more than
+    // thorough checks of a few images would.
     let case =
         Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
     case.check().map(|_| ())

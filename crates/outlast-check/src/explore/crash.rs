@@ -118,7 +118,8 @@ pub fn crash_at(
     let mut left = limit;
     loop {
         let known = read.clone();
-        // An opening reads the header before it maps the file.
+        // The header's lines always matter, because an opening reads the header before it maps the
+        // file.
         let matters = |line| known.contains(line) || is_of_header(line);
         let mut cuts = Cuts::new(timeline, matters, left);
         let mut more = false;

@@ -103,8 +103,8 @@ impl Recording {
         let mut left: Vec<usize> =
             timeline.open().flat_map(|line| line.stores).map(|store| store.event).collect();
         left.sort_unstable();
-        // The first life's stores come after the mark that begins the opening, so that this step's
-        // allowed states apply to what they leave.
+        // The first life's stores come after the mark that begins the opening, so that what they
+        // leave is judged by the allowed states of the opening.
         let (begun, opened) = old[0];
         let mut events = life[..=begun].to_vec();
         events.extend(left.iter().map(|&event| life_before.events[event].clone()));

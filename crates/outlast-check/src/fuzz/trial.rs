@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// How many bytes a pool can grow by.
 const ROOM: u64 = 12 << 20;
 
-/// The verdict of a verification: what is wrong, or `None`.
+/// The verdict of a verification: what is wrong, or `None` if it calls the pool sound.
 pub type Verdict = Option<String>;
 
 /// The verdicts of the three verifications of a file.

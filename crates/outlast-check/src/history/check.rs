@@ -61,7 +61,7 @@ impl std::fmt::Display for Finding {
 /// Checks a history, which must be valid.
 ///
 /// # Errors
-/// One finding for each key at fault, those that show earliest in the history first.
+/// One finding for each key at fault, in the order in which the faults show in the history.
 pub fn check(history: &History) -> Result<Figures, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut figures = Figures { operations: history.operations(), ..Figures::default() };

@@ -125,8 +125,8 @@ impl Rebuild<'_> {
         Ok(Ok((Some(base), epoch, image)))
     }
 
-    /// Damages the disk as no crash can. A rebuild must refuse it, or find the contents of some
-    /// epoch.
+    /// Damages the disk as no crash can. A rebuild must refuse it or, if only a segment is gone,
+    /// may find the contents of some epoch.
     fn damaged(&self, random: &mut Random, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
         let disk = self.fork.disk.copy();
         disk.restart();

@@ -58,7 +58,7 @@ pub(crate) enum Aim {
     Race,
     /// A duel over a key that moves to a place that was empty when its lookup began.
     Moved,
-    /// Often the last record, of which a crash interrupted a change.
+    /// Often the last record: the one whose change a crash has interrupted.
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,

@@ -25,7 +25,8 @@ pub struct Budget {
     pub held_points: u64,
     /// A thread is held before one in this many of its other accesses.
     pub held_others: u64,
-    /// Where two threads are held, at most this many pairs of steps are tried per instance.
+    /// Where two threads are held, or one is held twice, at most this many pairs of steps are tried
+    /// per instance.
     pub held_pairs: u64,
     /// An exploration that takes longer ends, and counts as a violation.
     pub time: Duration,
@@ -72,7 +73,8 @@ pub enum Choice {
     Random,
     /// [`Strategy::pct`](super::baton::Strategy::pct).
     Pct,
-    /// A directed schedule: one of [`Workload::held`], held before a step. The seed is its number.
+    /// A directed schedule: one of the instances of [`Workload::held`], with threads held before
+    /// chosen steps. The seed is the instance's number.
     Held,
 }
 

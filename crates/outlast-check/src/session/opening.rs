@@ -101,7 +101,8 @@ fn open_heap(
 /// references from the old store share that memory, so they see the new store's changes.
 ///
 /// # Errors
-/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.
+/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise the same as for opening a
+/// file.
 pub fn open_beside(
     store: &Store<Traced>,
     seam: Traced,

@@ -1,5 +1,5 @@
-// A version lock over one of loom's atomics. This file is included in modules whose parent has the
-// protocol as `version`.
+// A version lock over one of loom's atomics. The modules that include this file import the protocol
+// as `version`.
 
 use super::version::LockWord;
 use loom::sync::atomic::AtomicU64;

@@ -31,7 +31,7 @@ pub(super) const ALL: [Workload; 3] = [
     },
 ];
 
-/// Records of the other map, from which references and iterations are held.
+/// Number of records of the other map, of which references and iterations are held.
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
