@@ -172,8 +172,8 @@ impl Image {
         self.hash = self.hash.wrapping_add(change);
     }
 
-    /// Returns a number for the image: a hash of its length and of what was stored. It does not
-    /// depend on the initial bytes.
+    /// Returns a number for the image: a hash of its length and of its differences from the initial
+    /// bytes.
     pub fn number(&self) -> u64 {
         mix(self.bytes.len() as u64, self.hash)
     }

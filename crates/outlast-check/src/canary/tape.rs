@@ -15,8 +15,8 @@ use outlast::pool::layout::ROOT_SLOTS;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Where the keys begin that later lives insert. They are above the keys of the scenarios' first
-/// round.
+/// Where the keys begin that later lives insert. In their first round, scenarios use none of these
+/// keys.
 const FRESH: u64 = 7_000_000;
 /// Keys that are absent when the second life reads.
 const ABSENT: [u64; 3] = [FRESH + 1, FRESH + 11, FRESH + 12];

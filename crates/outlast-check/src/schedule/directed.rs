@@ -125,7 +125,7 @@ pub(super) fn held_ones(
                 continue;
             }
             // Count the second thread's steps in a run of its own. In the schedule, where it can
-            // also meet stores of the first thread, it may make others.
+            // also meet stores of the first thread, it may make other steps.
             let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?;
             let any = |run: &Run| (0..run.steps.all).collect::<Vec<_>>();
             let near = |run: &Run, thread: usize, point| {
