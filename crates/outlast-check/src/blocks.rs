@@ -22,7 +22,7 @@ const STEPS: u64 = 1_500;
 ///
 /// # Errors
 /// If two blocks overlap, a block is too small, a block cannot be freed, or the pool reports that
-/// it is full while it has space.
+/// it is full while at most 60 of its 160 pages are used.
 pub fn check(alive: &Arc<Alive>) -> Checked {
     (0..SEEDS).try_for_each(|seed| one(seed, alive).map_err(|f| Fault(format!("blocks: {f}"))))
 }
@@ -39,8 +39,8 @@ fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
     let mut random = Random::new(seed ^ 0xb10c);
     let mut blocks: BTreeMap<u64, Block> = BTreeMap::new();
     for step in 0..STEPS {
-        // Each phase uses one size. Whole runs of blocks of that size are freed before the next
-        // size is allocated.
+        // Each phase of 60 steps uses about one size. Whole runs of blocks of that size are freed
+        // before the next size is allocated.
         let size = [24, 40, 56, 100, 200, 500, 1_000, 2_000, 5_000][(step / 60 % 9) as usize];
         let size = size + 8 * random.below(3);
         if random.below(8) < if step / 30 % 2 == 0 { 6 } else { 1 } {

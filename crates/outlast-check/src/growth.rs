@@ -1,7 +1,7 @@
 //! Measures the size of a pool whose process is killed again and again.
 //!
 //! The same workload runs twice: in one life of the process, and in many lives. Each of the many
-//! ends by SIGKILL while space from the life before is still unaccounted for. There is no
+//! ends by SIGKILL, usually while space from the life before is still unaccounted for. There is no
 //! background thread, so the reclaim only advances when an operation needs its space.
 
 use crate::codec::key_bytes;

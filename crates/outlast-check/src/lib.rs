@@ -11,7 +11,8 @@
 //! - [`response`]: whether everything that an operation stored is durable when it returns.
 //! - [`history`]: whether the results of operations, across crashes, are strictly linearizable.
 //! - [`schedule`]: chosen interleavings of a few threads, with crashes in them.
-//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls.
+//! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls. [`journal`]:
+//!   what a power loss leaves of a pool with a journal.
 //! - [`suite`]: all of the above for one scheme and record form, with a one-line summary.
 //! - [`torture`]: a process killed with SIGKILL again and again, checked against expectations that
 //!   are kept outside the pool.
@@ -21,9 +22,9 @@
 //! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
 //! Everything works through the trait [`Index`](outlast::index::Index), for each scheme and both
-//! record forms. What a scheme's maps are like is in its folder of [`structures`], and what it adds
-//! to the tests is in its folder of [`schemes`]. Numbers stand for keys and values ([`codec`]), and
-//! a [`State`](state::State) of numbers stands for the contents of a pool. A
+//! record forms. A scheme's folder in [`structures`] describes its maps, and its folder in
+//! [`schemes`] has what it adds to the tests. Numbers stand for keys and values ([`codec`]), and a
+//! [`State`](state::State) of numbers stands for the contents of a pool. A
 //! [`Session`](session::Session) runs operations on a pool and checks every result against its
 //! state.
 

@@ -14,10 +14,10 @@
 //! and whatever other threads stored before these ([`Timeline::fenced`]).
 //!
 //! A [`Timeline`] follows a trace of any number of threads. For the moment that it has reached, it
-//! tells which lines are [open](Timeline::open), so that a crash may keep more or fewer of their
-//! stores, and builds the [image](Timeline::least_and) of one such choice. [`windows`] returns the
-//! moments worth looking at. Whatever a crash at any other moment can leave, a crash at one of
-//! these can leave too, and at that moment no more contents are allowed.
+//! lists the [open](Timeline::open) lines, those of which a crash may keep more or fewer stores,
+//! and builds the [image](Timeline::least_and) of one such choice. [`windows`] returns the moments
+//! worth looking at. Whatever a crash at any other moment can leave, a crash at one of these can
+//! leave too, and at that moment no more contents are allowed.
 
 use crate::random::Random;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
@@ -172,7 +172,8 @@ impl Image {
         self.hash = self.hash.wrapping_add(change);
     }
 
-    /// Returns a number determined by the bytes and the length.
+    /// Returns a number for the image: a hash of its length and of its differences from the initial
+    /// bytes.
     pub fn number(&self) -> u64 {
         mix(self.bytes.len() as u64, self.hash)
     }
@@ -325,7 +326,8 @@ pub fn windows(events: &[Event]) -> Vec<usize> {
 }
 
 /// Lists the moments from `start` on at which a dying process leaves something in the caches: for
-/// each commit point, the ends of its first sequence of stores and of a later one.
+/// each commit point, the end of its first sequence of stores and, if it has more than two
+/// sequences, the end of the middle one.
 pub fn deaths(events: &[Event], start: usize) -> Vec<usize> {
     let stores: Vec<usize> = (start..events.len())
         .filter(|&i| stored(&events[i]).is_some() && events[i].point.is_some())
@@ -587,8 +589,8 @@ mod tests {
             }
             let windows = windows(&events);
             for moment in 0..=events.len() {
-                // A window dominates the moments after the window before it. Where a window was
-                // left out, an earlier window dominates some of the moments before it.
+                // Each moment is dominated by the next window or, where that window was left out,
+                // by an earlier one.
                 let images = left(&events[..moment]);
                 let holds = |&w: &usize| {
                     let larger = left(&events[..w]);

@@ -72,8 +72,8 @@ pub fn pending_after(events: &[Event]) -> BTreeMap<u64, Pending> {
     pending
 }
 
-/// Lists the flushes of a trace that write back a word that is not durable yet. A crash can leave
-/// the same without the others.
+/// Lists the flushes of a trace that write back a word that is not durable yet. The other flushes
+/// make no difference to what a crash can leave.
 pub fn needed_flushes(events: &[Event]) -> Vec<usize> {
     let mut pending = BTreeMap::new();
     let mut needed = Vec::new();
@@ -213,7 +213,7 @@ fn track(pending: &mut BTreeMap<u64, Pending>, event: &Event) {
     }
 }
 
-/// Returns the offsets of the lines that a flush writes back.
+/// Returns the range of offsets that a flush writes back, which consists of entire lines.
 fn flushed(offset: u64, bytes: u64) -> Range<u64> {
     offset / LINE * LINE..(offset + bytes).next_multiple_of(LINE)
 }

@@ -39,7 +39,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Creates a pool. From here on, `seam` records the session's events.
+    /// Creates a pool. All accesses and marks of the session go through `seam`.
     pub fn create(shape: PoolShape, alive: &Arc<Alive>, seam: Traced) -> Checked<Session> {
         let capacity = shape.max_pages << PAGE_BITS;
         seam.mark(|| Mark::Begin("create pool".into()));
@@ -73,8 +73,8 @@ impl Session {
         })
     }
 
-    /// Opens a file's bytes. The contents can be passed as `logged`, and then the session also logs
-    /// its steps. Otherwise [`Session::settle`] finds them out.
+    /// Opens a file's bytes. If the contents are passed as `logged`, the session also logs its
+    /// steps. Otherwise [`Session::settle`] finds the contents out.
     ///
     /// # Errors
     /// The same as for opening a file.
@@ -140,7 +140,8 @@ impl Session {
 
     // ---- Steps ------------------------------------------------------------------
 
-    /// Makes one step. A crash during it may leave the state before or after.
+    /// Makes one step, which leads to the state `after`, or changes nothing if that is `None`. A
+    /// crash during the step may leave the state before or after it.
     fn step<T>(
         &mut self,
         kind: Kind,
@@ -326,8 +327,8 @@ impl Session {
         self.is_reclaiming() || self.maps.values().any(works)
     }
 
-    /// Runs background steps until there is nothing left to do. That must happen eventually, and
-    /// each map must then be at rest.
+    /// Runs background steps until there is nothing left to do, which must take at most 10,000
+    /// steps. Each map must then be at rest.
     pub fn come_to_rest(&mut self) -> Checked {
         for _ in 0..10_000 {
             if !self.background()? {
@@ -404,7 +405,7 @@ impl Session {
         Ok(())
     }
 
-    /// Switches to `store`, unless the session uses it already: another opening of the same memory.
+    /// Switches to `store`, another opening of the same memory, unless the session uses it already.
     pub fn take_over(&mut self, store: &Arc<Store<Traced>>) {
         if !Arc::ptr_eq(&self.store, store) {
             self.let_all_go();
@@ -481,7 +482,7 @@ impl Session {
         Ok(())
     }
 
-    /// Finds out what the pool holds. `judge` must allow it.
+    /// Reads the pool's contents, which `judge` must allow. From now on the session expects them.
     pub fn settle(&mut self, judge: &dyn Judge, universe: &[u64], gets_first: bool) -> Checked {
         let found = self.observe(universe, gets_first)?;
         judge.judge(&found)?;
@@ -520,8 +521,8 @@ impl Session {
         }
     }
 
-    /// Works on a map in all ways, between steps of background work: inserts until the map has
-    /// grown, updates, swaps, removals with and without a condition, lookups.
+    /// Makes all kinds of changes and lookups in a map, between steps of background work: updates,
+    /// swaps, removals with and without a condition, and inserts until the map has grown.
     pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
         let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
         for &key in &present {

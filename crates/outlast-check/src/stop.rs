@@ -14,7 +14,8 @@ use std::time::Duration;
 
 thread_local! { static ROLE: Cell<Option<Role>> = const { Cell::new(None) }; }
 
-/// Turns of waiting, of all threads together, after which a stopped thread counts as awaited.
+/// Turns of waiting, of all threads except the first together, after which a stopped thread counts
+/// as awaited.
 const PATIENCE: u64 = 500;
 
 /// The role of a thread that can stop.
@@ -152,12 +153,13 @@ impl Stops {
         done
     }
 
-    /// Lets a thread continue up to its access with this number, counted from 0.
+    /// Lets a thread continue until just before its access with this number, counted from 0.
     pub fn limit(&self, role: Role, access: u64) {
         self.thread(role).limit.store(access, SeqCst);
     }
 
-    /// Makes a thread stop after its first store of a commit point.
+    /// Makes a thread stop before the access that follows its first store, or successful exchange,
+    /// at a commit point. Only the first call for a thread has an effect.
     pub fn stop_after(&self, role: Role, point: &'static Point) {
         let _ = self.thread(role).after.set(point);
     }
@@ -194,7 +196,7 @@ impl Stops {
         self.0.was_awaited.load(SeqCst)
     }
 
-    /// Returns how many accesses a thread has made or is about to make.
+    /// Returns how many accesses a thread has made, including one that it is about to make.
     pub fn accesses(&self, role: Role) -> u64 {
         self.thread(role).accesses.load(SeqCst)
     }

@@ -1,9 +1,9 @@
 //! Counts crash images, and tells which of them are distinct.
 //!
-//! Two images are the same if they agree in all of the following: the kind of the operation in
-//! flight, the structural phase it was in, the cut (the commit points of the last store that
-//! survives and of the first that does not), and everything that recovery and reading read of the
-//! image.
+//! Two images are the same if they agree in all of the following: whether they are of a second
+//! crash, the kind of the operation in flight, the structural phase it was in, the cut (the commit
+//! points of the last store that survives and of the first that does not), and everything that
+//! recovery and reading read of the image.
 
 use crate::session::Kind;
 use comfy_table::{CellAlignment, Table, presets};
@@ -20,9 +20,10 @@ const SHARE: f64 = 0.26;
 /// bucket) must leave room for rare ones (a split).
 const PHASE: f64 = 0.6;
 /// The share of all images below which a phase counts as rare. Images of a rare phase are taken
-/// even if its kind has used up its share, until that is exceeded by a tenth.
+/// even if its kind has used up its share, until the kind exceeds the share by a tenth.
 const RARE: f64 = 0.002;
-/// The number of images of each kind of operation that are taken regardless of its share.
+/// The number of images that are taken of each kind of operation, and of each phase, regardless of
+/// its share.
 const FREE: u64 = 500;
 
 /// Where a crash cut a run.
@@ -97,7 +98,7 @@ impl Tally {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Makes a tally in which no kind of operation gets more than `share` of the images.
+    /// Makes a tally that limits each kind of operation to about `share` of the images.
     pub fn with_share(share: f64) -> Tally {
         Tally { share, ..Tally::default() }
     }

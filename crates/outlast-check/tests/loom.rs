@@ -1,7 +1,8 @@
 //! The version lock and the epochs, in every order that the memory model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
-//! are compiled a third time with an ordering taken away, which the tests must notice.
+//! are compiled a third time without the fences. The tests must notice that, and also a lock or an
+//! unlock with a relaxed ordering.
 
 #![allow(
     clippy::duplicate_mod,
@@ -72,7 +73,7 @@ mod unfenced {
     }
 }
 
-/// Everything that a reader accepts was written by one writer.
+/// Checks that a reader accepts no half of a write.
 macro_rules! readers_see_whole_writes {
     ($lock:path) => {{
         use $lock as lock;

@@ -31,8 +31,8 @@ fn grow(scheme: Scheme, operations: u64, keys: u64, even: bool) -> growth::Summa
     summary
 }
 
-/// Each life is so short that no reclaim ever ends. The space that the lives leave behind adds up,
-/// but to no more than a quarter of the size without kills.
+/// Each life is so short that its reclaim hardly ever ends. The space that the lives leave behind
+/// adds up, but to no more than a quarter of the size without kills.
 ///
 /// With 84,000 keys, every scheme's pool has room for that: none is about to grow or double. With
 /// 80,000, a pool of Dash-LH can reach the limit of its growth, and then every life ends its

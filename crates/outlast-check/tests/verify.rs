@@ -1,4 +1,4 @@
-//! Damage that verification once called sound.
+//! Damage that verification used to call sound.
 //!
 //! Goal: the pool opened for writing, the pool opened read-only and the offline walk all notice the
 //! damage. They must notice it in pools that were closed and, if it can be seen there, in pools
@@ -325,7 +325,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
 }
 
 /// A table that claims to have too many buckets for its chunks, up to 2^40. The shift that computes
-/// their number once overflowed 32 bits.
+/// their number used to overflow 32 bits.
 #[test]
 fn a_table_of_too_many_buckets_is_noticed() {
     let mut tables = 0;

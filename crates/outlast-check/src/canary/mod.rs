@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tape::Tape;
 use trial::Verdict;
 
-/// The most moments of one run at which the first process dies, where they are chosen for one
-/// mutant.
+/// The most moments of one run at which the first process dies, when second lives are chosen for
+/// one mutant.
 const DEATHS_CHOSEN: usize = 200;
 
 /// The most runs of one kind whose crash images are tried for one mutant. There are hundreds of
@@ -47,10 +47,10 @@ pub struct Budget {
     pub images: usize,
     /// Crash images to try in each run of two lives, or of two threads.
     pub images_second: usize,
-    /// For each commit point, how many runs of two lives to make whose first life ends after a
-    /// store there.
+    /// For each commit point, the number of runs of two lives to make in which the first life ends
+    /// after a store at this point.
     pub deaths: usize,
-    /// Whether to make also the mutants of the pool's own points, which are the same for each
+    /// Whether to make the mutants of the pool's own points too, which are the same for each
     /// scheme.
     pub pool: bool,
     /// Number of threads.
@@ -273,7 +273,8 @@ impl<'a> Tapes<'a> {
         Ok(Tapes { scheme, alive, first, deaths, second, pairs })
     }
 
-    /// Returns a run of two lives, or `None` if its first life left no pool or went wrong.
+    /// Returns a run of two lives, or `None` if its first life left no pool or its second went
+    /// wrong.
     fn second(&self, index: usize) -> Option<&Tape> {
         let (first, moment) = self.deaths[index];
         let made = self.second[index].get_or_init(|| self.first[first].second(moment, self.alive));

@@ -85,8 +85,8 @@ impl Mutated {
         self.events[index].access = NOTHING;
     }
 
-    /// Notes the lines that a fence completes: those that its thread has flushed since its previous
-    /// fence.
+    /// Notes the lines whose flush a fence completes: those that its thread has flushed since its
+    /// previous fence.
     fn note_fence(&mut self, original: &[Event], index: usize) {
         let own = |e: &&Event| e.thread == original[index].thread;
         let since = original[..index].iter().rev().filter(own);
@@ -115,7 +115,7 @@ impl Mutated {
     }
 
     /// Moves a flush, and the fence after it, before the stores that it should cover: the stores of
-    /// its point since the previous flush, in the same operation.
+    /// its point since the point's previous flush or fence, in the same operation.
     fn hurry(&mut self, original: &[Event], from: usize, index: usize) {
         let Access::Flush { offset, bytes } = original[index].access else { return };
         let (thread, point) = (original[index].thread, original[index].point);

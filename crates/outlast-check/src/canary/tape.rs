@@ -15,9 +15,10 @@ use outlast::pool::layout::ROOT_SLOTS;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Keys that only the second life uses.
+/// Where the keys begin that later lives insert. In their first round, scenarios use none of these
+/// keys.
 const FRESH: u64 = 7_000_000;
-/// Keys that are absent.
+/// Keys that are absent when the second life reads.
 const ABSENT: [u64; 3] = [FRESH + 1, FRESH + 11, FRESH + 12];
 
 /// What a crash may leave from some moment on.
@@ -179,8 +180,8 @@ impl Tape {
     ) -> Checked<Tape> {
         let capacity = self.capacity();
         let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
-        // Take space before the reclaim frees any, so that it lies beyond everything that was in
-        // use.
+        // Take space before the reclaim frees any, so that the space taken lies beyond everything
+        // that was in use.
         if state.maps.len() < ROOT_SLOTS {
             session.create_map("late", self.shape)?;
         }
@@ -221,8 +222,8 @@ impl Tape {
         let mut random = Random::new(moment as u64);
         let mut universe = self.universe.clone();
         random.shuffle(&mut universe);
-        // Look the keys up one by one, so that each result may only depend on what is durable when
-        // it is returned.
+        // Look the keys up one by one, because no result may depend on what is not durable when
+        // that result is returned.
         let names: Vec<String> = state.maps.keys().cloned().collect();
         for name in &names {
             let keys = state.maps[name].records.keys().copied();
@@ -234,7 +235,8 @@ impl Tape {
         }
         session.check(&universe, random.below(2) == 0)?;
         let read = session.logged();
-        // From here on, operations build on what the reads repaired.
+        // From here on, operations build on what the reads repaired, so loads are no longer
+        // recorded.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
         let (steps, life, used) = session.finish();

@@ -83,7 +83,8 @@ pub(super) fn nearest<'t>(
     near.into_iter().chain(spread(others, most - most / 2)).map(|(_, tape)| tape).collect()
 }
 
-/// Picks at most `count` of the items: both ends, and evenly spread items between them.
+/// Picks at most `count` of the items: both ends, and evenly spread items between them. Returns all
+/// items if `count` is less than 2.
 pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
     if len <= count || count < 2 {
@@ -149,8 +150,9 @@ fn is_good(tape: &Tape, moment: usize, alive: &Arc<Alive>) -> bool {
     check(tape, &all(&timeline), moment, alive).is_ok()
 }
 
-/// Does the same as [`by_images`], but runs another life on each image, which ends with another
-/// power loss. So this also finds damage that only the next life shows.
+/// Does the same as [`by_images`] with fewer images, those in which all exposed lines lose
+/// everything, and runs another life on each, which ends with another power loss. So this also
+/// finds damage that only the next life shows.
 pub fn by_next_life(tape: &Tape, mutated: &Mutated, budget: usize, alive: &Arc<Alive>) -> Verdict {
     let mut timeline = Timeline::new(&tape.base, tape.len, &mutated.events);
     let mut images = 0;
@@ -273,8 +275,8 @@ fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize>
 pub(super) fn check(tape: &Tape, image: &Image, moment: usize, alive: &Arc<Alive>) -> Checked {
     let setting =
         Setting { capacity: tape.capacity(), universe: &tape.universe, shape: tape.shape, alive };
-    // Always the lightest check. It leaves time for many images, which find more than thorough
-    // checks of a few.
+    // Always make the lightest check. It leaves time for many images, and these find more than
+    // thorough checks of a few images would.
     let case =
         Case { setting, image, judge: &tape.allowed(moment), order: 64 + moment as u64 % 64 };
     case.check().map(|_| ())

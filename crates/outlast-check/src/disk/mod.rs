@@ -22,12 +22,13 @@
 //!   or holds what it held when it was last made clean. If nothing was changed since then, it must
 //!   open.
 //! - After a failed write-back, the pool says so ([`Durability::is_suspect`](outlast::Durability)),
-//!   and no call succeeds that promises durability.
+//!   and no call that promises durability succeeds.
 //!
 //! A disk that lies about success can break the second promise without a mistake of the library. In
 //! that case the harness only requires that the process survives the opening. To show that the
 //! checks can fail, each write-back is also *left out*, while the harness counts it as done: a
-//! power loss must then break a promise.
+//! power loss must then break a promise, unless this module has a reason why leaving it out does no
+//! harm.
 //!
 //! Some calls never pretend success: link and rename, because a name takes effect immediately; and
 //! fallocate, because access to promised blocks that do not exist raises SIGBUS, which the library
@@ -353,7 +354,7 @@ impl Runs {
         Ok(play.watch.events())
     }
 
-    /// Makes one run to its end, and checks it.
+    /// Runs the script with these faults, and checks what they leave.
     fn trial(self, faults: &[FaultAt], follows: Follows) -> Checked {
         let directory = scratch()?;
         let path = directory.path().join("p.pool");

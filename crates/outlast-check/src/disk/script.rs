@@ -158,7 +158,8 @@ pub struct Play<'p> {
     pool: Option<(Pool, Option<RawMap>)>,
     /// What the pool must hold.
     pub expected: Expected,
-    /// What it had to hold before the step in which a fault first struck.
+    /// What the pool had to hold when a fault first struck: as before the step or, in a step that
+    /// changes records, with the change under way.
     pub at_fault: Option<Expected>,
     number: u64,
     /// Whether the pool must report that it is suspect.

@@ -25,7 +25,7 @@ pub enum Outcome {
     /// The call returns success without effect. The next call takes effect.
     Pretends,
     /// The call returns success without effect, and the harness believes that it took effect. So
-    /// the disk is as if the library did not make the call.
+    /// the disk is as if the library had not made the call.
     LeftOut,
 }
 
@@ -249,7 +249,7 @@ impl Watch {
         self.inner().dead = dead;
     }
 
-    /// Replaces the disk by one that does not fail.
+    /// Replaces the disk with one that does not fail.
     pub fn mend(&self) {
         self.inner().fails = false;
     }

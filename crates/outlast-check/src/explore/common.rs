@@ -37,7 +37,7 @@ pub(super) fn maps(play: &mut Play) -> Checked {
     play.session.create_map("b", this)?;
     play.change_in("b", 11, Do::Insert(702))?;
     play.session.create_map("b", this)?;
-    // The same, while space from before a crash is unaccounted for.
+    // Drop and create maps while space from before a crash is unaccounted for.
     play.session.crash()?;
     play.session.drop_map("c", true)?;
     play.session.create_map("f", this)?;
@@ -157,8 +157,8 @@ fn two_maps(play: &mut Play) -> Checked {
     Ok(())
 }
 
-/// Each batch begins with a removal, which is one store in all schemes. So a crash shows whether
-/// the batch word was durable before it.
+/// Each batch begins with a removal, which is one store in all schemes. So a crash just after this
+/// store shows whether the batch's commit word was durable before it.
 pub(super) fn batch(play: &mut Play) -> Checked {
     two_maps(play)?;
     play.prepared();
@@ -174,7 +174,7 @@ pub(super) fn batch(play: &mut Play) -> Checked {
     play.change(10, Do::Put(200))?;
     play.change_in("n", 20, Do::Remove)?;
     play.change(12, Do::Insert(201))?;
-    // A key twice, and one that is absent.
+    // This batch changes a key twice, and removes one that is absent.
     play.session.batch(&[
         ("m", d, None),
         ("n", a, Some(300)),
@@ -184,7 +184,7 @@ pub(super) fn batch(play: &mut Play) -> Checked {
     ])?;
     play.session.batch(&[("m", e, None), ("n", a, Some(301))])?;
     play.session.crash()?;
-    // While space from before the crash is unaccounted for.
+    // Make a batch while space from before the crash is unaccounted for.
     play.session.batch(&[("m", a, None), ("n", a, Some(SPECIAL)), ("n", b, Some(302))])?;
     while play.session.is_reclaiming() {
         play.session.background()?;
@@ -297,8 +297,8 @@ pub(super) fn reclaim(play: &mut Play) -> Checked {
 pub(super) fn collide(play: &mut Play) -> Checked {
     play.map()?;
     let crowd = play.shape.structure().crowd;
-    // Fill every slot that keys of this hash can go to. The map grows until it finds that growth
-    // does not help.
+    // Fill nearly all slots that keys of this hash can go to. The map grows until it finds that
+    // growth does not help.
     for key in 0..crowd - 2 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }

@@ -85,7 +85,8 @@ pub type GoOn = bool;
 /// Builds and checks what a power loss at the moment of `timeline` can leave: every combination of
 /// cuts of the lines that a check reads, or `limit` of them.
 ///
-/// Calls `each` for every image. Images already seen with the same judge are left out.
+/// Calls `each` for every image, until it returns false. Images already seen with the same judge
+/// are left out.
 ///
 /// The trace can come from several threads. The caller makes a [`Timeline`] of the trace and of the
 /// file as it was before the trace, advances it to the moment of the crash, and passes a [`Judge`]
@@ -117,7 +118,8 @@ pub fn crash_at(
     let mut left = limit;
     loop {
         let known = read.clone();
-        // An opening reads the header before it maps the file.
+        // The header's lines always matter, because an opening reads the header before it maps the
+        // file.
         let matters = |line| known.contains(line) || is_of_header(line);
         let mut cuts = Cuts::new(timeline, matters, left);
         let mut more = false;

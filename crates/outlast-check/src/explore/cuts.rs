@@ -87,8 +87,8 @@ impl Cuts {
         let mut number = self.next;
         self.next += 1;
         let mut cut = Vec::with_capacity(self.known.len() + self.rest.len());
-        // If there are too many combinations, either all lines but a few survive, or only a few
-        // lines do, or a random choice of them.
+        // If there are too many combinations, `way` decides: all lines but a few keep everything,
+        // all but a few lose everything, or each line is cut at random.
         let few = 1 + random.below(3);
         let way = random.below(3);
         let lines = self.known.len().max(1) as u64;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Only the work on an image uses keys from here on.
+/// Keys from here on are used only by the work on an image.
 pub const FRESH: u64 = 5_000_000;
 /// One image in this many is checked at least [closely](Look::Closely). One in the square of this
 /// is checked [thoroughly](Look::Thoroughly).
@@ -29,7 +29,7 @@ pub struct Good {
     pub state: Option<Arc<State>>,
     /// A digest of all words of the image that recovery and the reads loaded.
     pub digest: u64,
-    /// The lines of the image that were read.
+    /// The lines of the image that were read, also by the work on it.
     pub lines: LineSet,
 }
 
@@ -42,7 +42,7 @@ pub struct Setting<'a> {
     pub universe: &'a [u64],
     /// The shape of new maps.
     pub shape: Shape,
-    /// A page that all pools share.
+    /// The page by which a pool detects that it runs in a forked child. All pools share it.
     pub alive: &'a Arc<Alive>,
 }
 
@@ -102,9 +102,9 @@ impl Case<'_> {
         })
     }
 
-    /// Opens the image again. Its contents are known by now, so inserts can come first: they go on
-    /// until each map has grown. Then the reclaim ends, and the pool is closed, reopened and
-    /// verified.
+    /// Opens the image again. Its contents are known by now, so inserts can come first: up to 200
+    /// into each map, until it has grown. Then the reclaim is completed, and the pool is closed,
+    /// reopened and verified.
     fn grow_first(&self, state: &Arc<State>) -> Checked {
         let Setting { capacity, alive, .. } = self.setting;
         let mut session =
@@ -204,7 +204,7 @@ impl Case<'_> {
             session.crash()?;
         }
         session.change(&name, FRESH + 1, Do::Put(random.next() >> 33))?;
-        // The verification looks every record up.
+        // `verify` looks every record up, so a walk is enough here.
         session.check_walk()?;
         session.verify()
     }
@@ -252,8 +252,9 @@ fn a_little(
     Ok(())
 }
 
-/// Reopens an image and reads everything, with all loads recorded. Fails if a result depends on
-/// stores that were not durable when the process died.
+/// Reopens an image and reads everything, with all loads recorded. Fails if a result depends on a
+/// store that the dead process left undurable and that is still not durable when the result is
+/// returned.
 pub fn answers_rest_on(
     case: &Case<'_>,
     state: &Arc<State>,

@@ -8,13 +8,13 @@
 //! 2. What a power loss leaves. At every [window](crate::model::windows), the lines that are not
 //!    durable are cut, each between any two of its stores ([`crash`], [`cuts`]).
 //!
-//! With persistent caches, a power loss may take the last stores, those that no fence followed. The
-//! image that this leaves is one of these cuts too: whatever a fence makes durable without
-//! persistent caches, it also makes durable with them.
+//! With persistent caches, a power loss can lose only the last stores, those that no fence of their
+//! own thread followed. The image that this leaves is one of these cuts too: whatever a fence makes
+//! durable without persistent caches, it also makes durable with them.
 //!
 //! Each image must open, verify, hold what strict linearizability allows, and be fit to work on.
 //! Some images are reopened under the recorder again, and the crash images of that second run are
-//! checked in the same way. They are what a crash in recovery or soon after it leaves.
+//! checked in the same way. They show what a crash during recovery, or soon after it, leaves.
 //!
 //! [`run()`] explores all scenarios. [`first_violation_of`] searches for a fault in a run with a
 //! flush or fence done wrong. [`crash_at`] crashes at one moment of any trace, also one of several

@@ -44,7 +44,7 @@ fn spans(events: &[Event]) -> Vec<(usize, usize)> {
 
 impl Recording {
     /// Makes the recording of a run on a pool whose file was `initial` (empty for a run that
-    /// creates the pool). It is explored from step `from` on.
+    /// creates the pool, with `created_len` bytes). The run is explored from step `from` on.
     pub fn new(
         initial: &Image,
         created_len: u64,
@@ -90,8 +90,8 @@ impl Recording {
     /// `timeline` while the power stayed on. The run opens the pool, and if it `reads`, reads
     /// everything.
     ///
-    /// A power loss can also take what the first life left in the caches. Until everything is read,
-    /// such a loss leaves one of the `allowed` states. After that, it leaves what was read.
+    /// A later power loss can also take what the first life left in the caches. Until everything is
+    /// read, such a loss leaves one of the `allowed` states. After that, it leaves what was read.
     pub fn after_death(
         self,
         life_before: &Recording,
@@ -103,8 +103,8 @@ impl Recording {
         let mut left: Vec<usize> =
             timeline.open().flat_map(|line| line.stores).map(|store| store.event).collect();
         left.sort_unstable();
-        // The first life's stores come after the mark that begins the opening, so that this step's
-        // allowed states apply to what they leave.
+        // The first life's stores come after the mark that begins the opening, so that what they
+        // leave is judged by the allowed states of the opening.
         let (begun, opened) = old[0];
         let mut events = life[..=begun].to_vec();
         events.extend(left.iter().map(|&event| life_before.events[event].clone()));

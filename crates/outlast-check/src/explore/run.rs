@@ -148,7 +148,7 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
         let distinct = options.budget.distinct.unwrap_or(u64::MAX);
         !is_replay && tally.all().distinct >= distinct
     };
-    // The number of scenarios in a row that added nothing. After two whole rounds of such
+    // The number of scenarios in a row that added no distinct image. After two full rounds of such
     // scenarios, the exploration ends.
     let fruitless = AtomicUsize::new(0);
     let work = || {
@@ -159,8 +159,8 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
             if chosen.is_empty() || round >= rounds || enough() || exhausted {
                 return;
             }
-            // Each round starts with another scenario, because at the start of a run no kind of
-            // image has used up its share yet.
+            // Each round starts with another scenario, so that it is not always the same scenarios
+            // that find the shares of their kinds used up.
             let number = (job + 7 * round as usize) % chosen.len();
             if chosen[number].costly && !round.is_multiple_of(2) {
                 continue;

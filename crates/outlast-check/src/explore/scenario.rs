@@ -22,7 +22,8 @@ const ABSENT: [u64; 4] = [3, 999_999, SPECIAL + 999_999, u64::MAX - 7];
 /// The distance between the keys of one round and the next. It exceeds the number of keys of a
 /// scenario.
 const STEP: u64 = 100_003;
-/// Where the keys of the second round begin. The keys that only the checks use are smaller.
+/// Added to the keys of every round but the first, so that they are above the keys that only the
+/// checks use.
 const FIRST: u64 = 100_000_000;
 
 /// The result of recording a scenario.

@@ -149,7 +149,8 @@ impl Hit<'_> {
         }
     }
 
-    /// Excuses the pairs whose bits changed under a valid seal, as if the leaf were an earlier one.
+    /// Excuses the pairs whose bits changed under a valid seal, as when an earlier header of the
+    /// leaf comes back.
     fn bits_of_leaf(&self, slots: u32, inline: bool, strict: bool, excused: &mut Excused) {
         let bits = word_at(&self.image.bytes, self.base) ^ word_at(self.mutant, self.base);
         for slot in (0..u64::from(slots)).filter(|slot| bits >> slot & 1 == 1) {

@@ -26,7 +26,8 @@ impl Found {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                // Other errors are legitimate too: a full pool, a map that cannot be created.
+                // Other errors are legitimate and report no damage, for example a full pool or a
+                // map that cannot be created.
                 if self.damage.is_none()
                     && (error.is_damage()
                         || matches!(

@@ -37,7 +37,8 @@ pub fn set_word(bytes: &mut [u8], offset: u64, word: u64) {
     bytes[offset as usize..offset as usize + 8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Describes a map to create, of the smallest shapes.
+/// Describes a small map to create. `bits` and `other` determine its shape, as in
+/// [`Structure::config`](crate::structures::Structure::config).
 pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u32, other: u32) -> MapInfo {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     MapInfo {

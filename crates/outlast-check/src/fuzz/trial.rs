@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// How many bytes a pool can grow by.
 const ROOM: u64 = 12 << 20;
 
-/// The verdict of a verification: what is wrong, or `None`.
+/// The verdict of a verification: what is wrong, or `None` if it calls the pool sound.
 pub type Verdict = Option<String>;
 
 /// The verdicts of the three verifications of a file.
@@ -37,7 +37,7 @@ impl Verdicts {
     /// Runs all three verifications.
     ///
     /// # Errors
-    /// If the file has a feature of a later build.
+    /// If the pool cannot be opened read-only because of a feature that forbids only writing.
     pub fn of(bytes: &[u8], alive: &Arc<Alive>) -> Result<Verdicts, Error> {
         let (walk, strict) = by_walk(bytes);
         let read_only = by_library(bytes, alive, true)?;

@@ -61,7 +61,7 @@ impl std::fmt::Display for Finding {
 /// Checks a history, which must be valid.
 ///
 /// # Errors
-/// One finding for each key at fault, those that show earliest in the history first.
+/// One finding for each key at fault, in the order in which the faults show in the history.
 pub fn check(history: &History) -> Result<Figures, Vec<Finding>> {
     let mut findings = Vec::new();
     let mut figures = Figures { operations: history.operations(), ..Figures::default() };
@@ -306,7 +306,8 @@ struct Search<'h> {
 }
 
 /// Finds an order of the operations that explains the first `length` moments, or fails if there is
-/// none. Operations that have not returned by then may or may not have taken effect.
+/// none. Operations that have not returned by then may or may not have taken effect. Iterations
+/// count only if `scans` is set.
 fn run(history: &KeyHistory, length: usize, scans: bool) -> Result<Vec<usize>, ()> {
     let moments = &history.moments[..length];
     let mut answered = vec![false; history.ops.len()];
@@ -372,7 +373,7 @@ impl Search<'_> {
         let mut after = HashMap::new();
         let mut seen: HashSet<Configuration> = HashSet::new();
         let mut stack: Vec<_> = std::mem::take(&mut self.configurations).into_iter().collect();
-        // Sort, so that the order does not depend on the hash map's.
+        // Sort, so that the order found does not depend on that of the hash map.
         stack.sort_unstable();
         while let Some((configuration, order)) = stack.pop() {
             if !seen.insert(configuration) {

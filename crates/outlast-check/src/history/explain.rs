@@ -42,7 +42,7 @@ pub(super) fn text(
 }
 
 /// Draws the operations up to a moment as intervals, with one line per operation and one column per
-/// moment. `|` is a begin or a return, `>` no return, `#` a crash, `X` the last moment.
+/// moment. `|` is a begin or a return, `>` no return, `#` a crash, `X` a return at the last moment.
 pub(super) fn picture(history: &KeyHistory, until: usize) -> String {
     let first = until.saturating_sub(DRAWN);
     let column = |moment: usize| moment.clamp(first, until) - first;

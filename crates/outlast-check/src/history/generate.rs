@@ -17,13 +17,13 @@ enum Wrong {
     Nothing,
     /// An effect does not happen, although the result says it did.
     Lost,
-    /// A result is of an earlier time.
+    /// A result is taken from an earlier state.
     Stale,
     /// A crash undoes an operation that had returned.
     TakenBack,
     /// An operation that a crash interrupted takes effect after it.
     Late,
-    /// A result is something else.
+    /// A result is wrong in another way.
     Other,
 }
 

@@ -278,8 +278,8 @@ impl Story<'_> {
             && step.before.as_ref() != Some(state)
         {
             // The operation in flight took effect, perhaps without a flush. A power loss can then
-            // undo it until some operation has read it, which the response checks cover. So let it
-            // end first here.
+            // undo it until some operation has read it. The response checks cover that case, so
+            // here let the operation end first.
             pool.come_to_rest();
             found = self.death(&pool, order)?;
         }

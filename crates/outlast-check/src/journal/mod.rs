@@ -16,9 +16,9 @@
 //! Some lives end with the death of the process, in the middle of an operation. The next process
 //! finds the working file and the notes, repairs the pool, and continues with the journal.
 //!
-//! Some copies are damaged as no crash can damage them: a segment is gone, the base is shorter, or
-//! the base is an older one. A rebuild must either refuse such a copy or restore the state of a
-//! cut.
+//! Some copies are damaged as no crash can damage them: a segment is gone, the base is shorter, the
+//! base is an older one, or the segments are those of another life. A rebuild must refuse such a
+//! copy or, if only a segment is gone, may restore the state of a cut.
 //!
 //! Schedules of several threads are not repeated here. A cut holds the gate, so it captures what a
 //! power loss at that moment can leave of persistent memory: every flushed line as it is, and any

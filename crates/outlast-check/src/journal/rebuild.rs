@@ -45,7 +45,7 @@ impl Fork {
         Ok(new)
     }
 
-    /// Returns whether no step has changed the contents between two moments, so that there was
+    /// Returns whether the contents were the same at two moments, so that there may have been
     /// nothing to cut in between.
     fn is_same(&self, earlier: At, later: At) -> bool {
         let state = |at: At| self.runs[at.stage].allowed(at.moment).0.first().cloned().flatten();
@@ -125,8 +125,8 @@ impl Rebuild<'_> {
         Ok(Ok((Some(base), epoch, image)))
     }
 
-    /// Damages the disk as no crash can. A rebuild must refuse it, or find the contents of some
-    /// epoch.
+    /// Damages the disk as no crash can. A rebuild must refuse it or, if only a segment is gone,
+    /// may find the contents of some epoch.
     fn damaged(&self, random: &mut Random, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
         let disk = self.fork.disk.copy();
         disk.restart();

@@ -19,7 +19,7 @@ pub enum Checker {
     /// One thread is stopped for a while, and another works meanwhile.
     Paused,
     /// In each of a workload's pairs, one thread is paused before each of its steps in turn. The
-    /// other thread works on the records that it moves, with crashes.
+    /// other thread works on the records that the paused one moves, with crashes.
     EachStep(&'static str),
     /// The first thread of a workload's directed schedules is held before each of its accesses at
     /// commit points, and before some others.
@@ -68,7 +68,7 @@ pub enum Stand {
         /// Whether finding it takes long.
         slow: bool,
     },
-    /// No bug, because it cannot apply, for this reason.
+    /// No seeded bug, because the published one cannot occur here, for this reason.
     Cannot(&'static str),
 }
 

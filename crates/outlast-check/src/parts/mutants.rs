@@ -37,8 +37,8 @@ impl fmt::Display for Act {
 pub enum Wrong {
     /// The act is never done.
     Dropped,
-    /// The act is left out once in a run, at this occurrence. Only flushes that write something back
-    /// count as occurrences.
+    /// The act is left out once in a run, at this occurrence. A flush counts as an occurrence only
+    /// if it writes something back.
     DroppedOnce(Which),
     /// Flushes of more than one line leave out their last line.
     WithoutLastLine,
@@ -62,7 +62,7 @@ pub enum Which {
 }
 
 impl Which {
-    /// Returns its index among `count` occurrences.
+    /// Returns its index among `count` occurrences, or `None` if there are none.
     pub(crate) fn of(self, count: usize) -> Option<usize> {
         let last = count.checked_sub(1)?;
         Some(match self {

@@ -1,4 +1,4 @@
-//! A run in progress, from which scenarios are built.
+//! A run in progress, with the steps that scenarios are made of.
 
 use crate::codec::SPECIAL;
 use crate::random::Random;
@@ -11,7 +11,7 @@ pub struct Play {
     pub(crate) session: Session,
     pub(crate) shape: Shape,
     pub(crate) random: Random,
-    /// Added to the keys that are not special.
+    /// Added to all keys except those below 3 and those from [`SPECIAL`] on.
     pub(crate) base: u64,
     /// The first step to explore.
     pub(crate) from: usize,
@@ -44,7 +44,8 @@ impl Play {
         self.session.get("m", self.key(key))
     }
 
-    /// Inserts keys from `first` on until the map has grown this many times.
+    /// Inserts keys from `first` on until the map has grown this many times since it was opened.
+    /// Returns the first key that it did not insert.
     pub(crate) fn insert_until_grown(&mut self, first: u64, times: u64) -> Checked<u64> {
         let mut key = first;
         while self.session.grown("m")? < times {
@@ -57,8 +58,8 @@ impl Play {
         Ok(key)
     }
 
-    /// Inserts keys until the map has grown this many times, and then removes them. The grown
-    /// structure stays.
+    /// Inserts keys until the map has grown this many times since it was opened, and then removes
+    /// them. The structure that has grown stays.
     pub(crate) fn insert_and_remove_until_grown(&mut self, first: u64, times: u64) -> Checked {
         let mut key = first;
         while self.session.grown("m")? < times {
@@ -76,7 +77,7 @@ impl Play {
 
     /// Inserts keys, which must be few enough that the map does not grow.
     pub(crate) fn insert_to_the_brim(&mut self, count: u64) -> Checked {
-        // Include the lowest and highest keys.
+        // The first three keys include the lowest and the highest that there are.
         for key in (0..3).chain(10..count + 7) {
             self.change(key, Do::Insert(key + 100_000))?;
         }

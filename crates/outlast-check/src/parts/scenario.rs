@@ -10,7 +10,7 @@ use outlast::pmem::Point;
 /// A named run.
 #[derive(Clone)]
 pub struct Scenario {
-    /// Its name, which includes the shape of its maps if it is run for several.
+    /// Its name, which includes the shape of its maps if the same run is made with several shapes.
     pub name: String,
     /// What it is for.
     pub about: &'static str,
@@ -22,11 +22,12 @@ pub struct Scenario {
     pub reaches: Vec<Phase>,
     /// Phases that the recovery of some of its images must go through.
     pub mends: Vec<Phase>,
-    /// Whether every other round and one second run are enough, because each image takes long.
+    /// Whether every other round and one second run are enough, because each image takes long to
+    /// check.
     pub costly: bool,
     /// The commit point at which exploration begins, if not with the first step after preparation.
     pub begin: Option<&'static Point>,
-    /// Plays it.
+    /// Makes the run.
     pub(crate) play: fn(&mut Play) -> Checked,
 }
 

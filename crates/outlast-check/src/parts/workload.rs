@@ -58,7 +58,7 @@ pub(crate) enum Aim {
     Race,
     /// A duel over a key that moves to a place that was empty when its lookup began.
     Moved,
-    /// Often the last record, of which a crash interrupted a change.
+    /// Often the last record: the one whose change a crash has interrupted.
     Last,
     /// Many keys: inserts and removals in the same buckets, but not of the same keys.
     Apart,
@@ -85,7 +85,7 @@ pub(crate) enum Beside {
     Reopen,
     /// Holds references and iterations; see `schedule/workload/closing.rs`.
     Hold,
-    /// Holds them in another map, which is dropped.
+    /// Holds references and iterations of another map, which is dropped.
     HoldDropped,
     Maps,
     MapsFreed,
@@ -122,7 +122,7 @@ pub(crate) trait Filling: std::fmt::Debug + Sync {
     /// Returns keys with suitable hashes: enough to fill the table, and some more.
     fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64>;
 
-    /// Returns the numbers of the keys to remove once key `number` was inserted.
+    /// Returns the numbers of the keys to remove after key `number` has been inserted.
     fn removed_after(&self, number: usize) -> Range<usize>;
 
     /// Returns how many keys fill the table, if that is known without trying an insert.

@@ -197,7 +197,7 @@ pub fn run_some(
     all.sort_unstable();
     all.dedup();
     // The longest jobs come first, so that none of them runs alone at the end: the checks without a
-    // bug, and then those with the most threads.
+    // bug, and then the bugs whose checks use the most threads.
     all.reverse();
     let mut order: Vec<usize> = (0..bugs.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(bugs[index].checker()));

@@ -42,7 +42,7 @@ pub enum Act {
     CreateMap(u64),
     /// Drops another map.
     DropMap(u64),
-    /// Drops another map while the thread has a handle to it, which it drops afterwards.
+    /// Drops another map while the thread has a handle to it, and then drops the handle.
     DropHeld(u64),
 }
 

@@ -18,8 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 /// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
 
-/// Upper bounds for the number of its own steps after which a thread pauses. The first bound covers
-/// the beginning of an operation, in which it looks for its key, and the second a whole operation.
+/// Upper bounds on how many of its own steps a thread makes before it pauses. The first bound
+/// covers the beginning of an operation, in which it looks for its key, and the second a whole
+/// operation.
 const OWN_STEPS: [u64; 2] = [10, 60];
 
 thread_local! {
@@ -59,16 +60,16 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// A walk that a seed determines, including how often it switches.
+    /// Returns a walk that a seed determines, including how often it switches.
     pub fn walk(seed: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x3a1c);
         let one_in = [2, 4, 8, 20, 60][random.below(5) as usize];
         Strategy::Walk { random, one_in }
     }
 
-    /// Priorities and change points that a seed determines, for a run of about `steps` steps.
-    /// `windows` of them lie between a store and a fence. Two of every three seeds put their
-    /// change points there: these windows are few and short, and most faults show in them.
+    /// Returns priorities and change points that a seed determines, for a run of about `steps`
+    /// steps. `windows` of them lie between a store and a fence. Two of every three seeds put their
+    /// change points there, because these windows are few and short, and most faults show in them.
     pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
         let mut random = Random::new(seed ^ 0x9c71);
         let depth = 2 + random.below(4);

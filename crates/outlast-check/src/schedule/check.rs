@@ -32,7 +32,8 @@ fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     })
 }
 
-/// Builds the file in which the open lines keep no more than this.
+/// Builds the file in which each line of `kept` keeps that many stores, and every other open line
+/// only what is durable.
 fn kept(timeline: &Timeline<'_>, kept: &[Kept]) -> Vec<u8> {
     let mut image = Image::default();
     timeline.least_and(kept, &mut image);
@@ -82,7 +83,7 @@ impl Checker<'_> {
                 let mut windows = windows(&run.events);
                 random.shuffle(&mut windows);
                 windows.truncate(self.crashes);
-                // Add a crash at any moment, for process death.
+                // Add a crash at a random moment, for process death.
                 windows.push(random.below(run.events.len() as u64 + 1) as usize);
                 windows
             }

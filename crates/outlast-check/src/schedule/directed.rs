@@ -92,12 +92,12 @@ pub fn paused(
     Ok(None)
 }
 
-/// The steps *near* an access at a commit point are the step before it, the access itself, and
-/// those after it, this many from the access on.
+/// The steps *near* an access at a commit point are the step before it and this many steps from the
+/// access on.
 const NEAR: u64 = 8;
 
-/// Lists the schedules with a thread that is held: each instance of each workload, with each of the
-/// steps before which its first thread is held.
+/// Lists the schedules with a thread that is held: each instance of each workload, with each choice
+/// of the steps before which its threads are held.
 pub(super) fn held_ones(
     kinds: &[&'static Workload],
     (scheme, form): (Scheme, RecordForm),
@@ -124,8 +124,8 @@ pub(super) fn held_ones(
                 steps.for_each(|step| add(held(step, None, None)));
                 continue;
             }
-            // Count the second thread's steps in a run of its own. In the schedule it can also meet
-            // stores of the first thread.
+            // Count the second thread's steps in a run of its own. In the schedule, where it can
+            // also meet stores of the first thread, it may make other steps.
             let second = run_once(&instance.alone(1), Strategy::InTurn, alive)?;
             let any = |run: &Run| (0..run.steps.all).collect::<Vec<_>>();
             let near = |run: &Run, thread: usize, point| {

@@ -25,9 +25,10 @@ pub struct Budget {
     pub held_points: u64,
     /// A thread is held before one in this many of its other accesses.
     pub held_others: u64,
-    /// Where two threads are held, at most this many pairs of steps are tried per instance.
+    /// Where two threads are held, or one is held twice, at most this many pairs of steps are tried
+    /// per instance.
     pub held_pairs: u64,
-    /// A run that takes longer ends, and counts as a violation.
+    /// An exploration that takes longer ends, and counts as a violation.
     pub time: Duration,
     /// Threads of the harness, each of which runs schedules of its own.
     pub threads: usize,
@@ -37,7 +38,7 @@ pub struct Budget {
     pub workload: Option<String>,
     /// Violations after which no more is tried.
     pub violations: usize,
-    /// Whether operations that a violation does not need are dropped from it.
+    /// Whether a violation is minimized: operations that it does not need are dropped.
     pub minimises: bool,
 }
 
@@ -72,7 +73,8 @@ pub enum Choice {
     Random,
     /// [`Strategy::pct`](super::baton::Strategy::pct).
     Pct,
-    /// A directed schedule: one of [`Workload::held`], held before a step. The seed is its number.
+    /// A directed schedule: one of the instances of [`Workload::held`], with threads held before
+    /// chosen steps. The seed is the instance's number.
     Held,
 }
 
@@ -121,7 +123,7 @@ pub struct Counters {
     pub steps: AtomicU64,
     /// Violations.
     pub violations: AtomicU64,
-    /// Images that were checked.
+    /// Hashes of the images that were checked, each with the history before it.
     pub(super) seen: Mutex<HashSet<u64>>,
 }
 
@@ -153,9 +155,10 @@ pub struct Violation {
     pub form: RecordForm,
     /// The strategy.
     pub strategy: Choice,
-    /// The seed of the workload.
+    /// The seed of the workload; for a directed schedule, its number.
     pub seed: u64,
-    /// The seed of the strategy; for a thread that is held, the step.
+    /// The seed of the strategy; for a directed schedule, the steps before which threads are held,
+    /// [packed](super::directed::Held::pack).
     pub order: u64,
     /// Events of the trace before the crash, if there was one.
     pub crash: Option<usize>,
@@ -347,7 +350,7 @@ pub fn run(
     }
 }
 
-/// One schedule.
+/// Runs and checks one schedule. Returns the kinds of its operations, and the violation, if any.
 fn one(
     named: Named,
     budget: &Budget,

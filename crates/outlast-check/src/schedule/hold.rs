@@ -23,7 +23,7 @@ pub(super) struct Held {
 enum What {
     /// A reference keeps its block from reuse. It borrows its map, but does not keep the pool open.
     Reference { reference: OfMap, value: u64, form: RecordForm },
-    /// An iteration keeps its map open, and what it has reported so far.
+    /// An iteration keeps its map open. The records are those that it has reported so far.
     Iteration { map: Arc<OpenMap>, cursor: Cursor, records: Vec<(u64, u64)> },
 }
 
@@ -83,7 +83,8 @@ pub(super) fn reference<R: Form>(
 
 impl Held {
     /// Reads through a reference, which must give the same value as before; or reads the rest of an
-    /// iteration, and returns all that it has reported. Once the pool is closed, both must fail.
+    /// iteration, and returns all that it has reported. Once the pool is closed, both must fail,
+    /// unless there is nothing left to read from the pool.
     pub(super) fn read(self) -> Result<Option<Answer>, Asked> {
         let was_open = self.core.check().is_ok();
         let (answer, has_read) = match self.what {
@@ -96,7 +97,8 @@ impl Held {
                 if reads != Some(value) {
                     return Err(Asked::Wrong(format!("a reference to {value} reads {bytes:02x?}")));
                 }
-                // The reference to a word holds a copy of it.
+                // A reference to an inline value holds a copy of it, so nothing was read from the
+                // pool.
                 (None, form == RecordForm::Bytes)
             }
             What::Iteration { map, mut cursor, mut records } => {

@@ -10,8 +10,8 @@
 //!   crash, followed by the contents of the reopened image, must be strictly linearizable.
 //! - Whenever an operation returns while a store that is meant to be durable is not, the harness
 //!   looks at the least that a power loss could leave. This shows every result that depends on a
-//!   store that a crash can undo, whichever thread made that store. The check is exact: a store
-//!   that was read but has no effect on the result does no harm.
+//!   store that a crash can undo, whichever thread made that store. The check is exact: it does not
+//!   report a store that was read but has no effect on the result.
 
 pub mod act;
 pub mod baton;

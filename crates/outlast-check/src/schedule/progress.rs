@@ -175,7 +175,7 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
         let store = session.store();
         let map = store.open_map(MAP)?;
         let reserves = scheme.is_lock_free();
-        // The other threads are done first. Then the victim is released.
+        // The victim is released once the other threads are done.
         let ends: Vec<Checked> = std::thread::scope(|scope| {
             let spawn = |thread: usize| {
                 let (baton, seam, store, map) = (&baton, &seam, &store, &map);

@@ -102,7 +102,7 @@ impl Named {
 }
 
 /// Minimizes a violation. Drops operations as long as a violation of the same kind still shows,
-/// with the strategy's seed or one of a few others.
+/// with the strategy's seed or one of up to 39 others.
 fn minimise(
     named: Named,
     order: u64,

@@ -136,7 +136,8 @@ fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
         }
         let ends: Vec<Checked> =
             threads.into_iter().map(|t| t.join().unwrap_or_else(|p| Err(unwound(&*p)))).collect();
-        // A thread that panicked explains why others could not go on.
+        // Prefer the fault of a thread that was not stuck, because it explains why others could not
+        // go on.
         let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
         faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
     })
@@ -174,7 +175,7 @@ fn unwound(panic: &(dyn std::any::Any + Send)) -> Fault {
     Fault(format!("a panic: {text}"))
 }
 
-/// The operation that a mark names.
+/// Returns the number of the operation that a mark names, if it names one.
 fn op_of(mark: &str) -> Option<usize> {
     mark.split(' ').next()?.parse().ok()
 }
@@ -281,7 +282,8 @@ impl Run {
     /// found afterwards.
     ///
     /// # Errors
-    /// If the map is gone, or if records that no operation touches are not as they were.
+    /// If the map is gone, if records that no operation touches are not as they were, or if another
+    /// map has wrong records.
     pub fn history_with(&self, moment: usize, crashed: bool, found: &State) -> Checked<History> {
         let mut history = self.history(moment)?;
         if crashed {
@@ -340,7 +342,7 @@ impl Run {
         // In a pool that was closed and opened, background work begins only after the first change.
         session.change(MAP, 6_999_999, Do::Put(1))?;
         session.come_to_rest()?;
-        // Reuse blocks that were freed. This shows it if something still refers to one of them.
+        // Reuse freed blocks, which shows whether anything still refers to one of them.
         let fresh: Vec<u64> = (6_999_999..7_000_000 + REUSED).collect();
         for &key in &fresh[1..] {
             session.change(MAP, key, Do::Insert(key - 6_999_000))?;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 
 /// Why an operation has no result.
 pub(super) enum Asked {
-    /// The pool was closed, for good.
+    /// The pool has been closed.
     Refused,
     Failed(Error),
     Wrong(String),
@@ -247,7 +247,8 @@ impl<'r> Worker<'r> {
                 let form = map.info().form;
                 let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
                 let change = BatchRecord { map: Arc::clone(map), key, value };
-                // The same change twice: with two changes, a crash could leave a part of the batch.
+                // Make the same change twice. The history shows one put, but the batch has two
+                // parts, of which a crash could leave one.
                 store.make_batch(&[], &[change.clone(), change])?;
                 return Ok(Some(said(true, None)));
             }
@@ -310,8 +311,8 @@ impl<'r> Worker<'r> {
         }
     }
 
-    /// Reads through the held reference or iteration, and then drops it. A closed pool makes the
-    /// read fail.
+    /// Reads through the held reference or iteration, and then drops it. If the pool has been
+    /// closed, the read may fail.
     fn read(&mut self) -> Result<(), Asked> {
         let Some((of, held)) = self.held.take() else { return Ok(()) };
         let records = match held.read() {

@@ -224,7 +224,7 @@ impl Workload {
     /// - a step that frees a dropped map. The other thread creates a map.
     ///
     /// # Errors
-    /// As [`make`](Workload::make).
+    /// The same as those of [`make`](Workload::make).
     pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
         let frees = self.beside == Beside::MapsFreed;
@@ -266,8 +266,8 @@ impl Workload {
                 };
                 let mut besides: Vec<Call> = moved.iter().flat_map(each).collect();
                 if self.emptied {
-                    // Insert the key that the first thread removes. It joins the records that are
-                    // left, which are one fewer by then.
+                    // Insert the key that the first thread removes. The record may then join those
+                    // that the removal has left.
                     besides.push(Call::Change(keys.key(*removed), Do::Insert(2_000)));
                     besides.extend(moved.iter().map(|&n| Call::Change(keys.key(n), Do::Update(2))));
                 }
@@ -306,14 +306,14 @@ impl Workload {
     /// 3. The third thread reads.
     ///
     /// # Errors
-    /// As [`make`](Workload::make).
+    /// The same as those of [`make`](Workload::make).
     pub fn held(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
         let Fill { records, removed, moved } = &fills[fills.len() / 2];
         let there: Vec<u64> = self.filled(*records, *removed).collect();
         let target = if self.emptied { *removed } else { *records };
         let nth = |n: usize| there[n % there.len()];
-        // `one` is a record that the work moves. The fallback may stay in place.
+        // `one` is a record that the work moves, if one is known. The fallback may stay in place.
         let is_there = |number: &&u64| there.contains(number) && **number != target;
         let one = moved.iter().rev().find(is_there).copied().unwrap_or(nth(there.len() / 2));
         let last = there.last().copied().filter(|_| self.aim == Aim::Last);
@@ -417,7 +417,7 @@ impl Workload {
         // Hold a lookup, and also a change of the same key or of a later one.
         let once = scripts.len();
         if self.aim == Aim::Duel {
-            // Blocks of the same size as the replaced one.
+            // Values whose blocks are as large as the replaced one.
             let alike = |n: u64| 41 * (24 + n) + value_of(one) % 41;
             let others = [
                 change(nth(1), Do::Update(alike(0))),

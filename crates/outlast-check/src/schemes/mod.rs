@@ -1,13 +1,13 @@
-//! What each scheme adds to the harness, in one folder per scheme. All folders have the same files.
+//! What each scheme adds to the harness, in one folder per scheme. All folders have these files:
 //!
-//! - `scenarios.rs`: runs for its own paths, and what the common scenarios must reach
-//! - `workloads.rs`: the same for schedules
+//! - `scenarios.rs`: runs for the scheme's own code paths, and what the common scenarios must reach
+//! - `workloads.rs`: workloads of schedules for these code paths
 //! - `planted.rs`: the seeded bug for each published bug, or why there is none
 //!
 //! `plays.rs` has the runs that scenarios of several schemes share.
 //!
-//! What a scheme's maps are like is in [`structures`](crate::structures). The rest of the harness
-//! uses [`parts`] and knows no scheme.
+//! The maps of each scheme are described in [`structures`](crate::structures). The rest of the
+//! harness uses [`parts`] and knows no scheme.
 
 pub mod clevel;
 pub mod dash_eh;

@@ -26,7 +26,8 @@ pub(super) fn again(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Splits a segment of the usual size, and changes it at one key in `step`.
+/// Splits a segment of the usual size. Then, at one key in `step`, removes a record, changes one
+/// and adds one.
 pub(super) fn full_size(play: &mut Play, step: usize) -> Checked {
     play.map()?;
     let mut next = 10;

@@ -70,7 +70,7 @@ pub(super) fn apply<R: Form>(
     ensure(done.present == before.is_some(), || {
         format!("returned present: {}, the value was {before:?}", done.present)
     })?;
-    // A change returns the previous value only if it had to look at it.
+    // A change that did not apply returns the previous value only if it had to read it.
     let told = done.before.as_ref().map(|value| R::value_number(value).ok_or(value));
     ensure(told.is_none() || told == before.map(Ok), || {
         format!("returned the previous value {told:?}, it was {before:?}")

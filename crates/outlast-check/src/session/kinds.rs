@@ -92,7 +92,7 @@ pub enum Do {
     Put(u64),
     /// Replaces if present.
     Update(u64),
-    /// Replaces the value by the second one if it equals the first one.
+    /// Replaces the value with the second one if it equals the first one.
     Swap(u64, u64),
     /// Removes if present.
     Remove,
@@ -113,7 +113,8 @@ impl Do {
         }
     }
 
-    /// Returns whether the change applies to a key with this value, and the value afterwards.
+    /// Returns whether the change applies to a key with the value `before` (`None` if it is
+    /// absent), and the value afterwards.
     pub fn on(self, before: Option<u64>) -> (bool, Option<u64>) {
         match (self, before) {
             (Do::Insert(value), None) | (Do::Put(value), _) | (Do::Update(value), Some(_)) => {

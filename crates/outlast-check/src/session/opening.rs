@@ -10,7 +10,7 @@ use outlast::pool::layout::HEADER_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Fails if the only thread waits for a lock, because only the thread itself can hold it.
+/// Panics if the only thread keeps waiting for a lock, because only the thread itself can hold it.
 #[derive(Default)]
 struct Alone(AtomicU32);
 
@@ -97,11 +97,12 @@ fn open_heap(
     Store::with_alive(core, Arc::clone(alive))
 }
 
-/// Opens the memory of a store, like the next opener of its file. Handles and references from the
-/// old store share that memory, so they see the new store's changes.
+/// Opens the memory of a store once more, as the next process would open its file. Handles and
+/// references from the old store share that memory, so they see the new store's changes.
 ///
 /// # Errors
-/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise as opening a file.
+/// [`Locked`](outlast::Error::Locked) while the store is open; otherwise the same as for opening a
+/// file.
 pub fn open_beside(
     store: &Store<Traced>,
     seam: Traced,
@@ -114,7 +115,7 @@ pub fn open_beside(
     open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
 }
 
-/// Makes the page that all images share to tell forked children apart.
+/// Makes the page by which a pool detects that it runs in a forked child. All images share it.
 pub fn alive() -> Arc<Alive> {
     Arc::new(Alive::new().expect("a page of memory"))
 }

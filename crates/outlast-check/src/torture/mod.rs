@@ -1,4 +1,4 @@
-//! Kills a process again and again, and checks that it never loses anything.
+//! Kills a process again and again, and checks that its pool never loses anything.
 //!
 //! A child process works on a pool with several threads. It keeps the expected value of every key
 //! in a file of its own ([`cells`]). The parent kills it at a random moment with SIGKILL. The next

@@ -80,7 +80,8 @@ pub struct Totals {
     pub aged: u64,
     /// Operations acknowledged that a journal has taken back.
     pub taken_back: u64,
-    /// How long before its cut the oldest of them had returned, in microseconds.
+    /// How long before its cut the oldest operation taken back had returned, at least, in
+    /// microseconds.
     pub oldest_micros: u64,
     /// Number of cuts that took back something older than an interval plus the longest commit.
     pub older: u64,
@@ -372,8 +373,8 @@ impl Ledger {
         verdict
     }
 
-    /// Lists the numbers of operations that lead to what was seen. `script` has done the first of
-    /// `numbers`.
+    /// Lists the numbers of operations that lead to what was seen. `script` has done as many
+    /// operations as the first of `numbers`.
     fn operations_seen(&self, mut script: Script, numbers: RangeInclusive<u64>) -> Vec<u64> {
         let differs = |at: (usize, u64), value| self.seen[&at] != Held::Value(value);
         let mut different = script.held().filter(|&(at, value)| differs(at, value)).count();

@@ -152,7 +152,7 @@ pub enum On {
     Ext4,
 }
 
-/// How a run ends that goes wrong.
+/// How a run that goes wrong ends.
 #[derive(Debug)]
 pub enum Ended {
     /// No virtual machine can run here.

@@ -199,7 +199,7 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
             .filter(|word| word.starts_with("linux-image-"))
             .map(String::from),
     );
-    // The dependencies that the system lacks.
+    // Also fetch the dependencies that the system lacks.
     let needed = output(
         apt("apt-get")
             .args(["install", "--print-uris", "-qq", "--no-install-recommends"])

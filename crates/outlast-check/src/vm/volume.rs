@@ -78,7 +78,8 @@ impl Volume {
         self.left == Some(0)
     }
 
-    /// Returns the range of whole sectors that a request is for, or `None` if there is none.
+    /// Returns the range that a request is for, or `None` if it does not consist of whole sectors
+    /// of the disk.
     fn range(&self, at: u64, bytes: usize) -> Option<Range<usize>> {
         let start = usize::try_from(at).ok()?;
         let end = start.checked_add(bytes)?;

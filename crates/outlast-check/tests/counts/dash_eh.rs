@@ -146,8 +146,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
         assert_eq!(cost(&bench.change(absent[2], Do::Remove)), (0, 0));
         nothing(&bench.change(keys[5], Do::Swap(5, 6)));
         for &key in &keys {
-            // Only the commit word. The record's block needs no store at all.
-            // A comparison before it costs nothing.
+            // Only the commit word is flushed. The record's block needs no store at all, and a
+            // comparison before the removal costs nothing.
             let compared = Do::CompareRemove(VALUE + 41 * 3 + 2);
             let events = bench.change(key, if key % 2 == 0 { compared } else { Do::Remove });
             assert!(has(&events, &points::REMOVE));

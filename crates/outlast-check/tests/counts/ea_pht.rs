@@ -168,9 +168,9 @@ fn opening_a_map_resets_locks_after_the_dirty_mark() {
     }
 }
 
-/// Moves a chain of three buckets to a table with one overflow bucket left. This move once had no
-/// end: the mover took the bucket, found no second one and gave it back, and no annex was added
-/// because the table still had a bucket left.
+/// Moves a chain of three buckets to a table with one overflow bucket left. This move used to go on
+/// without end: the mover took the bucket, found no second one and gave it back, and no annex was
+/// added because the table still had a bucket left.
 #[test]
 fn a_move_that_needs_more_overflow_buckets_than_are_left_ends() {
     let config = (structure(Scheme::EaPhtHpr).config)(16, 8);

@@ -190,7 +190,8 @@ fn images_by_state(scheme: Scheme) -> BTreeMap<&'static str, u64> {
 }
 
 /// While EA-PHT-HPR fills a table, a power loss can keep the owners of copies and lose the counter
-/// of the buckets that hold them. Their chain is moved again, and may need fewer buckets by then.
+/// of the buckets that hold them. The next process moves their chain again, which may need fewer
+/// buckets by then.
 #[test]
 fn buckets_beyond_the_counter_have_no_owner_when_they_are_handed_out() {
     let alive = alive();

@@ -1,4 +1,5 @@
-// A version lock over one of loom's atomics. Included where `version` is the protocol.
+// A version lock over one of loom's atomics. The modules that include this file import the protocol
+// as `version`.
 
 use super::version::LockWord;
 use loom::sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
 //! One thread is stopped before a chosen memory access while others work. Each test guards against
-//! a bug that once existed.
+//! a bug that the library used to have.
 //!
 //! The random schedules of the harness switch back and forth between threads. Here one thread does
 //! much work while another is between two of its accesses.

@@ -1,5 +1,5 @@
 //! PhaST with one thread stopped before each of its memory accesses while others work. Each test
-//! guards against a bug that once existed.
+//! guards against a bug that PhaST used to have.
 
 use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;

@@ -57,7 +57,7 @@ pub fn met(
     Ok(())
 }
 
-/// The operation of one of two threads that work on the same key.
+/// The operation of one of the threads that meet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Op {
     Change(u64, Do),
@@ -65,7 +65,8 @@ enum Op {
     Background,
 }
 
-/// The result: whether a change applied and whether the key was present, or the key's value.
+/// An operation's result: whether a change applied and whether the key was present, or the key's
+/// value.
 #[derive(PartialEq)]
 enum Told {
     Changed(bool, bool),
@@ -160,9 +161,10 @@ impl Plan {
         Ok(all)
     }
 
-    /// Lets two threads meet. The first is stopped before its access `stop_at`, or after its
-    /// operation; the second does its operation; then the first continues. Returns `None` if the
-    /// second has to wait.
+    /// Lets two threads meet. The first is stopped before its access `stop_at`, or has returned if
+    /// it makes fewer accesses. Meanwhile the second does its operation, and after it a third
+    /// inserts another key. Then the first continues. Returns `None` if one of the others has to
+    /// wait for the first.
     fn meet(
         &self,
         n: u64,

@@ -109,9 +109,8 @@ impl Plan {
         }
     }
 
-    /// Finds the inserts worth stopping in: for each commit point with a fence, the first insert
-    /// that reaches it and a later one. Each comes with the number of accesses up to each of its
-    /// fences.
+    /// Finds the inserts worth stopping in: for each commit point with a fence, the first and the
+    /// third insert that reach it. Each comes with the number of accesses up to each of its fences.
     fn chosen(&self, alive: &Arc<Alive>) -> Checked<BTreeMap<u64, Vec<u64>>> {
         // Number the thread as in the runs with a stopped thread, so that both count the same
         // accesses.
@@ -157,8 +156,9 @@ impl Plan {
         Ok(chosen)
     }
 
-    /// Inserts key number `n` in a thread that is stopped before its access `stop_at`. This thread
-    /// does `beside` meanwhile. Returns `None` if this thread has to wait for the stopped one.
+    /// Inserts key number `n` in a thread that is stopped before its access `stop_at`. The calling
+    /// thread does `beside` meanwhile. Returns `None` if the calling thread has to wait for the
+    /// stopped one, or if the insert makes fewer accesses.
     fn record(
         &self,
         n: u64,
@@ -292,7 +292,8 @@ fn value(map: &OpenMap, key: u64) -> Checked<Option<String>> {
     })
 }
 
-/// Records all runs.
+/// Records all runs of two threads: those in which one is stopped for ever, and those in which they
+/// meet.
 ///
 /// # Errors
 /// If a run goes wrong.

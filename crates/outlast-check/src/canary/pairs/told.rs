@@ -13,8 +13,8 @@ use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
 /// Records lookups that persist what another thread has not persisted yet. The other thread is
-/// stopped for ever before each of its accesses in turn, and this thread looks up its key. Only
-/// runs in which the lookup flushes are kept, so a scheme whose lookups never flush has none.
+/// stopped for ever before each of its accesses in turn, and the calling thread looks up its key.
+/// Only runs in which the lookup flushes are kept, so a scheme whose lookups never flush has none.
 ///
 /// # Errors
 /// If a run goes wrong.
@@ -31,7 +31,7 @@ pub fn lookups(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
 }
 
 impl Plan {
-    /// Records one such lookup. Returns `None` if the first thread has fewer accesses, and
+    /// Records one such lookup. Returns `None` if the first thread makes no access `stop_at`, and
     /// `Some(None)` if the lookup flushes nothing.
     fn looked_up(
         &self,
@@ -96,7 +96,7 @@ impl Plan {
 pub enum Meanwhile {
     /// It looks up the first thread's key.
     Get,
-    /// It inserts that key, which returns whether the key is present.
+    /// It inserts that key, which tells it whether the key was present.
     Insert,
     /// It opens the map that the first thread creates, and inserts into it.
     OpenMap,
@@ -130,7 +130,7 @@ pub fn told(
 }
 
 impl Plan {
-    /// Checks one such call. Returns `false` if the first thread has fewer accesses.
+    /// Checks one such call. Returns `false` if the first thread makes no access `stop_at`.
     fn told_at(&self, stop_at: u64, what: Do, ask: Meanwhile, alive: &Arc<Alive>) -> Checked<bool> {
         let stops = Stops::default();
         let (seam, session) = self.filled(&stops, 8, alive)?;
@@ -149,7 +149,8 @@ impl Plan {
         let (first_done, (reached, seen, events)) = stops.during(stop_at - 1, first, |reached| {
             let seen = match ask {
                 Meanwhile::Get => value(&map, key),
-                // Whether the key was present before or is inserted now, it must be there.
+                // Whether the key was present before or is inserted now, it must be present
+                // afterwards.
                 Meanwhile::Insert => {
                     let _ = change(&map, key, Do::Insert(77));
                     Ok(Some(String::new()))
@@ -189,9 +190,9 @@ impl Plan {
     }
 }
 
-/// Pauses a thread before one of its accesses while another thread inserts until the map differs
-/// from what the first has seen. Then both continue, and every record must be there. Tries one
-/// access in `every`.
+/// Pauses a thread before one of its accesses while the calling thread inserts 24 records, so that
+/// the map differs from what the first has seen. Then the first continues, and every record must be
+/// there. Tries one access in `every`.
 ///
 /// # Errors
 /// If a record is missing.

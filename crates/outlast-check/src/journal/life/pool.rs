@@ -27,7 +27,7 @@ pub(super) struct Working {
 
 impl Working {
     pub(super) fn create(capacity: u64, len: u64, epoch: u64) -> Checked<Arc<Working>> {
-        // The file is in memory, where a hole of terabytes costs nothing.
+        // The file is in memory if the system allows it. There, a hole of terabytes costs nothing.
         let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
         let file = file.map_err(io_fault("a file for the notes"))?;
         let disk = Disk::default();
@@ -182,7 +182,7 @@ impl Source for Pool {
         let durable = self.working.durable();
         let mut ledger = lock(&self.ledger);
         ledger.settle(durable);
-        // An empty cut needs no epoch of its own: the last epoch holds everything.
+        // An empty cut needs no epoch of its own: the last durable epoch holds everything.
         let epoch = durable + u64::from(!change.is_empty());
         ledger.ends.entry(epoch).or_default().push(self.at());
         ledger.settle(durable);

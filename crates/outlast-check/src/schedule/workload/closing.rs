@@ -31,12 +31,12 @@ pub(super) const ALL: [Workload; 3] = [
     },
 ];
 
-/// Records of the other map, from which references and iterations are held.
+/// Number of records of the other map, of which references and iterations are held.
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
-    /// Returns how many times as often as in other workloads a thread is held before accesses at no
-    /// commit point. A thread that reads what it holds reaches no commit points.
+    /// Returns how many times as often as in other workloads a thread is held before accesses that
+    /// are not at a commit point. A thread that reads what it holds reaches no commit points.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,
@@ -74,7 +74,7 @@ impl Maker<'_> {
         (0..count).map(|_| Act::Call(self.call())).collect()
     }
 
-    /// Makes scripts that close the pool and open it again.
+    /// Makes a script that closes the pool and opens it again.
     fn closer(&mut self) -> Vec<Act> {
         [self.calls(0, 1), vec![Act::Close, Act::Reopen], self.calls(1, 2)].concat()
     }
@@ -95,7 +95,7 @@ impl Maker<'_> {
         scripts
     }
 
-    /// Makes scripts that hold something for some operations.
+    /// Makes a script that holds a reference or an iteration during some operations.
     fn holder(&mut self, hold: impl Fn(Call) -> Act, keys: &Keys, records: u64) -> Vec<Act> {
         let call = match self.random.below(3) {
             0 => Call::Scan,

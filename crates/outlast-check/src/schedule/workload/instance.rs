@@ -40,7 +40,7 @@ pub struct Instance {
     pub(super) removed: u64,
     /// The other maps that exist at first.
     pub others: Vec<u64>,
-    /// Whether and where the process has died since.
+    /// Whether the process dies after the pool is filled, and where.
     pub(crate) crashed: Start,
     /// Whether freed blocks are reused immediately.
     pub reuses: bool,
@@ -77,7 +77,8 @@ impl Instance {
             }
         }
         if self.workload.beside == Beside::HoldDropped {
-            // The dropped map is freed once the threads have dropped their handles.
+            // Drop the session's handles, so that the dropped map is freed once the threads have
+            // dropped theirs.
             session.let_all_go();
         }
         if self.workload.beside == Beside::MapsFreed {

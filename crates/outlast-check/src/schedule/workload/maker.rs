@@ -34,7 +34,7 @@ impl Maker<'_> {
             return scripts;
         }
         if beside == Beside::MapsFreed {
-            // The thread that drops a map leaves it to other threads to free it.
+            // The thread that drops the map leaves the freeing to another thread.
             let change = vec![Act::Call(self.call())];
             let maps = vec![Act::CreateMap(1), Act::DropHeld(1), Act::CreateMap(0)];
             let steps = vec![Act::Background; 2 + self.random.below(3) as usize];
@@ -162,8 +162,8 @@ impl Maker<'_> {
         self.value
     }
 
-    /// Draws a key: often that of the next insert or of a following one, otherwise one of a few
-    /// that are present.
+    /// Draws the number of a record: often that of the next insert or one beside it, otherwise one
+    /// that is likely to be present.
     pub(super) fn some_number(&mut self) -> u64 {
         match self.random.below(8) {
             _ if self.workload.aim == Aim::OneKey && self.random.below(5) != 0 => self.target,
@@ -196,7 +196,7 @@ impl Maker<'_> {
             44..59 => Call::Change(key, Do::Put(value)),
             59..71 => Call::Change(key, Do::Update(value)),
             71..80 => {
-                // A value that may well be there.
+                // Expect a value that the key may well have.
                 let expected = match self.random.below(2) {
                     0 => value_of(number),
                     _ => value - 1 - self.random.below(4),

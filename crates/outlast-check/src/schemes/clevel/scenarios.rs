@@ -1,4 +1,4 @@
-//! Scenarios for clevel's own paths, and what the common scenarios must reach.
+//! Scenarios for clevel's own code paths, and what the common scenarios must reach.
 
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
@@ -47,7 +47,7 @@ pub(super) fn expected(name: &str, _: RecordForm) -> Expected {
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists clevel's own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let rehashed = |more: &[&'static Point], phases: &[&'static str]| Expected {
@@ -80,7 +80,8 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
         Scenario::new("chain", "overflow chains, emptied", smallest, chain)
             .in_pool(colliding)
             .expecting(emptied),
-        // One chain is in the first level, the other in the second of two.
+        // With large levels, the chain is in the only level; in the other scenario, it is in the
+        // second of two.
         Scenario::new("chain-f3", "keys of one hash, and large levels", shape(form, 3, 3), crowd)
             .in_pool(colliding)
             .expecting(chained.clone()),
@@ -162,7 +163,7 @@ fn shrink(play: &mut Play) -> Checked {
 /// Inserts enough keys of one hash that they need a second overflow node.
 fn crowd(play: &mut Play) -> Checked {
     play.map()?;
-    // Two buckets of each level, and a node.
+    // The keys fill two buckets of each level, then a node.
     let levels = if first_bits(play.shape.config) == 3 { 1 } else { 2 };
     let (slots, node) = (levels * 2 * SLOTS as u64, NODE_BUCKETS as u64 * SLOTS as u64);
     for key in 0..slots {
@@ -191,7 +192,7 @@ fn chain(play: &mut Play) -> Checked {
         play.session.background()?;
         play.change(SPECIAL + key + 1, Do::Update(key + 600))?;
     }
-    // Other keys make the levels grow, so that the chain's own level is emptied.
+    // Other keys make the map add levels, so that the level with the chain is emptied.
     let grown = play.session.grown("m")?;
     play.insert_until_grown(10, grown + 2)?;
     play.session.crash()?;

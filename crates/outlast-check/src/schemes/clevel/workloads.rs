@@ -1,4 +1,4 @@
-//! Schedules for clevel's own paths.
+//! Schedules for clevel's own code paths.
 
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use outlast::index::clevel::points;
@@ -32,7 +32,7 @@ impl Filling for Emptied {
 const EMPTIED: Workload = Workload { filling: Some(&Emptied), ..PLAIN };
 const REHASH: Workload = Workload { before: Before::Growth, beside: Beside::Background, ..PLAIN };
 
-/// All its workloads.
+/// All of clevel's workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload { name: "rehash", about: "changes beside rehashing", ..REHASH },
     Workload {

@@ -9,7 +9,8 @@ pub const BUCKET_BITS: u32 = 3;
 /// The moves that an insert must make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Whether each record moves to the bucket after its home, or back to its home.
+    /// True if each record moves from its home to the bucket after it, false if it moves back to
+    /// its home.
     pub forward: bool,
     /// Number of records that move, at most 3.
     pub moves: usize,
@@ -17,7 +18,7 @@ pub struct Row {
 
 const BUCKETS: usize = 1 << BUCKET_BITS;
 const LINES: usize = SLOTS / LINE_SLOTS;
-/// How many records fit in the bucket that the last record of a row moves back to.
+/// How many slots are free in the bucket that the last record of a row moves back to.
 const ROOM: usize = 6;
 
 impl Row {
@@ -37,10 +38,10 @@ impl Row {
     /// Returns keys of one segment, chosen by their hashes: the keys that fill the table, and then
     /// at least six keys whose inserts move records.
     ///
-    /// Forward: the buckets from the last keys' home on are full of records that are at home there.
-    /// Backward: beginning with the last keys' home, the keys of each home fill it and the bucket
-    /// after it. Then those in the home itself are removed, and guests from the bucket before fill
-    /// their places.
+    /// The keys that move records have one home. Forward: the buckets from this home on are full of
+    /// records that are at home there. Backward: from this home downwards, the keys of each home
+    /// fill it and the bucket after it; then those in the home itself are removed, and guests from
+    /// the bucket before it take their slots.
     pub fn keys(self, hash: impl Fn(u64) -> u64, half: u64) -> Vec<u64> {
         let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
         for key in 10..4_000 {

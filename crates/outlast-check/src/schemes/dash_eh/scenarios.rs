@@ -1,4 +1,4 @@
-//! Scenarios for Dash-EH's own paths, and what the common scenarios must reach.
+//! Scenarios for Dash-EH's own code paths, and what the common scenarios must reach.
 
 use super::rows::{self, Row};
 use crate::codec::SPECIAL;
@@ -56,7 +56,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists Dash-EH's own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let displace = |name, about, bits, play, ways: &[&'static str]| {
@@ -114,7 +114,8 @@ fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
 }
 
 /// Displaces records, with keys chosen by their home bucket. A record goes into its home bucket
-/// while there is room in its line, or at least as much room as in the next bucket.
+/// while there is room in its line there, or while that bucket has at least as much room as the
+/// next one.
 fn displace(play: &mut Play) -> Checked {
     play.map()?;
     let insert = |play: &mut Play, keys: &[u64]| -> Checked {
@@ -194,17 +195,18 @@ fn row(play: &mut Play, forward: bool) -> Checked {
 
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // As many keys as fill a node in addition.
+    // The number of keys that fill all other slots for their hash and one overflow node.
     let chained = CROWD + u64::from(NODE_BUCKETS) * SLOTS as u64;
-    // All special keys have one hash. The chain must begin at depth 10, because the hash's next bit
-    // is set there. How far the directory is doubled for such keys depends on the number of
-    // segments.
+    // All special keys have one hash. The chain must begin at depth 10, where the hash's next bit
+    // is set, so that a split moves the chain. How far the directory is doubled for such keys
+    // depends on the number of segments.
     play.insert_and_remove_until_grown(10, 10)?;
     for key in 0..CROWD + 8 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }
     play.insert_and_remove_until_grown(2_000, 36)?;
-    // Now the directory may double again. Once the chain is full, it is carried over.
+    // Now the directory may double again, so once the chain is full, a split carries it over to the
+    // new segment.
     for key in CROWD + 8..chained - 1 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }

@@ -1,4 +1,4 @@
-//! Schedules for Dash-EH's own paths.
+//! Schedules for Dash-EH's own code paths.
 
 use super::rows::{self, Row};
 use crate::parts::workload::{Aim, Before, Filling, PLAIN, Workload};
@@ -22,7 +22,7 @@ const FOUR_BUCKETS: Workload = Workload { config: Some(config(2, 2)), ..PLAIN };
 const ROW: Workload = Workload { config: Some(config(rows::BUCKET_BITS, 2)), ..PLAIN };
 const STASH: Before = Before::Point(&points::INSERT_OVERFLOW);
 
-/// All its workloads.
+/// All of Dash-EH's workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "displacement",

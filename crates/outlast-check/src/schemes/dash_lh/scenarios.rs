@@ -1,4 +1,4 @@
-//! Scenarios for Dash-LH's own paths, and what the common scenarios must reach.
+//! Scenarios for Dash-LH's own code paths, and what the common scenarios must reach.
 
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
@@ -56,7 +56,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists Dash-LH's own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };

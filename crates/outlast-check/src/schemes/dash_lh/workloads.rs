@@ -1,4 +1,4 @@
-//! Schedules for Dash-LH's own paths.
+//! Schedules for Dash-LH's own code paths.
 
 use crate::parts::workload::{Aim, Before, PLAIN, Workload};
 use outlast::index::dash_lh::points;
@@ -6,7 +6,7 @@ use outlast::index::dash_lh::points;
 const TURN: Before = Before::Point(&points::TURN);
 const STASH: Before = Before::Point(&points::INSERT_OVERFLOW);
 
-/// All its workloads.
+/// All of Dash-LH's workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload { name: "stash", about: "an insert goes to the stash", before: STASH, ..PLAIN },
     Workload {

@@ -28,9 +28,9 @@ parts!(PLAIN: plain, false, workloads::all, planted::PLAIN);
 parts!(HYBRID: hybrid, false, workloads::all, planted::HYBRID);
 parts!(PARALLEL: parallel, true, workloads::resumed, planted::PARALLEL);
 
-/// The harmless mutant of EA-PHT-HPR. Without the fence after a resize's end, another thread can
-/// reuse the old table while the root on media still leads to it. The thread that ended the resize
-/// cannot, because it fences before it could reuse anything.
+/// The mutant of EA-PHT-HPR that does no harm in runs of one thread. Without the fence after a
+/// resize's end, another thread can reuse the old table while the root on media still leads to it.
+/// The thread that ended the resize cannot, because it fences before it could reuse anything.
 const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_COMMIT,
     act: Act::Fence,

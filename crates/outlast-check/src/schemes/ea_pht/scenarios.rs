@@ -45,7 +45,7 @@ pub(super) fn expected(name: &str, form: RecordForm, goes_on: bool) -> Expected 
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists the family's own scenarios.
 pub(super) fn catalogue(
     form: RecordForm,
     config: fn(u32, u32) -> Config,

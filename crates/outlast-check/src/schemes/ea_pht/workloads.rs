@@ -76,7 +76,7 @@ const LATE: Workload = Workload {
     ..PLAIN
 };
 
-/// Returns all workloads of EA-PHT and EA-PHT-H, by the configuration of a table of four buckets.
+/// Returns all workloads of EA-PHT and EA-PHT-H. `four` configures a table of four buckets.
 pub(super) const fn all(four: Config) -> [Workload; 7] {
     [OVERFLOWS, ANNEX, RESIZES, DUEL, APART, SCANNED, Workload { config: Some(four), ..LATE }]
 }

@@ -42,7 +42,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists group hashing's own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let colliding = PoolShape { hash_function: 0x7e57, max_pages: 160, ..PoolShape::default() };
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
@@ -73,8 +73,8 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
 /// Splits a segment whose nodes hold keys of one hash and others.
 fn carry(play: &mut Play) -> Checked {
     play.map()?;
-    // All these keys have one hash. Once no split separates them, they get nodes. How far the
-    // directory is doubled depends on the number of segments.
+    // All these keys have one hash, so no split separates them. Once the directory may not be
+    // doubled further, which depends on the number of segments, they get nodes.
     for key in 0..CROWD + 12 {
         play.change(SPECIAL + key, Do::Insert(key))?;
     }

@@ -6,7 +6,7 @@ use outlast::index::group::points;
 
 const SECOND: Before = Before::Phase(SECOND_LEVEL);
 
-/// All its workloads.
+/// All of group hashing's workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "second-level",

@@ -1,4 +1,4 @@
-//! Scenarios for PhaST's own paths, and what the common scenarios must reach.
+//! Scenarios for PhaST's own code paths, and what the common scenarios must reach.
 
 use crate::parts::play::Play;
 use crate::parts::scenario::{Expected, Scenario};
@@ -40,7 +40,7 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
     expected
 }
 
-/// Lists its own scenarios.
+/// Lists PhaST's own scenarios.
 pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let roomy = PoolShape { max_pages: 160, ..PoolShape::default() };
     let merges = Expected {
@@ -90,7 +90,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     all
 }
 
-/// Makes all changes, on keys in many leaves, which split and merge on the way.
+/// Makes many kinds of changes to keys in many leaves, which split and merge meanwhile.
 fn spread(play: &mut Play) -> Checked {
     play.map()?;
     for key in (10..70).step_by(2) {
@@ -139,7 +139,7 @@ fn wide(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Merges leaves to the left, to the right, and where they are empty.
+/// Merges sparse leaves with their left or right neighbors, and also empty ones.
 fn merge(play: &mut Play) -> Checked {
     play.map()?;
     for key in 10..60 {

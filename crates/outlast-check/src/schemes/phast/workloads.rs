@@ -1,4 +1,4 @@
-//! Schedules for PhaST's own paths.
+//! Schedules for PhaST's own code paths.
 
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use crate::structures::phast::config;
@@ -17,9 +17,9 @@ const MERGE: Workload = Workload {
     ..PLAIN
 };
 
-/// A leaf with one slot left. While one insert fills that slot, another finds the leaf full. So its
+/// A leaf with one slot left. While one insert fills that slot, another finds the leaf full, so its
 /// split reads a leaf in which an insert is in progress. (A leaf of four slots with three pairs
-/// would be compacted and not split. A leaf that is full at first takes no insert.)
+/// would be compacted and not split. A leaf that starts full takes no insert.)
 #[derive(Debug)]
 struct Brim;
 
@@ -46,7 +46,7 @@ impl Filling for Brim {
 const BRIM: Workload =
     Workload { config: Some(config(Brim::SLOTS, 4, 4)), filling: Some(&Brim), ..PLAIN };
 
-/// All its workloads.
+/// All of PhaST's workloads.
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "partition",

@@ -24,9 +24,9 @@ pub const STRUCTURE: Structure = Structure {
     moved: phases::moved,
 };
 
-/// The keys of one hash that fit into two buckets of each of three levels. They fill the first
-/// level and half of the second, and the map adds a level each time. The third level stays too
-/// empty for the map to add another.
+/// The keys of one hash that fit into two buckets of each of three levels. When they have filled
+/// the first level, and again when they have filled half of the second, the map adds a level. The
+/// third level stays too empty for the map to add another.
 pub(crate) const CROWD: u64 = 3 * 2 * SLOTS as u64;
 
 /// Makes a configuration from the log2 of the first level's buckets, and of a group's.

@@ -33,7 +33,7 @@ pub fn shape(form: RecordForm, bucket_bits: u32, stash: u32) -> Shape {
 }
 
 /// Checks that keys that no split separates have not made the table grow: apart from the first 64
-/// segments, there are at least four records for each.
+/// segments, there are at least four records for each segment.
 fn closed(map: &MapReport) -> Checked {
     let few = 64 + map.records / 4;
     ensure(map.segments <= few, || format!("{} segments for {} records", map.segments, map.records))

@@ -24,7 +24,8 @@ pub const STRUCTURE: Structure = Structure {
     moved: phases::moved,
 };
 
-/// The keys of one hash that fit into a home and a second level of the smallest groups.
+/// Number of keys with the same hash that fit into their home cell and the second level, in a
+/// segment with the smallest groups.
 pub(crate) const CROWD: u64 = 1 + 8 * second_chunks(16) as u64;
 
 /// Makes a configuration from the cells of a group, and the log2 of the segments of a new map.
@@ -42,7 +43,8 @@ pub fn shape(form: RecordForm, group_size: u32, initial_depth: u32) -> Shape {
     Shape { form, config: config(group_size, initial_depth) }
 }
 
-/// Checks that segments have not been split for keys that no split separates.
+/// Checks that segments have not been split for keys that no split separates: beyond depth 6, the
+/// directory has at least one segment for every 64 entries.
 fn closed(map: &MapReport) -> Checked {
     let entries = 1u64 << map.depth;
     ensure(entries <= (map.segments * 64).max(64), || {

@@ -24,7 +24,8 @@ impl Port {
         self.send(|| wire::line(said))
     }
 
-    /// Sends the line that `said` makes once no other line is being sent.
+    /// Waits until no other line is being sent, then calls `said` and sends the line that it
+    /// returns.
     pub(super) fn say_then(&self, said: impl FnOnce() -> Said) -> Checked {
         self.send(|| wire::line(&said()))
     }

@@ -213,7 +213,7 @@ fn look_at_torn(path: &Path, args: &WorkArgs, port: &Port) -> Checked {
     port.note(format!("opened although it may be torn, {text}"))
 }
 
-/// Replaces a file by a copy of another, atomically and durably.
+/// Replaces a file with a copy of another, atomically and durably.
 fn replace(source: &Path, target: &Path) -> Checked {
     let act = || -> std::io::Result<()> {
         let copy = target.with_extension("copy");

@@ -93,7 +93,7 @@ pub(super) fn detect(stage: &Stage<'_>) -> Result<(), Ended> {
     let everywhere = [NVDIMM, cached("virtio-pmem"), cached("disk"), cached("tmpfs")];
     let step = "detect --format --places nvdimm,virtio-pmem,disk,tmpfs";
     stage.detects("caches are lost", &all, step, &everywhere)?;
-    // The pool of that boot, on the same device, which is now read-only.
+    // Use the pool of that boot, on the same device, which now refuses writes.
     let nvdimm = |persistence, unarmed| Some(Nvdimm { image: image.clone(), persistence, unarmed });
     let unarmed = Hardware { nvdimm: nvdimm("mem-ctrl", true), ..Hardware::default() };
     // A process that cannot write does not flush.

@@ -20,7 +20,7 @@ const CUTS_WHILE_OPENING: u64 = 4;
 const OPENING_MS: u64 = 400;
 /// If the machine's disk has a server, half of the cuts come at one of the next writes to the disk:
 /// at most the first number of writes later while the pool is being opened, and at most the second
-/// while threads work. At a random time, few writes are on their way to the disk.
+/// while threads work. At a random time, few writes would be on their way to the disk.
 const WRITES: [u64; 2] = [40, 120];
 /// How long to wait for that write.
 const WRITES_WITHIN: Duration = Duration::from_secs(10);
@@ -195,8 +195,8 @@ impl<'t> Trial<'t> {
         Ok(cuts)
     }
 
-    /// Cuts the power until something is found, which must be soon. A finding counts only once
-    /// `may` accepts the totals.
+    /// Cuts the power until something is found, which must take no more than [`CANARY_CUTS`] cuts.
+    /// A finding counts only once `may` accepts the totals.
     pub(super) fn notices(
         mut self,
         name: &str,
