@@ -110,7 +110,8 @@ pub fn spelled(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// How the maps in DRAM, which can have any key and value types, store the records of one form.
+/// How a map that accepts any key and value types, such as the maps in DRAM, stores the records of
+/// one form.
 pub trait Form: 'static {
     /// The type that a map stores as a key.
     type Key: Ord + Hash + Borrow<Self::Lookup> + Clone + Send + Sync;

@@ -53,8 +53,7 @@ pub fn belongs(key: u64, value: u64) -> bool {
 /// Returns the least of the `count` greatest keys: the last key at which a scan of `count` keys can
 /// begin without coming to the end. Returns 0 if there are fewer than `count` keys.
 pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
-    // The greatest keys so far, in ascending order. At most for a moment, there is one more than
-    // requested.
+    // The greatest keys so far, in ascending order. While a key is added, there is one too many.
     let mut greatest: Vec<u64> = Vec::new();
     for key in keys {
         if greatest.len() < count || key > greatest[0] {

@@ -165,7 +165,7 @@ impl Column {
         Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
     }
 
-    /// Checks bytes that are given literally, and pads them as the map stores them.
+    /// Checks bytes that were given in hexadecimal, and pads them as the map stores them.
     fn raw(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let len = match &self.kind {
             Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),

@@ -18,8 +18,9 @@ const POLL: Duration = Duration::from_micros(50);
 /// A worker that makes no progress for this long counts as hung.
 const STALL_MAX: Duration = Duration::from_secs(120);
 
-/// The longest delay between seeing operations under way and the kill. It is about as long as an
-/// operation takes, and the actual delay is random, so a kill can hit an operation at any point.
+/// The longest delay between the moment when operations are seen under way and the kill. It is
+/// about as long as an operation takes, and the actual delay is random, so a kill can hit an
+/// operation at any point.
 const DELAY_MAX: Duration = Duration::from_micros(3);
 
 /// How long, from the start of the watch, a worker is watched for operations under way in all

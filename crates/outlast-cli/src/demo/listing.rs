@@ -1,4 +1,4 @@
-//! A directory listing by a range scan of an ordered map, which returns the files in order.
+//! A directory listing by a prefix scan of an ordered map, which returns the files in order.
 
 use super::facts::FileFacts;
 use super::items::Item;

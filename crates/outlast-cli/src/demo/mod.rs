@@ -46,7 +46,7 @@ use std::path::Path;
 use std::time::Instant;
 use workspace::Workspace;
 
-/// Number of records that are compared with their files after each kill.
+/// The greatest number of records that are compared with their files at each check.
 const SAMPLE: usize = 500;
 
 /// Runs the demonstration.

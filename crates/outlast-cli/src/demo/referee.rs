@@ -13,7 +13,7 @@ use super::random::Random;
 use outlast::Map;
 use std::collections::HashMap;
 
-/// The greatest number of findings that are described rather than only counted.
+/// The greatest number of errors that are described and not only counted.
 const EXAMPLES_MAX: usize = 5;
 
 /// The contents that the referee examines.
@@ -39,8 +39,7 @@ struct Known {
     now: Option<FileFacts>,
     /// The record that the operation in flight, if there is one, leaves if it took effect.
     in_flight: Option<Option<FileFacts>>,
-    /// Every value that was stored, or was to be stored by an operation whose outcome is open or
-    /// that did not take effect.
+    /// Every value that some operation stored, or would have stored if it had taken effect.
     stored: Vec<FileFacts>,
 }
 
