@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 /// Records before anything is counted.
 const RECORDS: u64 = 100_000;
-/// Operations of each kind. The script divides by it.
+/// Operations of each kind. `.ci/instructions` divides its counts by this number.
 const OPERATIONS: u64 = 10_000;
 /// The size, in bytes, of a key of the form `bytes`; its values have 8 bytes.
 const KEY_BYTES: usize = 16;
@@ -80,7 +80,8 @@ fn get_ref<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     })
 }
 
-/// This repeats the code of `get` in a separate function, so that the two are counted separately.
+/// Looks up a key that is absent. This is not a use of `get`, so that the two are counted
+/// separately.
 fn miss<F: Form>(map: &MapOf<F>, word: u64) -> bool {
     F::key(word, |key| map.get(key).unwrap().is_none())
 }

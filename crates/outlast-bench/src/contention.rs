@@ -2,8 +2,9 @@
 //!
 //! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until
 //! the pool is full. Then the pool is closed, and [`outlast::offline`] checks the file and counts
-//! its records. After that the threads fill another pool, so there is always a table that grows. A
-//! thread that waits forever, or whose work another thread undoes, makes no progress.
+//! its records. After that the threads fill another pool, so there is always a table that grows. If
+//! a thread waits too long, or if another thread keeps undoing its work, its row shows how far it
+//! fell behind.
 
 use crate::Fallible;
 use crate::keys::{Keys, value};
@@ -52,7 +53,7 @@ pub struct Row {
     pub pools: u64,
     /// Splits, or the scheme's own unit of growth, in all pools and by all threads.
     pub splits: u64,
-    /// The thread's operations.
+    /// Number of operations of this thread.
     pub operations: u64,
     /// The thread's number of operations, divided by the average of all threads.
     pub share: f64,
@@ -67,8 +68,8 @@ pub struct Row {
 /// Runs each number of threads, and prints a row for each thread.
 ///
 /// # Errors
-/// If an option is invalid; if an operation fails or returns a wrong result; if the pool is not
-/// sound in the end, or does not hold the records that the threads left in it.
+/// If an option is invalid; if an operation fails or returns a wrong result; if a pool is not sound
+/// after it was closed, or does not hold the records that the threads left in it.
 pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Row>> {
     options.check()?;
     let Options { setup, records, seconds, .. } = options;
@@ -171,7 +172,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// Does operations until the thread's share of records is present, or the time is over. Returns
-    /// how long the operations took, and how many records are left.
+    /// how long the operations took, and how many records the thread left in the map.
     fn fill(&self) -> Fallible<(Latency, u64)> {
         let keys = Keys::new(self.setup.seed);
         let key = |number: u64| keys.key(number * self.threads as u64 + self.thread as u64);

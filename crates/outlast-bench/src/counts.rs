@@ -1,7 +1,8 @@
 //! `counts`: what operations cost in persistent memory, counted and not timed.
 //!
-//! The library runs with the seam that records all accesses ([`Traced`]), in memory of the process.
-//! The counts do not depend on the machine, and are never mixed with measurements.
+//! The library runs with the seam that records all accesses ([`Traced`]), on a pool in the
+//! process's memory. The counts do not depend on the machine, and are never mixed with
+//! measurements.
 
 use crate::Fallible;
 use crate::form::{Hand, Reads};
@@ -58,7 +59,7 @@ impl Options {
         limits::fits_memory(self.records + self.operations, self.key_bytes + self.value_bytes)
     }
 
-    /// Prints the row that describes the run.
+    /// Checks the options, and prints the row that describes the run.
     pub(crate) fn run(&self, command: &'static str, report: &mut Report) -> Fallible {
         self.check()?;
         #[derive(Serialize)]
@@ -161,11 +162,11 @@ struct Recorded {
     seam: Traced,
     map: Arc<OpenMap>,
     hand: Hand,
-    // Dropped last.
+    // The last field, so that the store is dropped after the map.
     _store: Arc<Store<Traced>>,
 }
 
-/// A change of a record of words.
+/// A change of the record of a key. Values are given as words, in both record forms.
 #[derive(Clone, Copy)]
 enum Do {
     Insert(u64),
@@ -238,7 +239,7 @@ impl Recorded {
         })
     }
 
-    /// Runs one operation and counts what it does.
+    /// Runs one operation, and counts what it costs and how the map grew.
     fn count(&mut self, operation: impl FnOnce(&mut Self) -> Fallible<bool>) -> Fallible<Counted> {
         let before = self.growth();
         self.seam.start(true);

@@ -53,7 +53,8 @@ impl Options {
 pub struct Full {
     /// Cells of a group of the first level.
     pub group_size: u32,
-    /// Cells of both levels.
+    /// Cells of both levels. These are fewer than requested, because the library's second level is
+    /// smaller than the first.
     pub cells: u64,
     /// Records in the table, the median of the rounds.
     pub records: u64,
@@ -98,7 +99,8 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
             let filled: Fallible<Vec<u64>> =
                 seeds.clone().map(|seed| fill(group_size, cells, seed)).collect();
             let records = median(filled?);
-            // In the library's tables, the second level is smaller than the first by a chunk.
+            // In each segment of the library's tables, the second level has one chunk fewer than
+            // the first.
             let own = (second_chunks(group_size) * 8).into();
             let equal = group_size.into();
             let segments = cells / (2 * u64::from(group_size));
@@ -136,13 +138,14 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<Vec<Full>> {
     Ok(all)
 }
 
-/// Returns the middle of some numbers.
+/// Returns the median; for an even count, the greater one of the middle two numbers.
 fn median(mut numbers: Vec<u64>) -> u64 {
     numbers.sort_unstable();
     numbers[numbers.len() / 2]
 }
 
-/// Inserts until the first split. Returns the number of records before that split.
+/// Inserts until the first split. Returns the number of records before that split, rounded down to
+/// a multiple of [`STEP`].
 fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
     let depth = (cells / (2 * u64::from(group_size))).trailing_zeros();
@@ -160,8 +163,9 @@ fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     Ok(records - STEP)
 }
 
-/// Throws balls at homes until a ball finds no room in its segment: its home is taken, and so is
-/// all of the second level. Returns the number of balls thrown before that one.
+/// Simulates inserts: throws balls at random cells of the first level, `homes` per segment. A ball
+/// whose cell is taken goes to the second level of the segment, which has `second` cells. Returns
+/// the number of balls before the first one that finds no room.
 fn simulate(segments: u64, homes: u64, second: u64, seed: u64) -> u64 {
     let mut draw = Draw::new(seed);
     let mut taken = vec![false; (segments * homes) as usize];

@@ -42,8 +42,9 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Decodes the word of a value. If the value has another length, or its end does not match its
-    /// beginning, the result is a word that belongs to no key.
+    /// Decodes the word of a value. If the value has another length, or if it is at least 16 bytes
+    /// long and its end does not match its beginning, the result is a word that does not belong to
+    /// the value's key.
     #[inline(always)]
     pub fn word(self, bytes: &[u8]) -> u64 {
         let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) else { return 0 };
@@ -94,7 +95,8 @@ impl Hand {
     }
 }
 
-/// Writes a word at the beginning of a byte string of at least 8 bytes and, rotated, at its end.
+/// Writes a word at the beginning of a byte string of at least 8 bytes and, rotated, at its end. If
+/// the two overlap, the beginning is intact.
 #[inline(always)]
 fn spell(bytes: &mut [u8], word: u64) {
     let tail = bytes.len() - 8;
@@ -102,13 +104,14 @@ fn spell(bytes: &mut [u8], word: u64) {
     bytes[..8].copy_from_slice(&word.to_le_bytes());
 }
 
-/// Decodes the word of a key. If the key is too short, the result is another word.
+/// Decodes the word of a key. If the key is shorter than 8 bytes, the result is 0.
 #[inline(always)]
 pub fn spelled(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |head| u64::from_le_bytes(*head))
 }
 
-/// A record form, for maps of any key and value type.
+/// How a map that accepts any key and value types, such as the maps in DRAM, stores the records of
+/// one form.
 pub trait Form: 'static {
     /// The type that a map stores as a key.
     type Key: Ord + Hash + Borrow<Self::Lookup> + Clone + Send + Sync;

@@ -1,7 +1,7 @@
 //! The keys and values of all workloads, computed where they are needed.
 //!
-//! Key number *i* is a hash of *i* and the seed, a different one for each *i*. So a range of
-//! numbers stands for a set of distinct keys, without an array of keys, which would cost an
+//! Key number *i* is a hash of *i* and the seed, and different *i* have different keys. So a range
+//! of numbers stands for a set of distinct keys, without an array of keys, which would cost an
 //! additional cache miss per operation. Values are computed from keys. They equal their key only
 //! with a chance of one in 2^64, and contain a version that updates change.
 
@@ -50,10 +50,10 @@ pub fn belongs(key: u64, value: u64) -> bool {
     (value ^ (!key).rotate_left(23)) <= 0xff
 }
 
-/// Returns the least of the `count` greatest keys: from any greater key on, fewer than `count` keys
-/// are left. Returns 0 if there are not that many keys.
+/// Returns the least of the `count` greatest keys: the last key at which a scan of `count` keys can
+/// begin without coming to the end. Returns 0 if there are fewer than `count` keys.
 pub fn last_whole(keys: impl Iterator<Item = u64>, count: usize) -> u64 {
-    // The keys are ascending, and are at most one more than requested.
+    // The greatest keys so far, in ascending order. While a key is added, there is one too many.
     let mut greatest: Vec<u64> = Vec::new();
     for key in keys {
         if greatest.len() < count || key > greatest[0] {

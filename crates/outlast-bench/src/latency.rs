@@ -5,10 +5,10 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-/// The longest time, in nanoseconds, that is distinguished from longer ones.
+/// The longest time that can be recorded, in nanoseconds. Longer times are recorded as this one.
 const MAX_NS: u64 = 60_000_000_000;
 
-/// A histogram of times, accurate to three digits.
+/// A histogram of times, accurate to three significant digits.
 #[derive(Debug, Clone)]
 pub struct Latency(Histogram<u64>);
 

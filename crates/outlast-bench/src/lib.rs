@@ -1,12 +1,12 @@
 //! The benchmarks of outlast: workloads, competing systems, reports.
 //!
 //! From the bottom up: [`keys`] (the keys and values of workloads), [`form`] (their encoding as
-//! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`] (the
-//! observations). Each command has a module: [`micro`], [`kv`], [`load_factor`], [`first_full`],
-//! [`recovery`], [`counts`], [`space`], [`stalls`], [`contention`], [`model`], [`node_sizes`].
-//! [`report`] prints rows, and [`progress`] shows how far a run is. [`machine`] and [`run`]
-//! describe where rows come from, [`limits`] checks options, and [`scratch`] makes directories that
-//! are removed when the program ends.
+//! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`]
+//! (what is observed). Each command has a module: [`micro`], [`kv`], [`load_factor`],
+//! [`first_full`], [`recovery`], [`counts`], [`space`], [`stalls`], [`contention`], [`model`],
+//! [`node_sizes`]. [`report`] prints rows, and [`progress`] shows how far a run is. [`machine`] and
+//! [`run`] describe where rows come from, [`limits`] checks options, and [`scratch`] makes
+//! directories that are removed when the program ends.
 //!
 //! docs/benchmarks.md describes the method, and what can be concluded from the results.
 

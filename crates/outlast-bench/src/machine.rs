@@ -21,7 +21,8 @@ pub struct Machine {
     pub huge_pages_shared: String,
     /// The tunables that the environment sets for the C library's allocator.
     pub glibc_tunables: String,
-    /// Number of runnable tasks when the measurement began. More than zero disturbs it.
+    /// The system's load average over the minute before the run. Above zero, other programs may
+    /// have disturbed the measurement.
     pub load_average: f64,
     /// The commit that the program was built from, with `-dirty` if the sources differed from it;
     /// `unknown` outside a repository.
@@ -34,7 +35,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the setting in brackets from a list of settings.
+/// Returns the setting in brackets from a file that lists all possible settings of the kernel.
 fn chosen(path: &str) -> String {
     let text = read(path);
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));

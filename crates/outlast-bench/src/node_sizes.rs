@@ -35,7 +35,7 @@ pub struct Options {
     pub rounds: usize,
 }
 
-/// Number of records of the maps in which flushes are counted.
+/// Number of records, at the end, of the maps in which flushes are counted.
 const COUNTED: u64 = 200_000;
 
 impl Options {
@@ -68,7 +68,7 @@ impl Options {
     }
 }
 
-/// The results for maps of some sizes.
+/// The results for maps with one choice of node sizes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The sizes.

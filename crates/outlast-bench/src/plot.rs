@@ -118,7 +118,7 @@ impl Figure for Growth<'_> {
         let mut chart = ChartBuilder::on(area)
             .caption(format!("{}: load factor over records", self.title), ("sans-serif", 22))
             .margin(12)
-            // The last label is centered below the right end.
+            // The last label is centered below the right end, and half of it needs this margin.
             .margin_right(48)
             .x_label_area_size(40)
             .y_label_area_size(56)

@@ -10,7 +10,7 @@
 //! Then it drops the pool's file from the page cache again, and reads all of it, for comparison.
 //!
 //! If the scheme reads all of a map when it opens the map, this is done with several numbers of
-//! threads. For comparison, the best possible gain from threads is measured as well: the same
+//! threads. For comparison, the best possible gain from threads is measured as well: as many
 //! threads read lines of the file, two per KiB (a leaf's header), from a new mapping like the
 //! pool's.
 
@@ -39,7 +39,7 @@ pub struct Options {
     pub scheme: Scheme,
     /// Pool sizes, in records.
     pub records: Vec<u64>,
-    /// Number of kills per size.
+    /// Number of kills per size and number of threads.
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
@@ -106,13 +106,14 @@ pub struct Row {
 pub struct Reading {
     /// Records of the map per second of opening.
     pub records_per_s: u64,
-    /// Time for the same threads to read the file's lines raw, median.
+    /// Time in which as many threads read the lines of leaf headers directly, without the library;
+    /// median.
     pub raw_ms: f64,
-    /// Speed-up of opening over the first number of threads.
+    /// Speed-up of opening, relative to the first of the numbers of threads.
     pub speed_up: f64,
-    /// Speed-up of reading raw over the first number of threads.
+    /// Speed-up of reading directly, relative to the first of the numbers of threads.
     pub raw_speed_up: f64,
-    /// Ratio of the two speed-ups.
+    /// `speed_up` divided by `raw_speed_up`.
     pub of_raw: f64,
 }
 
@@ -250,13 +251,15 @@ fn one_size(options: &Options, records: u64) -> Fallible<Vec<Row>> {
 struct Times {
     open: Duration,
     first_get: Duration,
-    /// Time to read the lines raw; zero if opening does not read all of the map.
+    /// Time to read the lines of leaf headers directly; zero if opening does not read all of the
+    /// map.
     raw: Duration,
-    /// Time to read the file's bytes after a reboot; zero without one.
+    /// Time to read all of the file sequentially after a reboot; zero without a reboot.
     read: Duration,
 }
 
-/// Removes what a journaled pool loses in a reboot.
+/// Removes what a journaled pool loses in a reboot: its working file, and its other files' pages in
+/// the page cache.
 fn lose_memory(seed: u64, path: &Path) -> Fallible {
     let facts = options_of(seed, true).facts(path)?.journal.ok_or("the pool has no journal")?;
     std::fs::remove_file(facts.working.ok_or("the pool has no working file")?)?;
@@ -274,10 +277,10 @@ fn drop_cached(path: &Path) -> Fallible {
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
-/// The number of bytes that each call reads of a file that is read sequentially.
+/// How many bytes each call reads when a file is read sequentially.
 const READ_BYTES: usize = 1 << 20;
 
-/// Reads all of a file that is not in the page cache.
+/// Drops a file from the page cache, reads all of it, and returns how long the reading took.
 fn read_all(path: &Path) -> Fallible<Duration> {
     drop_cached(path)?;
     let mut file = std::fs::File::open(path)?;
@@ -287,11 +290,12 @@ fn read_all(path: &Path) -> Fallible<Duration> {
     Ok(start.elapsed())
 }
 
-/// The number of bytes from one leaf's header to the next, and the size of a header.
+/// The distance from one leaf's header to the next and the size of a header, in bytes.
 const LEAF_BYTES: u64 = 1024;
 const HEADER_BYTES: u64 = 128;
 
-/// Reads the first lines of each KiB of a file, with `threads` threads.
+/// Reads the first two lines of each KiB of a file with `threads` threads, and returns how long
+/// that took.
 fn read_raw(path: &Path, threads: usize) -> Fallible<Duration> {
     let file = std::fs::File::open(path)?;
     let bytes = file.metadata()?.len();

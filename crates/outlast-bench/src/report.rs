@@ -198,7 +198,8 @@ pub fn nanoseconds(ns: f64) -> String {
     }
 }
 
-/// Returns the median; for an even count, the mean of the middle two numbers.
+/// Returns the median; for an even count, the mean of the middle two numbers. Returns `None` if
+/// there are no numbers.
 pub fn median(numbers: &[f64]) -> Option<f64> {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -49,7 +49,8 @@ impl Run {
         Ok(Run { flush, file_system, ..Run::of(command, setup, schemes) })
     }
 
-    /// Describes a run in memory that stands for a medium, so nothing is flushed.
+    /// Describes a run whose pool is in memory, so that nothing is flushed. `medium` says what that
+    /// memory is or stands for.
     pub fn in_memory(command: &'static str, setup: &Setup, medium: &str) -> Run {
         let medium = medium.into();
         Run { medium, ..Run::of(command, setup, &[setup.scheme]) }

@@ -1,5 +1,5 @@
-//! Directories that are removed when the program ends, also when SIGINT, SIGTERM or SIGHUP ends it.
-//! A pool on an in-memory file system would otherwise occupy memory forever.
+//! Directories that are removed when the program ends, even if SIGINT, SIGTERM or SIGHUP ends it.
+//! Otherwise a pool that is left on an in-memory file system would go on occupying memory.
 //!
 //! The signals that ask a program to end are blocked in all threads but one. That thread waits for
 //! them, removes the directories, and lets the signal do what it would have done. So no other
@@ -58,7 +58,9 @@ impl Drop for Scratch {
 /// The signals that ask a program to end.
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Waits for such a signal from now on. Must be called before there is any other thread.
+/// From now on, a thread waits for these signals; on the first one, it removes all directories and
+/// ends the program. Must be called before there is any other thread, because threads inherit the
+/// blocked signals.
 ///
 /// # Errors
 /// The system's error.
@@ -73,8 +75,8 @@ pub fn remove_on_signals() -> Fallible {
         let mut signal = 0;
         // SAFETY: the set is valid, and `signal` has room for the result.
         while unsafe { libc::sigwait(&set, &mut signal) } != 0 {}
-        // Any thread that ends the program now waits here forever, and no more directories are
-        // created.
+        // This lock is never released. So a thread that is about to end the program waits for it
+        // until this thread does so, and no more directories are created.
         let all = all();
         for dir in all.iter() {
             remove(dir);
@@ -106,12 +108,12 @@ fn asked_for() -> libc::sigset_t {
     set
 }
 
-/// Removes a directory in which other threads may still create files. The function renames the
-/// directory first, after which they cannot create any more.
+/// Removes a directory in which other threads may still create files. First renames it, after which
+/// the paths that they use lead nowhere.
 fn remove(dir: &Path) {
     let away = dir.with_extension("removed");
     let dir = if std::fs::rename(dir, &away).is_ok() { &away } else { dir };
-    // A file that was being created at that moment may appear late.
+    // A file that was being created during the renaming may appear too late for the first removal.
     let _ = std::fs::remove_dir_all(dir).or_else(|_| std::fs::remove_dir_all(dir));
 }
 
@@ -126,8 +128,8 @@ fn end_by(signal: libc::c_int, set: &libc::sigset_t) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// Called before the program ends by itself. If a signal came first, it ends the program once
-/// everything is removed.
+/// Called before the program ends by itself. If a signal has come, this does not return: the
+/// program ends by the signal, once everything is removed.
 pub fn let_signals_finish() {
     drop(all());
 }

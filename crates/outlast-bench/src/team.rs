@@ -52,7 +52,8 @@ pub fn run<T: Send>(
     let cores = cores();
     let pinned = threads <= cores.len();
     let barrier = Barrier::new(threads);
-    // No thread waits at the barrier until all of them exist.
+    // No thread waits at the barrier before all of them exist. If one cannot be created, the others
+    // end, because they would wait for it forever.
     let complete = RwLock::new(false);
     let one = |thread: usize| {
         if !*complete.read().unwrap_or_else(PoisonError::into_inner) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// Returns how many bytes of the heap are in use, including allocations that have their own
-/// mappings, as the C library counts them. `None` if the C library does not.
+/// mappings, as the C library counts them. `None` if the C library does not count them.
 pub fn heap_bytes() -> Option<u64> {
     #[cfg(target_env = "gnu")]
     {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for a busy machine.
+/// How long the tests wait for anything: long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running command. Dropping it kills the command, so that a failed test leaves nothing running.
@@ -46,7 +46,7 @@ impl Bench {
         self.0.try_wait().unwrap()
     }
 
-    /// Lists its children.
+    /// Returns the ids of the command's children.
     fn children(&self) -> Vec<libc::pid_t> {
         let id = self.id();
         let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
@@ -91,7 +91,7 @@ fn ends(id: libc::pid_t) {
     assert!(start.elapsed() < Duration::from_secs(5), "it ended by itself");
 }
 
-/// Every command that creates files.
+/// Commands that create files.
 const COMMANDS: [&[&str]; 5] = [
     &["micro", "--records", "50000000"],
     &["kv", "--records", "50000000", "--value-size", "8"],

@@ -6,11 +6,11 @@ use outlast::offline::{self, Report};
 use outlast::{Damage, Error};
 use std::path::Path;
 
-/// The result of a walk over the whole file.
+/// The result of a walk over the whole file. Empty if the file needs its journal.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// Bytes that are neither used nor free; `None` if the pool was not closed, because its file
-    /// then does not say which space is free.
+    /// Bytes that are neither used nor free. `None` if the pool was not closed, because then its
+    /// file does not say which space is free.
     pub(crate) leaked_bytes: Option<u64>,
     /// Live records of all maps.
     pub(crate) records: u64,
@@ -21,10 +21,11 @@ pub(crate) struct Account {
 }
 
 /// Accounts for the pool at `path`, which no process may have open for writing. Calls `watch` with
-/// the bytes of each block as it is reached.
+/// the size, in bytes, of each block in use when the walk reaches it.
 pub(crate) fn account(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Account, Failure> {
     let report = match offline::walk_watched(path, watch) {
-        // Part of the pool is in its journal, and the library has checked it there.
+        // The file is a base that lacks what is in the working file or the journal, so it cannot be
+        // walked. Only the library's own verification has checked the pool.
         Err(Error::Unfinished) => return Ok(Account::default()),
         walked => walked?,
     };

@@ -364,7 +364,7 @@ pub(crate) struct CompactArgs {
     #[command(flatten)]
     _none: NoPoolArgs,
     /// The pool
-    // `pool` is the id of the global option.
+    // Not named `pool`, because that is the id of the global option.
     #[arg(value_name = "POOL")]
     pub(crate) old: PathBuf,
     /// The path of the new pool; the old one is left as it is [default: the old one is replaced]

@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     NotFound(String),
     /// The arguments are wrong.
     Usage(String),
-    /// The pool is damaged.
+    /// The pool is damaged, or may be.
     Damaged(String),
     /// The reader of standard output has closed it.
     Closed,
@@ -69,7 +69,7 @@ impl Failure {
         self.with(|text| format!("{place}: {text}"))
     }
 
-    /// Puts the message of a failure that came later after this one's.
+    /// Appends the message of a failure that happened later.
     pub(crate) fn and(self, later: &Failure) -> Self {
         self.with(|text| format!("{text}; then: {}", later.message()))
     }
@@ -97,7 +97,8 @@ impl From<outlast::Error> for Failure {
             source = cause.source();
         }
         if matches!(error, outlast::Error::Suspect) {
-            // The library's advice is meant for programs; the command `verify` changes nothing.
+            // The library advises to call `verify`. The command of that name changes nothing, so
+            // name the one that helps.
             text.push_str(" with `outlast accept`");
         }
         if error.is_damage() { Failure::Damaged(text) } else { Failure::Failed(text) }

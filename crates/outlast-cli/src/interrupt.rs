@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, for commands that have something to clean up.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP, for commands that have something to clean up.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::open;

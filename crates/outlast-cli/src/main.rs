@@ -1,8 +1,8 @@
 //! The `outlast` command: loads, reads and checks pools, and demonstrates that they survive
 //! crashes.
 //!
-//! Standard output carries only results: tab-separated text, or with `--json` one object per line.
-//! Progress and errors go to standard error.
+//! Results go to standard output, as text or, with `--json`, as one object per line. Progress and
+//! errors go to standard error; with `--json`, an error is also an object on standard output.
 //!
 //! Exit codes: 0 success; 1 failure, or no such key; 2 wrong usage; 3 the pool is damaged, or may be; 130
 //! interrupted.

@@ -14,19 +14,20 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The least free space, in bytes, with which a pool is created that is to grow.
+/// The free space, in bytes, that a file system must have for a pool that will grow to be created.
 const LEAST_SPACE_BYTES: u64 = 16 << 20;
 
-/// The bytes of a new pool.
+/// The size of a new pool, in bytes.
 pub(crate) const NEW_POOL_BYTES: u64 = 2 << 20;
 
-/// The name of a map that is created without being named.
+/// The name of a map that is created without `--map`.
 const DEFAULT_MAP: &str = "main";
 
 /// The environment variable that names the pool, if no argument does.
 const POOL_VARIABLE: &str = "OUTLAST_POOL";
 
-/// Returns the path of the pool: the given one, or that of the environment.
+/// Returns the path of the pool: the given one, or else the one in the environment variable.
+/// Follows a symbolic link as [`resolved`] does.
 pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let named = given.map(Path::to_owned);
     let named = named.or_else(|| std::env::var_os(POOL_VARIABLE).map(PathBuf::from));
@@ -38,8 +39,9 @@ pub(crate) fn path(given: Option<&Path>) -> Result<PathBuf, Failure> {
     resolved(named)
 }
 
-/// Returns the file that a symbolic link leads to, because its journal is beside it. If a program opens
-/// the pool through the link, however, the journal is beside the link.
+/// If `path` is a symbolic link, returns the file that it leads to, because the pool's journal is
+/// beside that file. But if a program has opened the pool through the link, the journal is beside
+/// the link, and then this returns the link.
 pub(crate) fn resolved(path: PathBuf) -> Result<PathBuf, Failure> {
     let mut journal = path.as_os_str().to_owned();
     journal.push(".journal");
@@ -78,7 +80,8 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
     // out other users of the library.
     let open = || unsafe { options.open_read_only(path) };
     match open() {
-        // After a power loss: opening it for writing completes the file from its journal.
+        // After a power loss, or if a process died during a batch. Opening the pool for writing
+        // completes it from its journal or from the log of the batch.
         Err(Error::Unfinished) if !accept_possibly_torn => {
             // SAFETY: as above.
             unsafe { options.open(path)? }.close()?;
@@ -90,7 +93,7 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
 
 /// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
 /// batch can complete it, that is done first. If the pool opens only because possible losses are
-/// accepted, also returns the error that refused it otherwise.
+/// accepted, also returns the error with which it is refused otherwise.
 pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
     match read(path, false) {
         Ok(pool) => Ok((pool, None)),
@@ -99,8 +102,8 @@ pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> 
     }
 }
 
-/// Completes a pool from its journal if it is not opened because its working file is gone. Returns
-/// whether it was completed.
+/// If a pool is refused because its working file is gone, completes it from its journal. Returns
+/// whether it did.
 pub(crate) fn complete(path: &Path) -> Result<bool, Failure> {
     if !matches!(read(path, false), Err(Error::NoWorkingFile)) {
         return Ok(false);
@@ -129,10 +132,12 @@ pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure>
     Ok(pool)
 }
 
-/// Says so if the user asks for a journal where it is of no use.
+/// Warns if a pool was given a journal that is of no use, because the pool or the journal is in
+/// memory.
 fn warn_if_in_memory(path: &Path, pool: &Pool) {
     let durability = pool.durability();
-    // In a pool that was just opened, nothing else keeps a journal from confirming anything.
+    // In a pool that was just opened and is not suspect, a journal has no other reason to confirm
+    // nothing.
     if !durability.confirmed_survives_power_loss && !durability.is_suspect {
         complain(&format!(
             "{} or its journal is on a file system in memory; it does not survive a power loss",
@@ -168,13 +173,14 @@ pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
     })
 }
 
-/// Returns options that give the pool a journal if `journal` is set.
+/// Returns options that give the pool a journal if `journal` is set, and that refuse a pool whose
+/// working file is gone.
 fn options(journal: bool) -> PoolOptions {
     let options = PoolOptions::new().require_working_file(true);
     if journal { options.journal(JournalOptions::new()) } else { options }
 }
 
-/// Opens a pool that a power loss may have torn for writing, without a background thread.
+/// Opens for writing a pool that a power loss may have torn. Starts no background thread.
 pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     let options = PoolOptions::new().accept_possibly_torn(true).background(false);
     // SAFETY: as in `to_read`.
@@ -182,8 +188,8 @@ pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
-/// The map into which records will be put. Neither the map nor its pool is created before it is
-/// known that the records can be stored.
+/// The map into which records will be put. Neither the map nor its pool is created before
+/// [`make`](Target::make), so that the caller can first check that the records suit the map.
 pub(crate) struct Target {
     path: PathBuf,
     /// The pool, if it exists.
@@ -198,8 +204,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Determines the map: the one with the given name, otherwise the pool's only map, or the
-    /// default name if there is none. Fails if there are several and none is named. Neither the map
+    /// Opens the pool if it exists, and determines the map: the one with the given name, otherwise
+    /// the pool's only map, or if there is none, one with the default name. Fails if there are
+    /// several and none is named, or if the map has other types than those given. Neither the map
     /// nor the pool has to exist yet.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
         let pool = match path.symlink_metadata() {
@@ -218,7 +225,8 @@ impl Target {
         };
         let key_type = schema(&args.key_type, |info| &info.key_schema);
         let value_type = schema(&args.value_type, |info| &info.value_schema);
-        // The text of a key or value is read as the map's type, so another one is refused before that.
+        // Keys and values are parsed according to the map's types. So refuse other types now,
+        // before they lead to a message about the text.
         let args_and_stored = [
             ("key schema", &args.key_type, stored(|info| &info.key_schema)),
             ("value schema", &args.value_type, stored(|info| &info.value_schema)),
@@ -378,7 +386,7 @@ pub(crate) fn why_refused(error: &Error) -> String {
     }
 }
 
-/// The names of all maps. A map with a damaged root has none.
+/// The names of all maps, except those whose roots are damaged.
 fn names(pool: &Pool) -> Vec<String> {
     pool.maps().into_iter().flatten().map(|info: MapInfo| info.name).collect()
 }

@@ -30,7 +30,8 @@ impl Output {
         self.to.get_ref().is_terminal()
     }
 
-    /// Returns text that is part of a line, with control characters escaped on a terminal.
+    /// Returns text that is to be part of a line. On a terminal, all of its control characters are
+    /// escaped, tabs and newlines too.
     pub(crate) fn shown(&self, text: &str) -> String {
         match self.is_terminal() {
             true => String::from_utf8_lossy(&escaped(text.as_bytes(), b"")).into_owned(),
@@ -86,7 +87,7 @@ impl Output {
         }
         let object =
             json!({"event": "error", "kind": failure.kind(), "message": failure.message()});
-        // If this fails too, nobody is reading the output.
+        // If this fails, the user still gets the line on standard error.
         let _ = self.object(&object).and_then(|()| self.flush());
         complain(failure.message());
     }
@@ -102,8 +103,9 @@ pub(crate) fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "outlast: {}", String::from_utf8_lossy(&message));
 }
 
-/// Writes control characters other than those of `keep` as \xHH. Bytes that are not part of a UTF-8
-/// character are not changed, except those that some terminals take for control characters.
+/// Writes control characters other than those of `keep` as \xHH. Some terminals also take bytes
+/// from 0x80 to 0x9f that are not part of a UTF-8 character for control characters. If the text has
+/// any of either kind, all bytes that are not UTF-8 are escaped as well; otherwise they are kept.
 fn escaped<'t>(text: &'t [u8], keep: &[u8]) -> Cow<'t, [u8]> {
     let is_plain = |c: char| !c.is_control() || u8::try_from(c).is_ok_and(|c| keep.contains(&c));
     let is_safe = |chunk: &Utf8Chunk<'_>| {

@@ -1,5 +1,6 @@
-//! Types whose encodings keep their order, from their schemas: `bool`, floats, numbers of 128 bits,
-//! arrays, tuples and ordered structs. docs/format.md, section 7, has the encodings.
+//! Types whose encodings sort as their values do, recognized by their schemas: `bool`, floats,
+//! numbers of 128 bits, arrays, tuples and ordered structs. docs/format.md, section 7, has the
+//! encodings.
 
 use crate::text::{from_hex, hex};
 use serde_json::{Number, Value, json};
@@ -75,7 +76,8 @@ impl Part {
         }
     }
 
-    /// Returns the value with an encoding of [`bytes`](Part::bytes) bytes, if there is one.
+    /// Decodes an encoding, which must be [`bytes`](Part::bytes) long. Returns `None` if it is not
+    /// that of any value.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Option<Value> {
         let number = || bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
         Some(match self {
@@ -93,7 +95,7 @@ impl Part {
             Part::Float { bytes: 4 } => {
                 let bits = from_order(bytes.try_into().ok()?);
                 let float = f32::from_be_bytes(bits);
-                // As few digits as tell it from every other `f32`.
+                // This prints as few digits as distinguish the float from every other `f32`.
                 of_float(&float.to_string(), float.is_nan(), bits, F32_NAN.to_be_bytes())
             }
             Part::Float { .. } => {
@@ -194,12 +196,12 @@ fn as_hex(bytes: &[u8]) -> Value {
     json!({ "hex": hex(bytes) })
 }
 
-/// The bits of the NaN that is written `NaN`. Others are written as their bits.
+/// The bits of the NaN that is written `NaN`. Other NaNs are written as their bits.
 const F32_NAN: u32 = 0x7fc0_0000;
 const F64_NAN: u64 = 0x7ff8_0000_0000_0000;
 
-/// Returns a float as JSON: a number if it is finite, otherwise text. `bits` and `nan`, the bits of the NaN that
-/// is written `NaN`, have the most significant byte first.
+/// Returns a float as JSON: a number if it is finite, otherwise text. `bits` are the float's bits,
+/// and `nan` those of the NaN that is written `NaN`, both with the most significant byte first.
 fn of_float<const N: usize>(text: &str, is_nan: bool, bits: [u8; N], nan: [u8; N]) -> Value {
     if is_nan && bits != nan {
         return json!(format!("0x{}", hex(&bits)));
@@ -208,8 +210,9 @@ fn of_float<const N: usize>(text: &str, is_nan: bool, bits: [u8; N], nan: [u8; N
     number.map_or_else(|| json!(text), Value::Number)
 }
 
-/// Returns the bits of a float. They can be written as 0x and all of their hexadecimal digits, the most
-/// significant first. `NaN`, in any case, is `nan`, because it is not specified which bits a parser returns.
+/// Parses a float, and returns its bits. The text can be 0x and all hexadecimal digits of the bits,
+/// the most significant first. `NaN`, in upper or lower case, stands for `nan`, because it is not
+/// specified which bits a parser returns for it. `parse` parses all other text.
 fn to_float<const N: usize>(
     text: &str,
     nan: [u8; N],
@@ -223,7 +226,7 @@ fn to_float<const N: usize>(
     }
 }
 
-/// Returns the bytes whose order is that of the floats with these bits.
+/// Converts the bits of a float to bytes that sort as the floats do.
 fn to_order<const N: usize>(bits: [u8; N]) -> [u8; N] {
     with_order(bits, bits[0] >> 7 == 0)
 }
@@ -241,7 +244,8 @@ fn with_order<const N: usize>(mut bytes: [u8; N], is_positive: bool) -> [u8; N] 
     bytes.map(|byte| !byte)
 }
 
-/// Refuses a number that is too large for its type, which the parser rounds to infinity.
+/// Refuses a number that is too large for its type, which the parser rounds to infinity. Allows
+/// infinity where the text, which then has no digits, names it.
 fn finite_or_said<F: Copy>(float: F, is_finite: fn(F) -> bool, text: &str) -> Option<F> {
     let says_so = !text.bytes().any(|byte| byte.is_ascii_digit());
     (is_finite(float) || says_so).then_some(float)

@@ -11,8 +11,9 @@ pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     own(std::env::temp_dir().join(format!("outlast-demo-{uid}.pool")))
 }
 
-/// Refuses a file that does not belong to this user. Other users can create a file with a
-/// predictable name in the temporary directory, and write to it while it is mapped here.
+/// Returns the path, unless something other than a regular file of this user's is there. Other
+/// users can create a file with a predictable name in the temporary directory, and write to it
+/// while it is mapped here.
 fn own(path: PathBuf) -> Result<PathBuf, Failure> {
     match path.symlink_metadata() {
         Ok(meta) if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() => {
@@ -33,8 +34,8 @@ pub(crate) fn is_in_memory(path: &Path) -> bool {
     std::fs::File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
 }
 
-/// Fails if there is no directory `dir`, or, with this advice, if its file system has less than
-/// `needed` bytes free.
+/// Fails if there is no directory `dir`, or if its file system has less than `needed` bytes free.
+/// The message of the latter failure ends with `advice`.
 pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
     if !dir.is_dir() {
         let dir = dir.display();
@@ -54,8 +55,9 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
     Ok(())
 }
 
-/// Fails if `to`, where the pool `from` is to be copied, is the pool itself or exists already. With
-/// `force`, it may be an existing file; `None` stands for a command that replaces none.
+/// Checks the path `to`, to which the pool `from` is to be copied. Fails if it is `-` or the pool
+/// itself, or if anything exists there, except that `Some(true)` for `force` allows a regular file.
+/// `None` is for a command without `--force`.
 pub(crate) fn check_copy(from: &Path, to: &Path, force: Option<bool>) -> Result<(), Failure> {
     if to.as_os_str() == "-" {
         let why = "a copy cannot be written to standard output; for a file of this name, write ./-";

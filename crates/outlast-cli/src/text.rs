@@ -1,4 +1,4 @@
-//! Keys and values as text, according to the schema that the map was created with.
+//! Converts keys and values from and to text, according to the schemas of their map.
 
 use crate::failure::Failure;
 use crate::parts::Part;
@@ -27,7 +27,7 @@ enum Kind {
     },
     Str,
     Bytes,
-    /// A type whose encodings keep its order.
+    /// A type whose encodings sort as its values do.
     Ordered(Part),
     /// A type that only the program that made the map knows.
     Opaque,
@@ -74,7 +74,8 @@ impl Kind {
 }
 
 impl Column {
-    /// Parses text. `hex` says that all of it is hexadecimal.
+    /// Parses text, and returns the bytes that the map stores. If `hex` is set, the text is those
+    /// bytes in hexadecimal.
     pub(crate) fn parse(&self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
         if hex {
             return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
@@ -144,7 +145,7 @@ impl Column {
         }
     }
 
-    /// Returns whether the values are byte strings, so that one can be a prefix of another.
+    /// Returns whether the column holds strings, so that it makes sense to select by a prefix.
     pub(crate) fn is_text(&self) -> bool {
         !self.word && matches!(self.kind, Kind::Str | Kind::Bytes)
     }
@@ -164,7 +165,7 @@ impl Column {
         Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
     }
 
-    /// Checks bytes that are given literally, and pads them as the map stores them.
+    /// Checks bytes that were given in hexadecimal, and pads them as the map stores them.
     fn raw(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
         let len = match &self.kind {
             Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
@@ -227,17 +228,19 @@ impl Column {
         Some(i128::from_le_bytes(wide))
     }
 
-    /// Returns the encoding of a part from the bytes of the map.
+    /// Extracts the encoding of a value of type `part` from the bytes that the map stores. Returns
+    /// `None` if they have the wrong length or padding.
     fn encoding(&self, part: &Part, bytes: &[u8]) -> Option<Vec<u8>> {
         if !self.word {
             return (bytes.len() == part.bytes()).then(|| bytes.to_vec());
         }
         let (used, padding) = bytes.split_at_checked(part.bytes())?;
-        // A word has the encoding in its last big-endian bytes.
+        // Written with the most significant byte first, a word ends with the encoding.
         padding.iter().all(|&byte| byte == 0).then(|| used.iter().rev().copied().collect())
     }
 
-    /// Formats bytes as text. Bytes that are not a value of the type are shown in hexadecimal.
+    /// Formats bytes as text. Strings are returned as they are, whether they are UTF-8 or not. For
+    /// other types, bytes that are not a value of the type are shown in hexadecimal.
     pub(crate) fn plain(&self, bytes: &[u8]) -> Vec<u8> {
         match &self.kind {
             Kind::Str | Kind::Bytes => bytes.to_vec(),

@@ -1,5 +1,5 @@
-//! Every command except the demonstration, as a user runs it: its output, its exit code, and what
-//! it must not change.
+//! The basic commands, as a user runs them: their output, their exit codes, and what they must not
+//! change.
 
 mod common;
 
@@ -102,7 +102,7 @@ fn a_load_that_is_interrupted_leaves_a_closed_pool() {
     assert_eq!(ended.status.code(), Some(130));
     assert_eq!(ended.stderr, b"outlast: interrupted\n");
     drop(input);
-    // The pool was closed, because a copy of it does not count as a copy of a live pool.
+    // The pool was closed: otherwise a copy of it would be refused as the copy of a live pool.
     let copy = Place::new();
     std::fs::copy(place.pool(), copy.pool()).unwrap();
     assert_eq!(copy.run(["get", "k1"]).expect(0).text(), "1\n");
@@ -337,7 +337,7 @@ fn a_pool_in_use_is_locked() {
     for args in [&["get", "k"][..], &["put", "k", "w"], &["verify"]] {
         assert!(place.run(args).expect(1).err.contains("in use"));
     }
-    // `stat` still prints what the file publishes.
+    // `stat` still prints what can be read from the file.
     pool.map::<u64, u64>("counts").unwrap().put(&1, &1).unwrap();
     let stat = place.run(["stat", "--json"]).expect(0).objects();
     assert_eq!(
@@ -535,7 +535,7 @@ fn an_incomplete_journal_is_told_with_all_ways_out() {
     assert_eq!(copy.run(["get", "k"]).expect(0).text(), "v\n");
 }
 
-/// What a killed process had acknowledged and not made durable yet is in its working file alone.
+/// Only the working file holds what a killed process had acknowledged but not yet made durable.
 #[test]
 fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
     let place = Place::new();

@@ -10,7 +10,8 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-/// The size of the pools before compaction. The test was also run with 61 MiB.
+/// The least size, in bytes, of the pools before compaction: 24 MiB unless OUTLAST_TEST_MIB says
+/// otherwise. The test was also run with 61 MiB.
 fn large() -> u64 {
     std::env::var("OUTLAST_TEST_MIB").map_or(24, |mib| mib.parse().unwrap()) * MIB
 }
@@ -180,8 +181,8 @@ fn a_pool_in_use_is_refused() {
     let pool = open(&path);
     assert!(compact([&path]).expect(1).err.contains("in use"));
     pool.close().unwrap();
-    // A file that another compaction is writing is left alone. One that a compaction has left is
-    // removed.
+    // A file that another compaction is writing is left alone. One that a killed compaction has
+    // left is removed.
     let other = place.path("test.pool.compacting");
     let unfinished = create(&options(), &other);
     assert!(compact([&path]).expect(1).err.contains("being written"));
@@ -227,7 +228,8 @@ fn a_pool_keeps_its_journal_and_a_copy_has_none() {
     }
 }
 
-/// Starts a compaction, stops it while it copies, calls `meanwhile`, and returns the result.
+/// Starts a compaction, stops it while it copies, and calls `meanwhile`. Then lets the compaction
+/// finish, and returns its result.
 fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".compacting");
@@ -272,7 +274,7 @@ fn what_another_compaction_has_made_replaces_nothing() {
     check_worn(&open(&path));
 }
 
-/// Copies the segments of a pool that is open.
+/// Copies the segments of an open pool's journal to another directory.
 fn copy_segments(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -347,7 +349,8 @@ fn a_copy_that_is_not_complete_does_not_have_its_name() {
     assert!(common::resumed(child).expect(1).err.contains("new.pool: File exists"));
     assert_eq!(std::fs::read(&new).unwrap(), b"another");
     std::fs::remove_file(&new).unwrap();
-    // Nor is there one after a kill. The next run removes what was left.
+    // A kill leaves no file of that name either. The next run removes what it left under the
+    // temporary name.
     let mut killed = start();
     killed.kill().unwrap();
     killed.wait().unwrap();

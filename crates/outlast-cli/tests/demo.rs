@@ -140,7 +140,7 @@ fn the_pool_can_be_kept_and_looked_at() {
     let verify = place.run(["verify", "--json"]).expect(0).objects();
     assert_eq!(verify[0]["records"], 3000);
     assert_eq!(place.run(["scan"]).expect(0).out.split(|&b| b == b'\n').count(), 3001);
-    // The next run replaces it.
+    // The next run replaces the pool.
     demo(&place, &args).expect(0);
 }
 

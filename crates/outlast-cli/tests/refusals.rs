@@ -1,4 +1,4 @@
-//! What the command says where it cannot go on: full disks, missing directories, other processes.
+//! What the command says when it cannot go on: full disks, missing directories, other processes.
 
 mod common;
 
@@ -7,8 +7,9 @@ use outlast::PoolOptions;
 use std::ffi::{CString, OsStr};
 use std::process::Stdio;
 
-/// Runs `test` in a directory on a file system in memory of `size`, which only its thread and the
-/// processes that it starts see.
+/// Runs `test` in a directory on an in-memory file system of `size`, which is visible only to the
+/// test's thread and the processes that it starts. Skips the test if the file system cannot be
+/// mounted.
 fn on_small_disk(size: &str, test: impl FnOnce(&Place) + Send) {
     let place = Place::new();
     let target = CString::new(place.dir.path().to_str().unwrap()).unwrap();
@@ -121,7 +122,7 @@ fn links_lead_to_pools_and_to_their_journals() {
     std::os::unix::fs::symlink("target.pool", place.pool()).unwrap();
     let refused = place.run(["put", "k", "v"]).expect(1).err;
     assert!(refused.contains("is a link to target.pool"), "{refused}");
-    // A process that has opened the file itself is killed.
+    // Kill a process that has opened the file under its own name, not through the link.
     let of_target = |args: &[&str]| {
         let mut command = command();
         command.arg("--pool").arg(&target).args(args).stdin(Stdio::piped()).stdout(Stdio::null());
@@ -141,8 +142,8 @@ fn links_lead_to_pools_and_to_their_journals() {
     assert_eq!(place.run(["get", "k"]).expect(0).text(), "v\n");
     place.run(["put", "k", "w"]).expect(0);
     assert!(!place.path("test.pool.journal").exists());
-    // A program opens the pool through the link, and its journal is beside the link.
-    // SAFETY: the file belongs to this test.
+    // If a program opens the pool through the link, the pool's journal is beside the link. SAFETY:
+    // the file belongs to this test.
     let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
     pool.map::<str, str>("main").unwrap().put("k", "x").unwrap();
     pool.wait_durable().unwrap();

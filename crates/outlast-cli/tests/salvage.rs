@@ -23,7 +23,7 @@ fn lines(run: &Run) -> HashSet<String> {
     set
 }
 
-/// Overwrites the line of the file in which this text is.
+/// Overwrites the 64-byte line of the file in which this text begins.
 fn damage(pool: &Path, text: &str) {
     let mut bytes = std::fs::read(pool).unwrap();
     let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
@@ -93,7 +93,7 @@ fn a_sound_pool_is_salvaged_whole() {
         assert_eq!(lines(&before), lines(&after), "{map}");
     }
     in_new(&place, &["verify"]).expect(0);
-    // The new pool is not replaced.
+    // Salvaging again does not replace the new pool.
     assert!(salvage(&place, &[]).expect(1).err.contains("exists"));
 }
 
@@ -143,8 +143,8 @@ fn one_damaged_root_does_not_hide_the_other_maps() {
     assert_eq!(in_new(&place, &["count"]).expect(0).text(), "2000\n");
 }
 
-/// Salvages a pool of which everything that can be read is copied, and which may lack records all the
-/// same. Returns the report.
+/// Salvages a pool in which no damaged place is found, but which may lack records for the reason
+/// `why`. Returns the report.
 fn incomplete(place: &Place, why: &str) -> serde_json::Value {
     let run = salvage(place, &[]).expect(3);
     assert!(run.err.contains(why) && run.text().contains("0 damaged places"), "{}", run.err);
@@ -190,7 +190,7 @@ fn a_record_that_nothing_leads_to_is_missed() {
     }
     std::fs::write(place.pool(), bytes).unwrap();
     assert!(place.run(["verify"]).expect(3).err.contains("32 bytes leaked"));
-    // Nor does a copy that lacks it pass for the pool.
+    // `snapshot` and `compact` also refuse the pool, so no copy without the record passes for it.
     let copy = place.path("copy.pool");
     let snapshot = [OsStr::new("snapshot"), copy.as_os_str()];
     assert!(place.run(snapshot).expect(3).err.contains("32 bytes leaked"));
@@ -236,7 +236,7 @@ fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert!(unfinished.exists() && !new.exists());
-    // The next run removes it.
+    // The next run removes the unfinished file.
     salvage(&place, &[]).expect(0);
     assert!(!unfinished.exists());
     assert_eq!(in_new(&place, &["count"]).expect(0).text(), "100000\n");

@@ -231,10 +231,10 @@ fn terminals_get_control_characters_escaped() {
         let mut command = command();
         command.arg("--pool").arg(place.pool()).args(args).stdout(theirs).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // From here on, only the child has the other end.
+        // From here on, only the child has the terminal's other end.
         drop(command);
         let mut text = Vec::new();
-        // Fails once the child has ended.
+        // Reading fails once the child has ended.
         let _ = ours.read_to_end(&mut text);
         assert!(child.wait().unwrap().success(), "{args:?}");
         String::from_utf8(text).unwrap()

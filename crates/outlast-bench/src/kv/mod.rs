@@ -1,10 +1,11 @@
 //! `kv`: outlast compared with embedded stores on the same file system. Every row names the
 //! failures that a change survives.
 //!
-//! In each store, every operation is a transaction of its own, as a server needs before it answers
-//! a client. Each store is measured with its default promise for an operation, and again with the
-//! weakest that can be configured. A store that waits for the disk on every insert makes few
-//! inserts per second, so the inserts of a round end after a given time.
+//! In each store, every operation is a transaction of its own, as in a server that answers a client
+//! only after its change has been committed. Each store is measured with more than one promise:
+//! once so that a change survives a power loss, and again with weaker promises. A store that waits
+//! for the disk on every insert makes few inserts per second, so the inserts of a round end after a
+//! given time.
 
 mod library;
 mod promise;
@@ -45,12 +46,12 @@ trait Client: Sync {
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible;
     /// Looks up a record.
     fn get(&self, hand: &mut Hand, key: u64) -> Fallible<Option<u64>>;
-    /// Scans [`SCANNED`] records in key order from a key on. Returns whether the store keeps a key
-    /// order.
+    /// Appends up to [`SCANNED`] records to `found`, in key order, beginning at the key `from`.
+    /// Returns `false`, and appends nothing, if the store keeps no key order.
     fn scan(&self, hand: &mut Hand, from: u64, found: &mut Found) -> Fallible<bool>;
 }
 
-/// The records that a scan found, in its order.
+/// The keys and values that a scan found, in the scan's order.
 type Found = Vec<(u64, u64)>;
 
 /// Options of the command.
@@ -102,7 +103,7 @@ pub struct Row {
     pub survives_process_death: bool,
     /// Whether that includes a power loss.
     pub survives_power_loss: bool,
-    /// Number of records present.
+    /// Number of records loaded first.
     pub records: u64,
     /// Number of operations in all rounds.
     pub operations: u64,
@@ -118,8 +119,8 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// For inserts: bytes written to the disk per insert. Bytes that are still in the page cache at
-    /// the end count as well.
+    /// For inserts: bytes written to the disk per insert, including what is written back only after
+    /// the last insert. `None` if the file system has no disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.
@@ -147,8 +148,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Makes a line for every store and number of threads that has both rows. The stores with the
-    /// strongest promises come first.
+    /// Makes a line for every store and number of threads that has a row of inserts and a row of
+    /// lookups. The stores with the strongest promises come first.
     fn all(rows: &[Row], threads: &[usize], medium: Medium) -> Vec<Line> {
         let mut stores: Vec<Store> = Store::ALL.to_vec();
         stores.sort_by_key(|store| {
@@ -186,9 +187,10 @@ impl Seen {
         Ok(Seen { operations: 0, mops: Vec::new(), latency: Latency::new()? })
     }
 
-    /// Runs operations in all threads of a team until there are enough or time is up. `ready` makes
-    /// a thread's operation from the thread's number. Each call of an operation gets a number that
-    /// no other call gets. Returns the numbers that each thread has used.
+    /// Runs operations in all threads of a team until `count` are done or `time` is over. `ready`
+    /// makes a thread's operation from the thread's number. Each call of an operation gets a number
+    /// below `count` that no other call gets. Returns the range of numbers that each thread has
+    /// used.
     fn measure<O: FnMut(u64) -> Fallible>(
         &mut self,
         threads: usize,
@@ -323,8 +325,8 @@ fn print_table(rows: &[Row], options: &Options, sync: SyncTime, report: &mut Rep
     ))
 }
 
-/// The time a file system takes to make a change durable. No store that makes changes durable can
-/// be faster.
+/// The time a file system takes to make a change durable. No store that makes each change durable
+/// by itself can be faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct SyncTime {
     /// Microseconds to write to one page of a file and sync it.
@@ -461,7 +463,7 @@ fn measure(
         result.disk_bytes = result
             .disk_bytes
             .and_then(|bytes| Some(bytes + usage::disk_bytes(path)?.saturating_sub(before?)));
-        // Checks that the inserted records are present.
+        // Check that the inserted records are present: all of a few, or about a thousand of many.
         let mut hand = hand();
         for number in turns.into_iter().flat_map(|own| {
             let step = 1 + (own.end - own.start) as usize * threads / 1000;
@@ -572,7 +574,7 @@ fn with(
     }
 }
 
-/// Bytes of the blocks of all files in a directory.
+/// Returns how many bytes on the file system all files in and below a directory occupy.
 fn bytes_in(dir: &Path) -> Fallible<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;

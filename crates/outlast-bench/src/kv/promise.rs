@@ -24,7 +24,7 @@ pub enum Store {
     LmdbNoSync,
     /// fjall, syncing its journal after every change.
     Fjall,
-    /// fjall, writing its journal to the system after every change.
+    /// fjall, writing its journal to the operating system after every change, without a sync.
     FjallBuffer,
 }
 

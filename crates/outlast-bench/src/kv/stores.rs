@@ -83,7 +83,8 @@ struct Lmdb<'e> {
     database: heed::Database<'e, Bytes, Bytes>,
 }
 
-/// The address space into which the file can grow. It takes no space on the disk.
+/// The size of the address space into which the file can grow, in bytes. It takes no space on the
+/// disk.
 const LMDB_MAP_BYTES: usize = 64 << 30;
 
 /// Creates an LMDB environment and runs a job with it.
@@ -153,7 +154,8 @@ impl Client for Lmdb<'_> {
     }
 }
 
-/// fjall: an insert, after which the journal is synced or not.
+/// fjall: inserts and lookups without transactions. After an insert, the journal is synced if
+/// `sync` is set.
 pub(super) struct Fjall {
     database: fjall::Database,
     keyspace: fjall::Keyspace,
@@ -179,7 +181,7 @@ impl Client for Fjall {
 
     fn insert(&self, hand: &mut Hand, key: u64, value: u64) -> Fallible {
         let (key, value) = hand.pair_bytes(key, value);
-        // An insert also writes the journal to the system.
+        // An insert also writes the journal to the operating system, without a sync.
         self.keyspace.insert(key, value)?;
         if self.sync {
             self.database.persist(fjall::PersistMode::SyncData)?;

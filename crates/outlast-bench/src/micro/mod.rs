@@ -1,9 +1,9 @@
 //! `micro`: one operation at a time, compared with maps in DRAM.
 //!
-//! A *turn* is one system with one number of threads, starting empty: load, insert, the reads and
-//! updates, remove. A *round* is one turn of each system. A ratio to a rival is computed within a
-//! round, between turns that are close in time. Latencies come from separate rounds, in which a
-//! clock is read around every operation. Throughput never does.
+//! A *turn* is one system with one number of threads, starting empty: load, insert, the reads,
+//! updates and mixes, remove. A *round* is one turn of each system. A ratio to a rival is computed
+//! within a round, between turns that are close in time. Latencies come from separate rounds, in
+//! which a clock is read around every operation. Throughput is never taken from those rounds.
 
 mod phase;
 mod rows;
@@ -39,8 +39,8 @@ pub struct Options {
     pub rounds: usize,
     /// Number of rounds with a clock.
     pub latency_rounds: usize,
-    /// The greatest number of operations of a phase in those rounds, except for inserts and
-    /// removals.
+    /// The greatest number of operations of a phase in the rounds with a clock, except for inserts
+    /// and removals.
     pub latency_operations: u64,
     /// The systems to compare with.
     pub rivals: Vec<Kind>,
@@ -49,13 +49,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Number of operations in the phases that do not cover all records.
+    /// Number of operations in the phases that do not cover all records. `watched` says whether a
+    /// clock is read.
     fn operations(&self, watched: bool) -> u64 {
         let operations = if self.operations == 0 { self.records } else { self.operations };
         if watched { operations.min(self.latency_operations) } else { operations }
     }
 
-    /// The phases of a turn of a system.
+    /// The phases of a turn of the system `kind`.
     fn phases(&self, kind: Kind) -> impl Iterator<Item = Phase> {
         let always = |phase| matches!(phase, Phase::Load | Phase::Insert);
         let is_ordered = kind.is_ordered(&self.setup);
@@ -130,7 +131,7 @@ struct Turn {
 struct Observed {
     operations: u64,
     mops: f64,
-    /// Processor time of a thread per operation, in nanoseconds.
+    /// Processor time per operation, in nanoseconds.
     cpu_ns: f64,
     latency: Option<Latency>,
     /// Number of records at the end of the phase.
@@ -182,7 +183,8 @@ impl Job for OneTurn<'_> {
 }
 
 impl OneTurn<'_> {
-    /// `new`: how many records the phases have inserted so far.
+    /// Runs a phase and observes it. `new` is how many records the turn has inserted so far; the
+    /// phase's own inserts are added to it.
     fn observe<S: System>(&self, system: &S, phase: Phase, new: &mut u64) -> Fallible<Observed> {
         let operations = self.options.operations(self.watched);
         let records = self.options.records;
@@ -216,7 +218,7 @@ impl OneTurn<'_> {
         })
     }
 
-    /// Does the work with all threads. Returns the time that they took, and their watches.
+    /// Does the work with all threads. Returns the time that they took, and each thread's watch.
     fn pass<S: System, W: Watch + Send>(
         &self,
         system: &S,
@@ -232,7 +234,7 @@ impl OneTurn<'_> {
     }
 }
 
-/// All turns with one number of threads.
+/// All turns of each system with one number of threads.
 type Turns = HashMap<Kind, Vec<Turn>>;
 
 /// The latency distributions of a run, for plots: phase, threads, system.

@@ -1,4 +1,4 @@
-//! The phases: their operations, their keys, and the results that are correct.
+//! The phases: their operations, their keys, and the checks of their results.
 
 use crate::form::Hand;
 use crate::keys::{self, ABSENT, Draw, Keys, Walk};
@@ -8,7 +8,7 @@ use crate::{Fallible, team};
 use outlast::RecordForm;
 use serde::{Deserialize, Serialize};
 
-/// Number of keys per call of `get_many`.
+/// Number of keys per call of `get_many`, and of changes per batch.
 const BATCH: u64 = 16;
 /// Number of records per scan.
 const SCANNED: usize = 50;
@@ -137,27 +137,28 @@ impl Phase {
     }
 }
 
-/// A phase with its numbers.
+/// The work of a phase: how many operations, and on which keys.
 #[derive(Debug, Clone)]
 pub(super) struct Work<'s> {
     phase: Phase,
     records: u64,
-    /// The first number of new keys.
+    /// The number of the first key that no earlier phase of the turn has inserted.
     new: u64,
     operations: u64,
     warm_up: bool,
     keys: Keys,
-    /// For scans: the last key from which on there are as many records as a scan returns.
+    /// For scans: the greatest key, in the form of [`in_order`], at which a scan can begin and
+    /// still return [`SCANNED`] records.
     last_whole: u64,
     setup: &'s Setup,
 }
 
-/// Returns a word whose order is that of the key encoded from `key`.
+/// Returns a word that sorts among such words as the encoding of `key` does among keys.
 #[inline(always)]
 fn in_order(setup: &Setup, key: u64) -> u64 {
     match setup.form {
         RecordForm::Inline => key,
-        // The bytes of the word are stored lowest first.
+        // Keys sort by their bytes, and the word is stored with its least significant byte first.
         RecordForm::Bytes => key.swap_bytes(),
     }
 }
@@ -191,7 +192,7 @@ impl<'s> Work<'s> {
         Work { phase, records, new, operations, warm_up: false, keys, last_whole: 0, setup }
     }
 
-    /// Computes the expected results, before the run.
+    /// Computes what is needed to check the results, before any time is measured.
     pub(super) fn prepared(mut self) -> Self {
         if self.phase == Phase::Scan {
             let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));
@@ -200,7 +201,7 @@ impl<'s> Work<'s> {
         self
     }
 
-    /// Returns a twentieth of the work, with other draws.
+    /// Returns a twentieth of the work, rounded up to full batches, with other draws.
     pub(super) fn warm_up(&self) -> Self {
         let operations = (self.operations / 20).next_multiple_of(BATCH);
         Work { operations, warm_up: true, ..self.clone() }
@@ -344,7 +345,7 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
         Err(wrong(self.work.phase, key, "present"))
     }
 
-    /// Makes the changes of a phase in batches. `first` is the number of this thread's first
+    /// Makes `count` changes of a phase in batches. `first` is the number of this thread's first
     /// operation.
     fn change_batches(&mut self, first: u64, count: u64) -> Fallible {
         let (keys, mut walk) = (self.work.keys, Walk::new(count.max(1)));
@@ -445,7 +446,7 @@ impl<S: System, W: Watch> Worker<'_, '_, S, W> {
         Err(wrong(self.work.phase, key, "absent"))
     }
 
-    /// Does a lookup or an update. `updates` of a hundred calls are updates.
+    /// Does a lookup or an update. On average, `updates` of a hundred calls are updates.
     #[inline(always)]
     fn get_or_update(&mut self, version: u64, updates: u64) -> Fallible {
         let key = self.present();

@@ -30,7 +30,7 @@ impl Mops {
     }
 }
 
-/// How much faster one system is than another: above 1, it is faster.
+/// How fast one system is compared with another: above 1, the first one is faster.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// Ratio of the medians over all rounds.
@@ -44,7 +44,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Compares the figures of two systems, round by round.
+    /// Compares the figures of two systems, round by round. Returns `None` if either has none.
     pub fn of(ours: &[f64], theirs: &[f64]) -> Option<Ratio> {
         let rounds: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
         let of_medians = median(ours)? / median(theirs)?;
@@ -125,12 +125,12 @@ pub struct Row {
     /// Processor time per operation in nanoseconds, median of the rounds. This remains meaningful
     /// if other programs ran at the same time.
     pub cpu_ns_per_operation: f64,
-    /// Latency; for `get_many` and `gets`, of 16 keys.
+    /// Latency; for `get_many`, `gets` and batched changes, of 16 keys.
     #[serde(flatten)]
     pub latency: Option<Percentiles>,
     /// Records per slot.
     pub load_factor: Option<f64>,
-    /// Bytes per record; none after removals.
+    /// Bytes per record; `None` if no record is left.
     pub bytes_per_record: Option<Counted>,
     /// Huge pages.
     pub huge_pages: Huge,
@@ -152,7 +152,7 @@ fn rounds_of(turns: &Turns, kind: Kind, phase: Phase) -> Vec<f64> {
     observed(turns, kind, phase).iter().map(|o| o.mops).collect()
 }
 
-/// Returns the times of all watched rounds together.
+/// Returns the times of all rounds with a clock together, or `None` if there are none.
 pub(super) fn latency_of(watched: &Turns, kind: Kind, phase: Phase) -> Fallible<Option<Latency>> {
     let mut all: Option<Latency> = None;
     for latency in observed(watched, kind, phase).iter().filter_map(|o| o.latency.as_ref()) {

@@ -4,22 +4,23 @@ use crate::usage::ThreadUsage;
 use outlast::Growth;
 use serde::{Deserialize, Serialize};
 
-/// An operation that takes longer than this, in nanoseconds, waited for something.
+/// An operation that takes longer than this, in nanoseconds, counts as slow and gets a cause.
 pub(super) const SLOW_NS: u64 = 5_000;
 
-/// What an insert waited for. The first applicable cause is named.
+/// What an insert waited for. If several causes apply, the first of them is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The thread lost the processor for more than half of the time, or was preempted and no other
-    /// cause is counted.
+    /// The thread was preempted and never gave up the processor by itself, and it was off the
+    /// processor for more than half of the time. Or it was preempted, and no other cause applies.
     Preemption,
     /// The directory was doubled.
     Doubling,
     /// The pool's file grew.
     FileGrowth,
-    /// The thread gave up the processor: for a lock, of the library or of the kernel, or for the
-    /// file system.
+    /// The thread gave up the processor (for a lock of the library or of the kernel, or for the
+    /// file system), and it was off the processor for more than half of the time, or there was no
+    /// split and no page fault.
     Wait,
     /// None of the above, but the thread was on the processor for less than half of the time, so
     /// the host machine must have stopped it.
@@ -30,7 +31,7 @@ pub enum Cause {
     Split,
     /// A page was touched for the first time.
     PageFault,
-    /// No counter changed, and the thread was on the processor all the time.
+    /// No counter changed, and the thread was on the processor for at least half of the time.
     Unknown,
 }
 
@@ -89,7 +90,7 @@ pub struct Slow {
     pub preemptions: u64,
 }
 
-/// The readings around an operation.
+/// What is read before an operation, and again after it.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) usage: ThreadUsage,

@@ -2,9 +2,9 @@
 //!
 //! Around every insert, the thread reads a clock, its own counters (page faults, waits,
 //! preemptions, processor time) and the library's counters (splits, doublings, the pool's size).
-//! That makes the run slower, but not the measured time of an insert. The changes between two
-//! readings show what the insert did or waited for. With several threads, splits and growth may be
-//! another thread's.
+//! That makes the run slower, but does not lengthen the measured time of an insert. The changes
+//! between two readings show what the insert did or waited for. With several threads, splits and
+//! growth may be another thread's.
 //!
 //! A control run then takes the same readings around as many turns of an idle loop, each as long as
 //! an insert took on average. Both runs watch a clock for the same total time, so timer interrupts,
@@ -58,7 +58,8 @@ impl Options {
     }
 }
 
-/// Resizes that took at least this long are printed. Doubling a directory takes less.
+/// Resizes that took at least this long, in nanoseconds, are printed. Doubling a directory takes
+/// less.
 const RESIZE_NS: u64 = 1_000_000;
 
 /// Bounds of the bins in which slow operations are counted, in nanoseconds.
@@ -69,7 +70,8 @@ const BINS_NS: [u64; 8] = [SLOW_NS, 10_000, 20_000, 50_000, 100_000, 300_000, 1_
 pub struct Group {
     /// The scheme.
     pub scheme: String,
-    /// `insert`, `control`, or the common cause of a group of inserts.
+    /// `insert` or `control` for all operations of a run. For the slow ones with one cause, the
+    /// name of the cause, with `control: ` before it in the control run.
     pub what: String,
     /// Number of operations.
     pub operations: u64,
@@ -122,7 +124,7 @@ struct Resizes {
 }
 
 impl Resizes {
-    /// `number` is that of the insert just done, which began at `start`.
+    /// Takes note of the insert just done, which has this number and began at `start`.
     fn note(&mut self, number: u64, start: Instant, before: &Reading, after: &Reading) {
         let doubled = after.growth.doublings > before.growth.doublings;
         if after.resizing || doubled {

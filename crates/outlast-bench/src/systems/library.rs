@@ -203,7 +203,7 @@ impl System for Library<u64> {
     }
 }
 
-/// Number of keys per call of `get_many`.
+/// The greatest number of keys per call of the library's `get_many`.
 const BATCH_MAX: usize = 64;
 
 impl System for Library<[u8]> {

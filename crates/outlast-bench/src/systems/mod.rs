@@ -113,13 +113,13 @@ pub struct Room {
     pub huge_bytes: Option<u64>,
 }
 
-/// The system.
+/// A system to measure, or to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// outlast with the requested scheme.
     Outlast,
-    /// outlast with this scheme, as a rival. The requested scheme as its own rival shows how far
-    /// the ratio of equal systems varies.
+    /// outlast with this scheme, as a rival. If this is the requested scheme, the ratio shows how
+    /// much equal systems vary.
     Scheme(Scheme),
     /// outlast with the requested scheme and a journal, as a rival.
     Journaled,

@@ -1,4 +1,4 @@
-//! Every command on a small scale, as its users run it: rows have all their fields, figures that
+//! The commands on a small scale, as their users run them: rows have all their fields, figures that
 //! belong together agree, and impossible arguments are refused by name.
 
 mod counted;

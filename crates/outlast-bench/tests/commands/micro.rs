@@ -143,7 +143,7 @@ fn micro_borrows_models_and_plots() {
         let ours: Vec<_> = phases.iter().filter(|row| row["system"] == "outlast").collect();
         assert!(ours.iter().all(|row| row["model"] == true && row["medium"].is_string()));
         assert!(of(&rows, "run")[0]["medium"].as_str().unwrap().starts_with("model"));
-        // At least one line of 300 ns each.
+        // An insert flushes at least one line, which takes 300 ns.
         let insert = ours.iter().find(|row| row["phase"] == "insert").unwrap();
         assert!(number(insert, "/p50_ns") >= 300.0);
         let drawn = std::fs::read(&plot).unwrap();

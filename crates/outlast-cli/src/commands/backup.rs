@@ -1,4 +1,4 @@
-//! `backup`: copies a pool, also while another process uses it.
+//! `backup`: copies a pool. If the pool has a journal, another process may be using it.
 
 use crate::args::BackupArgs;
 use crate::failure::Failure;

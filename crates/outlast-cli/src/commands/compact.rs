@@ -1,10 +1,10 @@
 //! `compact`: copies a pool into one that takes no more space than its records need.
 //!
 //! A pool's file never becomes shorter, and a page that holds even one record is not free. So the
-//! command copies the maps, record by record, into a new pool next to the old one. The new pool is
-//! verified and durable before it takes the name of the old one. A crash before the renaming leaves
-//! the old pool, and perhaps a file that the next compaction removes. A later crash leaves the new
-//! pool.
+//! command copies the maps, record by record, into a new pool: NEW if it is given, otherwise a file
+//! next to the old pool, which it then replaces. The copy is verified and durable before it gets
+//! its final name. A crash before the renaming leaves the old pool, and perhaps a file that the
+//! next compaction removes. A crash after it leaves the new pool.
 
 use super::unfinished::{Named, Unfinished};
 use super::verify::require_sound;
@@ -51,7 +51,7 @@ pub(crate) fn run(
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
     let old_file = Named::open(from.clone())?;
-    // A reader's lock: until the file is replaced, no one changes it.
+    // Holds a reader's lock, so that no one changes the file until it is replaced.
     let old = open::to_read(&from, false)?;
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
@@ -64,7 +64,7 @@ pub(crate) fn run(
     let create = || Unfinished::create(to, UNFINISHED, &options);
     let new = match &args.new {
         Some(_) => create()?,
-        // Until it has the permissions of the old one, no one else may read it.
+        // Until the new file has the permissions of the old one, no other user may read it.
         None => privately(create)?,
     };
     interrupt::listen();
@@ -100,8 +100,8 @@ pub(crate) fn run(
     })
 }
 
-/// If the pool's journal was not closed, opens and closes the pool, so that its file is complete
-/// without the journal. Returns whether the pool has a journal.
+/// If the pool's journal was not closed or still has segments, opens and closes the pool, so that
+/// its file is complete without them. Returns whether the pool has a journal.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
     // A process that died while it closed the pool may have left segments. With those in place, the
@@ -127,7 +127,8 @@ fn copy(old: &Pool, new: &Pool) -> Result<(u64, u64), Failure> {
     let bar = progress::spinner("checking the copy");
     let found = new.verify()?;
     bar.finish_and_clear();
-    // The new pool lists its maps in the order in which they were created.
+    // The new pool lists its maps in the order in which they were created, which is that of
+    // `counts`.
     let found_counts: Vec<_> = found.maps.iter().map(|(_, map)| map.records).collect();
     found.ensure_sound()?;
     if found_counts != counts {
@@ -160,7 +161,7 @@ fn copy_map(
     Ok(count)
 }
 
-/// Makes a file that only this user may read and write.
+/// Calls `make`. Only this user may read or write the files that it creates.
 fn privately<T>(make: impl FnOnce() -> T) -> T {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let made = make();
@@ -182,11 +183,13 @@ fn give_journal(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces the old pool by the new one, durably. The new file gets the permissions of the old one, and its
-/// owner, if this process may set that.
+/// Replaces the old pool by the new one, durably. The new file gets the old one's permissions and,
+/// as far as this process may set them, its owner and group. If the group cannot be set, the new
+/// file gives no permissions to a group.
 ///
-/// Another process may be compacting the same pool, or may have replaced it since it was read here. The lock
-/// of the new file is what only one of them has, for the file that has this name.
+/// Another process may be compacting the same pool, or may have replaced it since this process read
+/// it. So this first locks the new file under its temporary name, which only one process can do,
+/// and then checks that the old file still has its name.
 fn replace(old: &Named, new: &Named) -> Result<(), Failure> {
     let from = old.path.display();
     new.claim()?;
@@ -199,7 +202,7 @@ fn replace(old: &Named, new: &Named) -> Result<(), Failure> {
         if std::os::unix::fs::fchown(&new.file, Some(meta.uid()), Some(meta.gid())).is_err()
             && std::os::unix::fs::fchown(&new.file, None, Some(meta.gid())).is_err()
         {
-            // The rights of the group were meant for the old file's group.
+            // The permissions for the group were meant for the old file's group.
             mode &= !Mode::RWXG.bits();
         }
         new.file.set_permissions(Permissions::from_mode(mode))?;

@@ -1,4 +1,4 @@
-//! `completions`: prints a script for a shell.
+//! `completions`: prints a completion script for a shell.
 
 use crate::args::{Args, CompletionsArgs};
 use crate::failure::Failure;

@@ -14,7 +14,7 @@ pub(super) struct Records<R> {
     from: R,
     format: Format,
     columns: (Column, Column),
-    /// Whether tab-separated lines have no escapes.
+    /// Whether tab-separated lines are taken as they are: without escapes, and with tabs in values.
     raw: bool,
     line: Vec<u8>,
     number: u64,
@@ -31,9 +31,9 @@ impl<R: BufRead> Records<R> {
         self.number
     }
 
-    /// Returns the key and the value of the next record, as the map stores them. Skips empty lines, and
-    /// a byte order mark at the beginning. A line ends with a newline, or with a carriage return and a
-    /// newline.
+    /// Returns the key and the value of the next record, as the map stores them, or `None` after
+    /// the last record. Skips empty lines, and a byte order mark at the beginning of the input. A
+    /// line ends with a newline, or with a carriage return and a newline.
     #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
         loop {

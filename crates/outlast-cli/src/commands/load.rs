@@ -53,7 +53,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let seconds = start.elapsed().as_secs_f64();
     let loaded = inserted + replaced;
     let ended = match (result, closed) {
-        // Both matter: what the next record met, and what is left to do for those before it.
+        // Report both: the first says why the next record was not loaded, the second what went
+        // wrong with closing the pool, and so what the records before it still need.
         (Err(failure), Err(other)) => Err(failure.and(&other)),
         (result, closed) => result.and(closed),
     };

@@ -91,7 +91,7 @@ pub(super) fn of(
     Ok(if reverse { Box::new(range.rev()) } else { Box::new(range) })
 }
 
-/// Describes an error of a read, and adds advice on what the user can do.
+/// Describes an error of a read. If it reports damage, adds `advice` on what the user can do.
 pub(super) fn failed(error: Error, advice: &str) -> Failure {
     match Failure::from(error) {
         Failure::Damaged(text) => Failure::Damaged(format!("{text}; {advice}")),

@@ -19,13 +19,13 @@ use std::time::Instant;
 /// The suffix of the new pool's name until it is complete.
 const UNFINISHED: &str = ".salvaging";
 
-/// What became of one map, or of all.
+/// What became of the records of one map, or of all maps.
 #[derive(Debug, Default)]
 struct Tally {
     /// Records in the new pool.
     copied: u64,
-    /// Records that the new pool refuses, because their bytes are invalid for their types or their
-    /// keys are present already.
+    /// Records that the new pool refuses, because their bytes are invalid for their types or too
+    /// many, or because their keys are present already.
     refused: u64,
     /// Damaged places.
     places: u64,
@@ -103,7 +103,9 @@ pub(crate) fn run(
     }
     bar.finish_and_clear();
     let mut reasons = sum.lacks();
-    // What is damaged has been listed. Verification can also find that records are missing without a trace.
+    // If damage was found, the new pool is known to lack something. If not, a verification of the
+    // old pool can still show that records are missing, for instance by blocks that nothing links
+    // to.
     let verify = reasons.is_empty();
     reasons.extend(doubts(from, &broken, refused.as_ref(), verify));
     drop(broken);
@@ -130,7 +132,8 @@ pub(crate) fn run(
     Err(Failure::Damaged(format!("{to} {}", reasons.join("; "))))
 }
 
-/// Says why the new pool may lack records although everything that could be read was copied.
+/// Returns the reasons why the new pool may lack records although everything that could be read was
+/// copied. Verifies the old pool only if `verify` is set.
 fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> Vec<String> {
     let from = path.display();
     let mut doubts = Vec::new();
@@ -153,7 +156,7 @@ fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> 
     doubts.iter().map(|doubt| format!("may lack records ({doubt})")).collect()
 }
 
-/// Copies one map.
+/// Copies one map, prints what became of it, and returns that.
 fn salvage(
     broken: &Pool,
     new: &Pool,
@@ -221,7 +224,7 @@ fn copy(
     Ok(())
 }
 
-/// Returns the damage that an error reports.
+/// Returns the damage that an error reports. Fails with the error if it reports none.
 fn damage_of(error: Error) -> Result<Damage, Failure> {
     match error {
         Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => Ok(damage),

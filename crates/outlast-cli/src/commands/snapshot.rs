@@ -1,4 +1,4 @@
-//! `snapshot`: makes a clean copy of the pool.
+//! `snapshot`: checks the pool, unless told not to, and copies it. The copy is cleanly closed.
 
 use super::verify::require_sound;
 use crate::args::SnapshotArgs;

@@ -59,12 +59,13 @@ fn reclaim(state: &ReclaimState) -> String {
     }
 }
 
-/// What a pool is on, and what it survives.
+/// The medium of a pool, and which failures the pool survives.
 struct Survival {
     medium: Medium,
     /// Whether the effect of every call that returned survives a power loss.
     all: bool,
-    /// Whether what was made durable does.
+    /// Whether what was explicitly made durable survives a power loss: by closing or `sync`, or,
+    /// with a journal, by `wait_durable`.
     confirmed: bool,
     text: &'static str,
 }
@@ -74,7 +75,7 @@ impl Survival {
     fn of(path: &Path, written: MediumKind, journal: Option<&JournalFacts>, suspect: bool) -> Self {
         let kind = match (journal, written) {
             (Some(_), _) => MediumKind::Journal,
-            // A snapshot of a pool with a journal.
+            // A snapshot of a pool with a journal still records that medium, but has no journal.
             (None, MediumKind::Journal) => MediumKind::PageCache,
             (None, written) => written,
         };
@@ -146,9 +147,10 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// Prints what a pool publishes while another process uses it.
+/// Prints what can be read from a pool's files while another process uses it.
 fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), Failure> {
-    // While the pool is in use, only its process knows whether the disk takes what it writes.
+    // Only the process that uses the pool knows whether a write-back has failed. Assume that none
+    // has.
     let survival = Survival::of(path, facts.medium, facts.journal.as_ref(), false);
     let medium = survival.medium;
     let mut object = json!({
@@ -217,7 +219,7 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
     damaged.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// What a map's root says.
+/// Returns what a map's root says about it, as JSON.
 pub(super) fn described(info: &MapInfo) -> Value {
     json!({
         "event": "map",
@@ -229,7 +231,7 @@ pub(super) fn described(info: &MapInfo) -> Value {
     })
 }
 
-/// Rounds an estimate to three digits.
+/// Rounds an estimate to three significant digits.
 fn rounded(count: u64) -> u64 {
     let unit = 10u64.pow(count.checked_ilog10().unwrap_or(0).saturating_sub(2));
     count.saturating_add(unit / 2) / unit * unit

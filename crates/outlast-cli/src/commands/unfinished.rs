@@ -1,7 +1,7 @@
 //! New pools that get their name only once they are complete.
 //!
-//! Until then, a pool has a name with a suffix, in the same directory. A crash leaves it under that name,
-//! and the next command that would write there removes it.
+//! Until then, a pool has a temporary name: the final one with a suffix. A crash leaves it under
+//! that name, and the next command that would create a pool there removes it.
 
 use crate::failure::Failure;
 use crate::open;
@@ -12,14 +12,16 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A new pool that is not complete. It is removed unless it gets its name.
+/// A new pool that is not complete. When this is dropped, the file is removed, unless it has been
+/// renamed by then.
 pub(super) struct Unfinished {
     pool: Pool,
     file: Named,
 }
 
 impl Unfinished {
-    /// Creates the pool that is to become `path`. Removes what a crash has left of an earlier one.
+    /// Creates the pool that is to become `path`, under its temporary name. Removes what a crash
+    /// has left of an earlier one.
     pub(super) fn create(
         path: &Path,
         suffix: &str,
@@ -29,7 +31,7 @@ impl Unfinished {
         let pool = open::create_as(&path, options)?;
         let new = Unfinished { pool, file: Named::open(path)? };
         if new.file.lock() {
-            // The new pool has its file locked, so this is another one.
+            // The new pool has its file locked, so a file that can be locked is another one.
             return Err(new.file.replaced());
         }
         Ok(new)
@@ -40,7 +42,7 @@ impl Unfinished {
         &self.pool
     }
 
-    /// The file, and its name for the time being.
+    /// The file, with its temporary name.
     pub(super) fn file(&self) -> &Named {
         &self.file
     }
@@ -50,7 +52,7 @@ impl Unfinished {
         Ok(self.pool.clone().close()?)
     }
 
-    /// Closes the pool and gives it its name, durably. Fails if a file has that name.
+    /// Closes the pool and gives it its final name, durably. Fails if a file of that name exists.
     pub(super) fn finish(self, name: &Path) -> Result<(), Failure> {
         self.close()?;
         self.file.claim()?;
@@ -65,14 +67,14 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         let _ = self.close();
-        // It has its own name by now, or another file has this one.
+        // If not, the pool has been renamed, or another process's file has the temporary name.
         if self.file.has_its_name() {
             let _ = std::fs::remove_file(&self.file.path);
         }
     }
 }
 
-/// Renames a file, and fails if there is one of the new name.
+/// Renames a file. Fails if a file of the new name exists.
 fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         // Not every file system can do that in one step.
@@ -84,7 +86,8 @@ fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the path with a suffix. Removes the file that a crash has left there.
+/// Returns `path` with the suffix appended. Removes the pool and the journal that a crash may have
+/// left under that name. Fails if another process is writing the pool.
 fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -92,7 +95,7 @@ fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
     let action = || format!("removing {}", path.display());
     if path.symlink_metadata().is_ok() {
         let file = Named::open(path.clone())?;
-        // Whoever has the file under this name locked may remove or rename it.
+        // Only the process that has locked the file under this name may remove or rename it.
         if !file.lock() || !file.has_its_name() {
             let path = path.display();
             return Err(Failure::Failed(format!("{path} is being written by another process")));
@@ -101,7 +104,8 @@ fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
     }
     let mut journal = path.as_os_str().to_owned();
     journal.push(".journal");
-    // Its segments would belong to another pool than the new one.
+    // Segments left there belong to an earlier pool. With them in place, the new pool could not be
+    // opened with a journal.
     for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
@@ -128,7 +132,7 @@ impl Named {
         }
     }
 
-    /// Whether the path still leads to the file.
+    /// Returns whether the path still leads to this file.
     pub(super) fn has_its_name(&self) -> bool {
         let id = |meta: Metadata| (meta.dev(), meta.ino());
         match (self.file.metadata(), self.path.symlink_metadata()) {
@@ -137,17 +141,19 @@ impl Named {
         }
     }
 
-    /// Locks the file, if no one else has. The lock ends with this value.
+    /// Tries to lock the file, and returns whether that succeeded. Dropping this value ends the
+    /// lock.
     fn lock(&self) -> bool {
         rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
     }
 
-    /// Makes this process the only one that may rename or remove the file under its name.
+    /// Makes this process the only one that may rename or remove the file under its name. Fails if
+    /// another process has locked the file, or if another file has its name.
     pub(super) fn claim(&self) -> Result<(), Failure> {
         if self.lock() && self.has_its_name() { Ok(()) } else { Err(self.replaced()) }
     }
 
-    /// The failure for a file whose name another one has.
+    /// The failure to report if another file has taken this one's name.
     pub(super) fn replaced(&self) -> Failure {
         let path = self.path.display();
         Failure::Failed(format!(

@@ -1,5 +1,6 @@
-//! `verify`: checks everything and changes nothing. `accept`: checks a pool that a power loss may
-//! have torn, and puts it back into use.
+//! `verify`: checks everything and changes nothing, except that opening an unfinished pool first
+//! completes it. `accept`: checks a pool that a power loss may have torn, and puts it back into use
+//! if it is sound.
 
 use crate::account;
 use crate::args::VerifyArgs;
@@ -18,8 +19,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> R
     check(&open::path(pool)?, args.accept_possibly_torn, out)
 }
 
-/// Verifies a pool that may be torn, and if it is sound, closes it as clean. If its working file is gone, and
-/// its journal is not, completes it first.
+/// If a pool is refused, or its disk may not hold everything, verifies it, and if it is sound,
+/// closes it as clean. If only its working file is gone, first completes it from its journal.
 pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failure> {
     let path = open::path(pool)?;
     let was_completed = open::complete(&path)?;
@@ -28,12 +29,13 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
         Err(_) => true,
     };
     if is_refused {
-        // Run both verifications and the walk. Nothing is written before they find the pool sound.
+        // Nothing is written before the library's verification and the walk have found the pool
+        // sound.
         check(&path, true, out)?;
         let bar = progress::spinner("writing back");
         let pool = open::to_accept(&path)?;
-        // This writes every page back. The pool was opened as suspect, and no longer is if it is
-        // sound.
+        // The pool was opened as suspect. This verification first writes every page back, and if it
+        // finds the pool sound, the pool is no longer suspect.
         pool.verify()?.ensure_sound()?;
         pool.close()?;
         bar.finish_and_clear();
@@ -55,7 +57,7 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
     })
 }
 
-/// What the verifications of a pool have found.
+/// What the library's verification and the walk have found in a pool.
 pub(super) struct Examined {
     /// What the library has found.
     found: Verification,
@@ -63,8 +65,9 @@ pub(super) struct Examined {
     walked: Vec<Damage>,
     /// Bytes that are neither used nor free, if that is known.
     leaked_bytes: Option<u64>,
-    /// Records whose keys occur more than once, and records that are not whole.
+    /// Keys that occur more than once.
     duplicated: u64,
+    /// Records whose checksum does not match.
     torn: u64,
 }
 
@@ -111,8 +114,8 @@ pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
     Ok(Examined { found, walked, leaked_bytes: account.leaked_bytes, duplicated, torn })
 }
 
-/// Fails if a pool that is open for reading is not sound. `so` says what was not done, and what else
-/// can be. Returns the bytes that its maps use.
+/// Fails if a pool that is open for reading is not sound. `so` is for the message: it says what was
+/// not done, and what the user can do instead. Returns how many bytes the pool's maps use.
 pub(super) fn require_sound(path: &Path, pool: &Pool, so: &str) -> Result<u64, Failure> {
     let examined = examine(path, pool)?;
     if examined.is_sound() {

@@ -18,12 +18,14 @@ const POLL: Duration = Duration::from_micros(50);
 /// A worker that makes no progress for this long counts as hung.
 const STALL_MAX: Duration = Duration::from_secs(120);
 
-/// The longest delay between seeing operations under way and the kill. It is about as long as an
-/// operation takes, and the actual delay is random, so a kill can hit an operation at any point.
+/// The longest delay between the moment when operations are seen under way and the kill. It is
+/// about as long as an operation takes, and the actual delay is random, so a kill can hit an
+/// operation at any point.
 const DELAY_MAX: Duration = Duration::from_micros(3);
 
-/// How long a worker is watched for an operation under way in every thread, and then in any thread.
-/// After that it is killed even if no operation is under way.
+/// How long, from the start of the watch, a worker is watched for operations under way in all
+/// threads together, and then for one in any thread. After that it is killed even if none is under
+/// way.
 const WATCH_ALL_MAX: Duration = Duration::from_millis(2);
 const WATCH_ANY_MAX: Duration = Duration::from_millis(200);
 
@@ -89,8 +91,9 @@ impl<'d> Executioner<'d> {
         }
     }
 
-    /// Returns how many operations `thread` may do within this part of all work. The number never
-    /// reaches the end of the thread's script.
+    /// Returns how many operations `thread` may have done when the fraction `part` of all work is
+    /// done. The number never reaches the end of the thread's script, so that the thread cannot
+    /// end.
     fn limit(&self, thread: usize, part: f64) -> u64 {
         let len = self.plan.len_of(thread as u32);
         ((len as f64 * part) as u64).min(len.saturating_sub(1))
@@ -116,8 +119,8 @@ impl<'d> Executioner<'d> {
             if under_way >= enough || time > WATCH_ANY_MAX {
                 return;
             }
-            // The worker reached the end of its part before this process got a processor. Lets it
-            // do a few more operations, repeatedly if necessary.
+            // If the worker has reached its limit before this process got a processor, let it do a
+            // few more operations, repeatedly if necessary.
             if self.journals.iter().all(|j| j.done() >= j.limit()) {
                 if self.limits_reach(part_end) {
                     return;
@@ -166,7 +169,8 @@ impl<'d> Executioner<'d> {
         Ok(Worker(child))
     }
 
-    /// Waits until the number of operations done by all threads together is `enough`.
+    /// Waits until the number of operations done by all threads together is `enough`. Fails if the
+    /// worker ends before that, or hangs.
     fn wait(&self, worker: &mut Worker, enough: impl Fn(u64) -> bool) -> Result<(), Failure> {
         let mut last = (0, Instant::now());
         let mut next_look = Instant::now();

@@ -21,7 +21,8 @@ pub(super) struct FileFacts {
     /// A fingerprint of the bytes that were read, seeded with the revision. Both halves change with
     /// every update, so a torn update is noticed.
     pub(super) fingerprint: [u64; 2],
-    /// How many operations of the script this record has had, including this one.
+    /// How many operations of the script the record's item has had, including the one that stored
+    /// this.
     pub(super) revision: u64,
 }
 outlast::fixed_record!(FileFacts, "outlast-demo-file/1");
@@ -51,7 +52,7 @@ impl Observer {
         Observer { buffer: Vec::with_capacity(READ_BYTES_MAX) }
     }
 
-    /// Returns the facts of `item`. For a file that cannot be read (any more), they are zero.
+    /// Returns the facts of `item`. If a file can no longer be read, its size and time are 0.
     pub(super) fn observe(&mut self, item: &Item, revision: u64) -> FileFacts {
         self.buffer.clear();
         let (size, modified_ns) = match item {
@@ -80,7 +81,7 @@ impl Observer {
     }
 }
 
-/// Generates the content of a generated record: up to 4 KiB.
+/// Appends the content of the generated record `number`: 64 bytes to 4 KiB.
 fn generate(number: u64, buffer: &mut Vec<u8>) {
     let words = 8 + mix(number) % 505;
     buffer.extend((0..words).flat_map(|i| mix(number << 16 | i).to_le_bytes()));

@@ -4,8 +4,8 @@
 //!
 //! | word | in the header | in an entry |
 //! |---|---|---|
-//! | 0 | operations done | kind, and the item from bit 8 |
-//! | 1 | limit: operations to stop before | 5 words of facts, to word 5 |
+//! | 0 | operations done | bits 0 to 7: kind; from bit 8: item |
+//! | 1 | limit: how many operations may be done | facts, in words 1 to 5 |
 //! | 2 | whether an operation is under way | |
 //! | 3 | entries that were confirmed to be durable | |
 //! | 6 | | state |
@@ -46,9 +46,11 @@ pub(super) enum State {
     Acknowledged = 2,
     /// The operation was in flight at a kill, and had taken effect.
     Happened = 3,
-    /// The operation was in flight at a kill, and never took effect.
+    /// The operation was in flight at a kill, and did not take effect or was undone by a power
+    /// loss.
     Never = 4,
-    /// The operation returned, but was not confirmed to be durable, and a power loss undid it.
+    /// The operation had taken effect, but was not confirmed to be durable, and a power loss undid
+    /// it.
     TakenBack = 5,
 }
 
@@ -70,10 +72,10 @@ impl State {
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) item: u32,
-    /// What it stores. Ignored for a removal.
+    /// What the operation stores. Ignored for a removal.
     pub(super) facts: FileFacts,
     pub(super) state: State,
-    /// Whether it returned a wrong result.
+    /// Whether the operation returned a wrong result.
     pub(super) wrong_answer: bool,
 }
 
@@ -187,14 +189,14 @@ impl Journal {
         self.words[CONFIRMED].store(entries as u64, Release);
     }
 
-    /// Number of entries whose operations are durable.
+    /// Number of entries, from the first, whose operations were confirmed to be durable.
     pub(super) fn confirmed(&self) -> usize {
         self.words[CONFIRMED].load(Acquire) as usize
     }
 
-    /// Recounts the operations done, because a kill may have come between the two stores of
-    /// [`Journal::acknowledge`], and because the outcomes of operations in flight have been decided
-    /// since.
+    /// Recounts the operations done, because a kill may have come after [`Journal::acknowledge`]
+    /// stored the state but before it stored the count, and because the outcomes of operations in
+    /// flight have been decided since.
     pub(super) fn recount(&self) {
         let done = self.entries().filter(|e| e.state.in_effect()).count();
         self.words[DONE].store(done as u64, Release);

@@ -1,4 +1,4 @@
-//! A directory listing by a range scan of an ordered map, which returns the files in order.
+//! A directory listing by a prefix scan of an ordered map, which returns the files in order.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -18,7 +18,8 @@ pub(super) struct Listing {
     event: &'static str,
     directory: String,
     files: u64,
-    /// Files that the scan misses, returns out of order, or should not return.
+    /// Number of positions at which the scan differs from the sorted list of the files. After a
+    /// missing or superfluous file, all positions count.
     wrong: u64,
     #[serde(skip)]
     names: Vec<String>,

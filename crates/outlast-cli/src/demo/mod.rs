@@ -4,13 +4,14 @@
 //!
 //! The parent makes a list of files and a script of operations on them (inserts, updates,
 //! removals), and starts a worker. The worker is a process that carries out the script from several
-//! threads. It records every operation in a journal before the operation begins and after it has
-//! returned. When the worker is well under way, the parent kills it with SIGKILL, opens the pool,
-//! and compares all of it with the journals. Then the next worker continues.
+//! threads. Each thread records every operation in a journal of its own, outside the pool, before
+//! the operation begins and after it has returned. When the worker is well under way, the parent
+//! kills it with SIGKILL, opens the pool, and compares all of it with the threads' journals. Then
+//! the next worker continues.
 //!
 //! This shows that a pool survives process death. It says nothing about a power loss, because the
-//! contents of the processor's caches survive SIGKILL. If the pool has a journal, a power loss is
-//! simulated after some of the kills ([`power`]).
+//! page cache and the processor's caches survive SIGKILL. If the pool itself has a journal, a power
+//! loss is simulated after some of the kills ([`power`]).
 
 mod executioner;
 mod facts;
@@ -45,7 +46,7 @@ use std::path::Path;
 use std::time::Instant;
 use workspace::Workspace;
 
-/// Number of records that are compared with their files after each kill.
+/// The greatest number of records that are compared with their files at each check.
 const SAMPLE: usize = 500;
 
 /// Runs the demonstration.
@@ -125,8 +126,8 @@ impl Referee<'_> {
         Account::read(self.items.len(), self.journals)
     }
 
-    /// Opens the pool after its worker was killed, and checks all of it. After a power loss, first
-    /// finds out which operations it has undone.
+    /// Opens the pool after its worker was killed or has finished, and checks all of it. After a
+    /// power loss, first determines which operations the power loss has undone.
     fn check(
         &mut self,
         space: &Workspace,
@@ -145,7 +146,7 @@ impl Referee<'_> {
         let pool = workspace::open_pool(&space.pool, &space.dir, plan)?;
         let map = workspace::map(&pool, plan)?;
         if let Some((item, _)) = probe {
-            // The check below looks at this result along with all others.
+            // Only the time matters here. The check below looks up all keys, this one again.
             map.get(&self.items[item as usize].key()).ok();
         }
         let reopen_ms = start.elapsed().as_secs_f64() * 1000.0;

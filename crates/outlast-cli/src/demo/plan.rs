@@ -22,7 +22,8 @@ pub(super) enum Kind {
 
 use Kind::{Insert, Remove, Update};
 
-/// The fates. All begin with an insert. One record in six does not exist at the end.
+/// The fates. All begin with an insert. Two of the twelve end with a removal, so one item in six
+/// has no record at the end.
 const FATES: [&[Kind]; 12] = [
     &[Insert],
     &[Insert],

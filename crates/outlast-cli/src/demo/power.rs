@@ -1,15 +1,17 @@
 //! A power loss after a kill, in a pool with a journal.
 //!
-//! A power loss destroys the working file, which is in memory, and can destroy anything that was
-//! written to the journal but not synced. After the kill, that is at most one epoch, at the end of
-//! the last segment: the one after the last durable epoch, whose number is in the working file. The
-//! simulation overwrites this epoch with zeros, from a random place on. It keeps everything before
-//! that place, and everything that was written to the base.
+//! A power loss destroys the working file, which is normally in memory, and can destroy anything
+//! that was written to the pool's journal but not synced. After the kill, that is at most one
+//! epoch, at the end of the last segment: the one after the last durable epoch, whose number is in
+//! the working file. The simulation removes the working file, and overwrites the end of this epoch
+//! with zeros, from a random place in it. It keeps everything before that place, and everything
+//! that was written to the base.
 //!
 //! The rebuilt pool is then the pool as it was between two operations. So each thread's operations
 //! must be in effect up to some point, and all operations that were confirmed to the thread as
-//! durable must come before that point. [`take_back`] finds the point. If there is none, no
-//! operation is marked as undone, and the referee reports what is missing.
+//! durable must come before that point. [`take_back`] finds the point for each thread. Where there
+//! is none, it marks none of the thread's operations as undone, and the referee reports what is
+//! missing.
 
 use super::facts::FileFacts;
 use super::items::Item;
@@ -47,7 +49,8 @@ pub(super) fn fail(space: &Workspace, plan: &Plan, random: &mut Random) -> Resul
         .map_err(|e| Failure::io("simulating a power loss", &e))
 }
 
-/// Overwrites the end of a journal, from a random place after the epoch `durable`.
+/// Overwrites the end of a pool's journal with zeros, from a random place after the epoch
+/// `durable`.
 fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory)? {
@@ -67,9 +70,9 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     File::options().write(true).open(path)?.write_all_at(&zeros, from)
 }
 
-/// Returns where the epochs after `durable` begin in a segment. The segment's header was synced
-/// with its first epoch, or if it is the `only` segment, when it was made. (docs/format.md, part
-/// 17)
+/// Returns the offset in a segment at which the epochs after `durable` begin. This is 0 if the
+/// segment's header is not synced either: a header is synced together with the segment's first
+/// epoch or, in the `only` segment, when the segment is made. (docs/format.md, part 17)
 fn first_unsynced(segment: &[u8], durable: u64, only: bool) -> u64 {
     let mut at = 4096;
     while let Some(block) = segment.get(at..at + 64)
@@ -88,8 +91,8 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Finds out which operations a power loss has undone, and records them as taken back. Returns
-/// their number.
+/// Determines which operations a power loss has undone, and records that. Returns how many of them
+/// had been known to be in effect.
 pub(super) fn take_back(
     contents: &impl Contents,
     items: &[Item],
@@ -111,8 +114,9 @@ pub(super) fn take_back(
     Ok(count)
 }
 
-/// Returns how many of a thread's entries are in effect: as many as possible, and at least the
-/// `confirmed` ones. Returns `None` if no number explains what is found.
+/// Returns how many of a thread's entries, from the first, explain what is found if they are in
+/// effect and the rest are not. This is the greatest such number, and at least `confirmed`. Returns
+/// `None` if there is no such number.
 fn kept(
     contents: &impl Contents,
     items: &[Item],

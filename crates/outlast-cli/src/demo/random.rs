@@ -21,7 +21,7 @@ impl Random {
         self.next() % n
     }
 
-    /// Returns a number from 0 to 1.
+    /// Returns a number from 0 up to, but not including, 1.
     pub(super) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

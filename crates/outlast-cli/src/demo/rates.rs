@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// How long each rate is measured.
 const TIME: Duration = Duration::from_millis(500);
 
-/// Rates of all threads together.
+/// The measured rates.
 #[derive(Debug)]
 pub(super) struct Rates {
-    /// Lookups per second of random keys that are present.
+    /// Lookups per second of random keys that are present, by all threads together.
     pub(super) gets_per_s: f64,
     /// Records per second of a scan over all of them, by one thread.
     pub(super) scan_per_s: f64,

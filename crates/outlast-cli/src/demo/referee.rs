@@ -13,7 +13,7 @@ use super::random::Random;
 use outlast::Map;
 use std::collections::HashMap;
 
-/// The greatest number of findings that are described rather than only counted.
+/// The greatest number of errors that are described and not only counted.
 const EXAMPLES_MAX: usize = 5;
 
 /// The contents that the referee examines.
@@ -39,11 +39,11 @@ struct Known {
     now: Option<FileFacts>,
     /// The record that the operation in flight, if there is one, leaves if it took effect.
     in_flight: Option<Option<FileFacts>>,
-    /// Every value that was ever stored.
+    /// Every value that some operation stored, or would have stored if it had taken effect.
     stored: Vec<FileFacts>,
 }
 
-/// An operation whose outcome is open.
+/// An operation that was in flight at the kill, so its outcome is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct InFlight {
     journal: usize,
@@ -57,7 +57,8 @@ struct InFlight {
 pub(super) struct Account {
     known: Vec<Known>,
     in_flight: Vec<InFlight>,
-    /// Counts of operations that returned or are known to have taken effect.
+    /// Counts of operations in effect: those that returned or are known to have taken effect, and
+    /// that no power loss has undone.
     pub(super) inserts: u64,
     pub(super) updates: u64,
     pub(super) removals: u64,
@@ -124,9 +125,11 @@ pub(super) struct Findings {
     pub(super) in_flight: u64,
     /// How many of them took effect.
     pub(super) took_effect: u64,
-    /// Records that are missing or older than acknowledged, and removed ones that are present.
+    /// Records that are missing (in the scan, too) or older than acknowledged, and removed ones
+    /// that are present.
     pub(super) lost: u64,
-    /// Records with a value that no operation stored.
+    /// Records with a value that no operation stored, and records that are damaged or disagree with
+    /// the scan or with their files. A scan that fails counts as one more.
     pub(super) torn: u64,
     /// Keys that the scan over all records returns more than once.
     pub(super) duplicated: u64,
@@ -136,7 +139,8 @@ pub(super) struct Findings {
     pub(super) wrong_answers: u64,
     /// Records that were compared with their files.
     pub(super) compared: u64,
-    /// Files that have changed since they were read. Their records could not be compared with them.
+    /// Files that have changed since they were read, so that their records could not be compared
+    /// with them.
     pub(super) changed_files: u64,
     /// Descriptions of some of the errors.
     pub(super) examples: Vec<String>,
@@ -178,8 +182,8 @@ fn judge(known: &Known, found: Option<FileFacts>) -> Verdict {
     }
 }
 
-/// Compares the pool with the journals, and some records with their files. Decides the outcome of
-/// the operations in flight.
+/// Compares the pool with the journals, and `sample` random records with their files. Decides the
+/// outcome of each operation in flight, and records it in the journals.
 pub(super) fn examine(
     contents: &impl Contents,
     items: &[Item],
@@ -250,7 +254,7 @@ fn walk(
             Err(error) if error.is_damage() => {
                 findings.torn += 1;
                 findings.example_of("scan of all records", &error.to_string());
-                // An undecodable value ends the scan.
+                // An error ends the scan, so the records that it did not reach are not missing.
                 whole = false;
                 continue;
             }

@@ -25,7 +25,7 @@ pub(super) struct Start {
     dir: String,
     files: u64,
     unreadable: u64,
-    /// Whether there are more files below the directory.
+    /// Whether there are more files below the directory than are indexed.
     more_files: bool,
     generated: u64,
     operations: u64,
@@ -122,7 +122,7 @@ impl Start {
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     event: &'static str,
-    /// The number of the kill; none for the worker that finished.
+    /// The number of the kill, or `None` for the last worker, which was not killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     kill: Option<u32>,
     /// The fraction of the work that was done.
@@ -144,7 +144,8 @@ pub(super) struct Row {
     reopen_ms: f64,
     /// Whether a power loss came with the kill.
     power_loss: bool,
-    /// Operations that were acknowledged but not durable, and that the power loss undid.
+    /// Operations that were in effect but not confirmed to be durable, and that the power loss
+    /// undid.
     taken_back: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     examples: Vec<String>,
@@ -345,7 +346,7 @@ impl<'o> Report<'o> {
         Report { out, rows: Vec::new(), listing: None }
     }
 
-    /// Prints the result of a directory scan.
+    /// Prints the result of a directory scan as JSON, and keeps it for the text of the summary.
     pub(super) fn listing(&mut self, listing: Listing) -> Result<(), Failure> {
         self.out.object(&listing)?;
         self.listing = Some(listing);
@@ -361,7 +362,7 @@ impl<'o> Report<'o> {
         self.out.flush()
     }
 
-    /// Prints the findings after a worker.
+    /// Prints the findings after a worker as JSON, and keeps them for the summary.
     pub(super) fn row(&mut self, row: Row) -> Result<(), Failure> {
         self.out.object(&row)?;
         self.out.flush()?;
@@ -428,7 +429,7 @@ impl<'o> Report<'o> {
         for row in &self.rows {
             table.add_row(row.cells());
         }
-        // This column is seldom needed, and the others fit into 80 columns.
+        // The column `other` is seldom needed, and without it the table fits into 80 characters.
         if self.rows.iter().all(|row| row.unknown + row.wrong_answers == 0) {
             table.column_mut(8).expect("the last but one").set_constraint(ColumnConstraint::Hidden);
         }

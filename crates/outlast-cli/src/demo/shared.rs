@@ -26,7 +26,7 @@ impl SharedWords {
     pub(super) fn create(path: &Path, len: usize) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         let bytes = len.max(1) as u64 * 8;
-        // The first store to a page without disk space would raise SIGBUS.
+        // Otherwise a store to a page for which the disk has no space would raise SIGBUS.
         match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
             Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
             other => other?,

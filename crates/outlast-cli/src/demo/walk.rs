@@ -58,7 +58,8 @@ pub(super) fn walk(dir: &Path, max: usize, bar: &ProgressBar) -> Result<Found, F
                 }
             }
         }
-        // The stack returns the last one first.
+        // The stack returns the directory that was pushed last. Reverse the new ones, so that they
+        // come in sorted order.
         waiting[first_below..].reverse();
     }
     Ok(found)

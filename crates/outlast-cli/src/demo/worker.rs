@@ -52,7 +52,8 @@ pub(super) struct Hand<'w> {
     map: &'w Map<[u8], FileFacts>,
     items: &'w [Item],
     journal: &'w Journal,
-    /// The pool, if the thread confirms what is durable in it.
+    /// The pool, if it has a journal. The thread then waits from time to time until its operations
+    /// are durable, and confirms that.
     pool: Option<&'w Pool>,
     /// The record in effect for each item, according to the journal.
     now: Vec<Option<FileFacts>>,
@@ -96,8 +97,8 @@ impl<'w> Hand<'w> {
             let skipped = skip.min(chunk.len());
             skip -= skipped;
             let chunk = &chunk[skipped..];
-            // Reads the files first, so that the operations follow each other closely and a kill
-            // most likely hits one of them.
+            // Read the chunk's files first, so that the operations follow each other closely and a
+            // kill most likely hits one of them.
             let prepared: Vec<(Vec<u8>, FileFacts)> = chunk
                 .iter()
                 .map(|step| {
@@ -122,7 +123,7 @@ impl<'w> Hand<'w> {
         Ok(())
     }
 
-    /// Waits until all that was done is durable, and records that.
+    /// If the pool has a journal, waits until all operations so far are durable, and records that.
     fn confirm(&self) -> Result<(), Failure> {
         if let Some(pool) = self.pool {
             pool.wait_durable()?;

@@ -1,6 +1,6 @@
 //! The files of a demonstration: the pool, with its journal if it has one, and a directory with the
-//! plan, the list of items, the threads' journals and the pool's working file. They are removed
-//! when this value is dropped.
+//! plan, the list of items, the threads' journals and the pool's working file. All are removed when
+//! the [`Workspace`] is dropped, except a pool that is to be kept or that it did not create.
 
 use super::facts::FileFacts;
 use super::items::{self, Item};
@@ -15,14 +15,15 @@ use std::path::{Path, PathBuf};
 /// The name of the map in a demonstration's pool.
 const MAP: &str = "files";
 
-/// Upper bound on the bytes that the pool takes per record: key, facts, slot, half-full tables.
+/// Upper bound on the bytes that the pool takes per record, apart from the key: facts, slot,
+/// half-full tables.
 const RECORD_BYTES: u64 = 400;
-/// Bytes of a journal entry.
+/// Bytes of an entry in a thread's journal.
 const NOTE_BYTES: u64 = 64;
-/// The limit, in bytes, of the pool's journal: small, so that checkpoints are under way at some
-/// kills.
+/// The limit of the pool's journal, in bytes. It is small, so that at some kills a checkpoint is
+/// under way.
 const LIMIT: u64 = 4 << 20;
-/// Additional bytes, for the first pages and growth ahead of use.
+/// Bytes that the pool may take in addition, for the first pages and for growth ahead of use.
 const SPARE_BYTES: u64 = 32 << 20;
 
 /// The files of a demonstration; see the module's documentation.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A directory for a pool, which may not exist yet.
 pub(crate) struct Place {
-    /// Removed at the end.
+    /// The directory, which is removed when this value is dropped.
     pub(crate) dir: tempfile::TempDir,
 }
 
@@ -87,7 +87,7 @@ impl Place {
         self.run_with(args, b"")
     }
 
-    /// Does the same, with this on standard input.
+    /// Runs the command on the pool, with `input` on standard input.
     pub(crate) fn run_with<A: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = A>,
@@ -103,13 +103,13 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A command that fails early does not read it.
+        // A command that fails early does not read its input, so the write may fail.
         let _ = child.stdin.take().unwrap().write_all(input);
         finished(child.wait_with_output().unwrap())
     }
 }
 
-/// Starts a command, and stops it as soon as it has made the file `made`.
+/// Starts a command, and stops it with SIGSTOP as soon as it has made the file `made`.
 pub(crate) fn stopped(command: &mut Command, made: &Path) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
@@ -123,7 +123,7 @@ pub(crate) fn stopped(command: &mut Command, made: &Path) -> Child {
 
 /// Sends a signal to a child that nobody has waited for.
 pub(crate) fn signal(child: &Child, signal: i32) {
-    // SAFETY: it is ours, so its number is not another process's.
+    // SAFETY: nobody has waited for the child, so its number is not another process's.
     assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
 }
 

@@ -1,8 +1,8 @@
-//! Checks that the referee can fail: each test shows it a pool with one error.
+//! Checks that the referee can fail: most tests show it a pool with one error.
 //!
-//! Method: a real worker fills a real pool. Then the test changes the pool without recording that
-//! in the journals, through the library or in the file's bytes. An error that no library call can
-//! cause (a duplicated key) comes from simulated contents.
+//! Method: the worker's own code fills a real pool. Then the test changes the pool, through the
+//! library or in the file's bytes, without recording that in the journals. Errors that no library
+//! call can cause (such as a duplicated key) come from simulated contents.
 
 use super::super::journal::Journal;
 use super::super::plan::{Plan, survives};
@@ -68,7 +68,7 @@ impl Run {
         self.examine(&map)
     }
 
-    /// Returns some item that has a record at the end, or one that has none.
+    /// Returns an item that has a record at the end if `there` is set, otherwise one that has none.
     fn item(&self, there: bool) -> &Item {
         let number = (10..).find(|&item| survives(item) == there).unwrap();
         &self.items[number as usize]
@@ -183,7 +183,7 @@ fn a_key_that_nobody_stored_is_unknown() {
     assert_eq!(counts(&findings), [0, 0, 0, 1, 0]);
 }
 
-/// The contents of a pool, with a change to what they return.
+/// The contents of a pool, except that the scan repeats, skips or alters a record.
 struct Distorted<'m> {
     map: &'m Map<[u8], FileFacts>,
     again: Option<Vec<u8>>,
@@ -274,7 +274,7 @@ fn a_power_loss_takes_back_what_was_not_confirmed_and_nothing_else() {
         let (_pool, map) = run.open();
         let journal = &run.journals[0];
         let entries: Vec<_> = journal.entries().collect();
-        // The pool as it was before the last operations.
+        // Undo the thread's last operations in the pool.
         let (kept, last) = entries.split_at(entries.len() - lost_operations);
         for entry in last {
             let before = kept.iter().rfind(|earlier| earlier.item == entry.item);
@@ -287,7 +287,8 @@ fn a_power_loss_takes_back_what_was_not_confirmed_and_nothing_else() {
         journal.confirm(entries.len() - if confirmed { 1 } else { 5 });
         run.journals[1].confirm(run.journals[1].entries().count());
         let taken_back = power::take_back(&map, &run.items, &run.journals).unwrap();
-        // Of three lost operations, two were confirmed.
+        // If `confirmed` is set, two of the three lost operations had been confirmed to be durable,
+        // so only the third may be taken back.
         let expected = if confirmed { 1 } else { lost_operations as u64 };
         assert_eq!(taken_back, expected);
         let findings = run.examine(&map);
