@@ -7,8 +7,8 @@ use crate::place;
 use crate::progress;
 use crate::text::{self, Column};
 use outlast::{
-    Error, JournalOptions, MapInfo, MapOptions, Pool, PoolOptions, RawMap, ReclaimState,
-    RecordForm, Scheme, TornReason,
+    Error, JournalOptions, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapInfo, MapOptions, Pool, PoolOptions,
+    RawMap, ReclaimState, RecordForm, Scheme, TornReason,
 };
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -150,9 +150,14 @@ fn warn_if_in_memory(path: &Path, pool: &Pool) {
 /// otherwise never end in a pool to which only short commands write.
 pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
     let bar = progress::spinner("reclaiming the space that a crash has left");
-    while pool.stats().reclaim == ReclaimState::Running {
+    let mut failed = 0;
+    while pool.stats().reclaim == ReclaimState::Running && failed < 1_000 {
+        // A step can fail for a map and still advance the reclaim. What is left when too many have
+        // failed is left to the next process.
+        let step = pool.step();
+        failed += u32::from(step.is_err());
         // The pool's background thread does steps as well, so at times this thread can only wait.
-        if !pool.step().unwrap_or(false) {
+        if !step.unwrap_or(false) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -166,7 +171,7 @@ pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
     pool.close().map_err(|error| match error {
         Error::Io { .. } if has_journal => Failure::Failed(format!(
             "{}; everything stored so far is in the pool and survives the death of any process, but not \
-             yet a power loss. Make room on the disk: the next command that writes to the pool completes it",
+             yet a power loss. Make room if the disk is full: the next command that writes to the pool completes it",
             Failure::from(error).message()
         )),
         error => error.into(),
@@ -261,6 +266,17 @@ impl Target {
         text::columns_of(&self.key_type, &self.value_type, self.form)
     }
 
+    /// Refuses a record that no map can hold, before a map or a pool is created for it.
+    pub(crate) fn check_size(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::KeyTooLarge { len: key.len(), max: MAX_KEY_BYTES }.into());
+        }
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Error::ValueTooLarge { len: value.len(), max: MAX_VALUE_BYTES }.into());
+        }
+        Ok(())
+    }
+
     /// Opens the map, or creates it, with its pool if necessary.
     pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
         let (pool, made) = match self.pool {
@@ -275,13 +291,32 @@ impl Target {
             Ok(map) => Ok((pool, map)),
             Err(error) => {
                 // Remove the pool if it was created only for this map.
-                if made && pool.close().is_ok() {
-                    let _ = std::fs::remove_file(&self.path);
+                // It loses its name before its lock, so no process opens it in between.
+                let removed = made && std::fs::remove_file(&self.path).is_ok();
+                let removed = removed && pool.close().is_ok();
+                // Only a pool that was created with a journal found no segments of another one.
+                if removed && self.journal {
+                    let _ = remove_journal(&self.path);
                 }
                 Err(error.into())
             }
         }
     }
+}
+
+/// Removes the journal beside a pool that was removed: its segments, and its directory if that is
+/// empty then.
+pub(crate) fn remove_journal(pool: &Path) -> std::io::Result<()> {
+    let mut journal = pool.as_os_str().to_owned();
+    journal.push(".journal");
+    for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    let _ = std::fs::remove_dir(&journal);
+    Ok(())
 }
 
 /// Creates a pool, or opens the one that another process has created meanwhile. Returns whether it was
@@ -317,7 +352,8 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
         // These errors name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
         Error::Locked => Failure::Failed(format!(
-            "{}: in use: another process has it open (one writer, or any number of readers)",
+            "{}: in use: another process has it open. A pool can be open in one process that writes, or in \
+             several that only read",
             path.display()
         )),
         Error::NoJournal => Failure::Failed(format!(
@@ -326,8 +362,7 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             path.display()
         )),
         Error::NotAPool { .. } if is_empty(path) => Failure::Damaged(format!(
-            "{} is an empty file, and no pool. If there never was a pool in it, remove it: put and load \
-             create one",
+            "{} is an empty file, not a pool. If it never was one, remove it: put and load create a pool",
             path.display()
         )),
         Error::IncompleteJournal(_) => Failure::Damaged(format!(

@@ -314,6 +314,12 @@ fn what_is_not_there_is_an_error_and_is_not_made() {
     }
     assert!(place.run(["load", "/no/such/file"]).expect(1).err.contains("/no/such/file"));
     place.run(["load", "/tmp"]).expect(1);
+    let long = "k".repeat(70_000);
+    assert!(place.run(["put", &long, "v"]).expect(1).err.contains("70000 bytes"));
+    let file = place.path("long.tsv");
+    std::fs::write(&file, format!("{long}\tv\n")).unwrap();
+    let run = place.run(["load", file.to_str().unwrap()]).expect(1);
+    assert!(run.err.contains("line 1") && run.err.contains("70000 bytes"), "{}", run.err);
     assert!(!place.pool().exists());
 }
 

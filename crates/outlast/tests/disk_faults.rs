@@ -351,6 +351,34 @@ fn a_creation_that_fails_leaves_nothing() {
     assert!(calls >= 4, "only {calls} calls");
 }
 
+/// Gives another file the name of a snapshot just before the snapshot gets it.
+struct Overtaking(PathBuf);
+
+impl DiskWatch for Overtaking {
+    fn before(&self, call: Call, _: &File) -> Fate {
+        if call == Call::Rename {
+            let _ = std::fs::remove_file(&self.0);
+            std::fs::write(&self.0, "another file").unwrap();
+        }
+        Fate::Done
+    }
+}
+
+/// Another process can create a pool under the snapshot's name while the snapshot is being written. The
+/// snapshot does not replace it.
+#[test]
+fn a_snapshot_replaces_no_file_that_came_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("p.pool"), dir.path().join("copy"));
+    let disk = Disk::watched(Arc::new(Overtaking(copy.clone())));
+    // SAFETY: the file belongs to this test alone.
+    let pool = unsafe { PoolOptions::new().background(false).disk(disk).create(&path) }.unwrap();
+    let refused = pool.snapshot(&copy);
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&copy).unwrap(), b"another file");
+    assert_eq!(names(dir.path()).len(), 2);
+}
+
 /// A failed snapshot leaves the previous one, and nothing else.
 #[test]
 fn a_snapshot_that_fails_leaves_the_one_before() {

@@ -26,6 +26,10 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let target = Target::find(&open::path(pool)?, &args.create)?;
     let mut records = Records::new(from, format, target.columns(), args.raw);
     let mut first = records.next().map_err(|failure| failure.within(&name))?;
+    if let Some((key, value)) = &first {
+        let place = || format!("{name}, line {}", records.line_number());
+        target.check_size(key, value).map_err(|failure| failure.within(place()))?;
+    }
     let (pool, map) = target.make()?;
     let start = Instant::now();
     let (mut inserted, mut replaced) = (0u64, 0u64);
@@ -70,7 +74,9 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
         "seconds": seconds,
     }))?;
     let (loaded, replaced) = (counted(loaded, "record"), HumanCount(replaced));
-    out.line(format!("{loaded} loaded in {seconds:.2} s, {replaced} of them replaced"))
+    out.line(format!(
+        "{loaded} loaded in {seconds:.2} s, {replaced} of them replaced existing records"
+    ))
 }
 
 fn input(path: &Path) -> Result<(Box<dyn BufRead>, ProgressBar), Failure> {

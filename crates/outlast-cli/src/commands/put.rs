@@ -13,6 +13,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &PutArgs, out: &mut Output) -> Resu
     let (keys, values) = target.columns();
     let key = keys.parse(args.key.as_bytes(), args.notation.hex)?;
     let value = values.parse(args.value.as_bytes(), args.notation.hex)?;
+    target.check_size(&key, &value)?;
     let (pool, map) = target.make()?;
     let before = map.put(&key, &value)?;
     drop(map);

@@ -67,8 +67,8 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         let _ = self.close();
-        // If not, the pool has been renamed, or another process's file has the temporary name.
-        if self.file.has_its_name() {
+        // If not, the pool has been renamed, or another process has the temporary name.
+        if self.file.claim().is_ok() {
             let _ = std::fs::remove_file(&self.file.path);
         }
     }
@@ -102,17 +102,8 @@ fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
         }
         std::fs::remove_file(&path).map_err(|e| Failure::io(action(), &e))?;
     }
-    let mut journal = path.as_os_str().to_owned();
-    journal.push(".journal");
-    // Segments left there belong to an earlier pool. With them in place, the new pool could not be
-    // opened with a journal.
-    for entry in std::fs::read_dir(&journal).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with("segment-")) {
-            std::fs::remove_file(entry.path()).map_err(|e| Failure::io(action(), &e))?;
-        }
-    }
-    let _ = std::fs::remove_dir(&journal);
+    // With the segments of an earlier pool in place, the new pool could not be opened with a journal.
+    open::remove_journal(&path).map_err(|e| Failure::io(action(), &e))?;
     Ok(path)
 }
 

@@ -14,7 +14,7 @@ use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
-use crate::journal::segment::{Epochs, Owner, has_others, remove_all_of, remove_others};
+use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
@@ -121,7 +121,8 @@ impl JournalOptions {
     }
 
     /// Sets whether closing the pool keeps the working file. Until the next reboot, the pool then
-    /// opens without being read from the disk, and the file takes up memory. Default: no.
+    /// opens without being read from the disk, and the file takes up memory, or disk space if it is
+    /// in a directory on a disk. Default: no.
     #[must_use]
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;
@@ -176,7 +177,7 @@ impl PoolOptions {
     ) -> Result<Pool> {
         let action = || format!("opening the journal of {}", path.display());
         let io = |e| Error::io(action(), e);
-        let options = self.journal.clone().unwrap_or_default();
+        let mut options = self.journal.clone().unwrap_or_default();
         let boot = self.boot();
         if options.interval.is_zero() {
             return Err(Error::Invalid {
@@ -184,9 +185,14 @@ impl PoolOptions {
                 why: "0; the shortest is one nanosecond".into(),
             });
         }
-        let directory = options.directory_for(path);
+        // The process can change its current directory while the pool is open.
+        let absolute = |path: PathBuf| std::path::absolute(path).map_err(io);
+        options.working = options.working.map(absolute).transpose()?;
+        let directory = absolute(options.directory_for(path))?;
         let disk = self.disk.clone();
-        let files = DiskDirectory::open_or_create(directory.clone(), disk.clone()).map_err(io)?;
+        let mode = locked.metadata().map_err(io)?.mode();
+        let files =
+            DiskDirectory::open_or_create(directory.clone(), disk.clone(), mode).map_err(io)?;
         // Two pools with the same directory would delete each other's segments.
         let lockable = files.file().map_err(io)?;
         lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
@@ -199,9 +205,25 @@ impl PoolOptions {
         let found = match meta {
             Some(_) => match Base::open(file()?).map_err(io)? {
                 Ok(base) => Some(base),
-                Err(_) => return Err(Error::IncompleteJournal("it was taken away".into())),
+                Err(_) => {
+                    return Err(Error::IncompleteJournal(
+                        "the pool's file no longer says that it has one".into(),
+                    ));
+                }
             },
             None => None,
+        };
+        // Before segments are deleted.
+        let check_others = |pool: u128, is_new: bool| match has_others(&*files, pool, is_new) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Error::Invalid {
+                what: "directory of the journal",
+                why: format!(
+                    "{} holds the journal of another pool, or of a copy",
+                    directory.display()
+                ),
+            }),
+            Err(error) => Err(io(error)),
         };
         if let Some(base) = &found {
             let meta = base.meta();
@@ -222,13 +244,14 @@ impl PoolOptions {
                         // must be in another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
+                    check_others(owner.pool, false)?;
                     let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     note_place(&base, &working.path).map_err(io)?;
-                    // Removes what other owners left, and, for instance, the spare segment of the
-                    // process that died.
+                    // The segments of other owners, and those without an intact header, such as a
+                    // spare one that the dead process had prepared.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
@@ -238,9 +261,7 @@ impl PoolOptions {
             }
             if !meta.closed && meta.boot == boot as u64 {
                 // If the segments are gone as well, `IncompleteJournal` says so below.
-                if self.require_working_file
-                    && !Epochs::find(&*files, owner, meta.checkpoint).map_err(io)?.is_gone()
-                {
+                if self.require_working_file && has_segments(&*files, owner).map_err(io)? {
                     return Err(Error::NoWorkingFile);
                 }
                 tracing::warn!(
@@ -268,15 +289,7 @@ impl PoolOptions {
         if pool.is_some_and(|pool| pool != header.id()) {
             return Err(Error::IncompleteJournal("it belongs to another pool".into()));
         }
-        if has_others(&*files, header.id(), found.is_none()).map_err(io)? {
-            return Err(Error::Invalid {
-                what: "directory of the journal",
-                why: format!(
-                    "{} holds the journal of another pool, or of a copy",
-                    directory.display()
-                ),
-            });
-        }
+        check_others(header.id(), found.is_none())?;
         let size = header.get(field::SIZE);
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
@@ -497,7 +510,7 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
     let directory = directory.display();
     Error::IncompleteJournal(match rebuilt {
         Rebuilt::Missing { found, needed } => {
-            format!("{directory} has epochs up to {found}, but epoch {needed} is needed")
+            format!("{directory} ends at epoch {found}, but epoch {needed} is needed")
         }
         Rebuilt::Short { found, needed } => {
             format!("{} has {found} bytes, but must have at least {needed}", path.display())

@@ -10,9 +10,9 @@ use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
 use crate::pool::backing::{Backing, mapping_error};
-use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random};
+use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
 use crate::pool::header::Header;
-use crate::pool::layout::{HEADER_WORDS, field};
+use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS, field};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Error as IoError;
@@ -158,7 +158,9 @@ impl PoolOptions {
         let id = made.id();
         made.close()?;
         let opened = self.open_file(path, false);
-        if opened.is_err() && is_free(path, id) {
+        if opened.is_err()
+            && let Some(_locked) = unused(path, id)
+        {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
             let _ = self.clear_journal(path, id);
@@ -413,14 +415,11 @@ impl PoolOptions {
                 if header.is_dirty() || header.is_synced_idle() {
                     // First recover the pool as one without a journal. That also refuses a copy of
                     // a live pool.
-                    let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                     let plain = PoolOptions { background: false, ..self.clone() };
                     plain.open_plain(file, header, false, None)?.close()?;
-                    // Closing released the lock, and another process may have used the pool since.
-                    // So start again.
-                    lock(&kept, FlockOperation::NonBlockingLockExclusive)?;
-                    let meta = kept.metadata().map_err(|e| Error::io("opening the pool", e))?;
-                    return self.open_whichever(path, kept, meta.len(), false);
+                    // Closing released the lock, and another process may have used the pool since,
+                    // or given its name to another file. So start again.
+                    return self.open_file(path, false);
                 }
                 self.open_journaled(path, file, None)
             }
@@ -571,10 +570,17 @@ fn boot_id() -> u128 {
     u128::from_str_radix(&digits, 16).unwrap_or_else(|_| *MADE_UP.get_or_init(unique))
 }
 
-/// Whether a path still names the pool with this id, and nobody uses it.
-fn is_free(path: &Path, id: u128) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    let len = file.metadata().map_or(0, |meta| meta.len());
-    lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && header_of(&file, len, path).is_ok_and(|header| header.id() == id)
+/// Returns the file of a pool, locked, if the path still names the pool with this id, nobody uses it,
+/// and it has no map.
+fn unused(path: &Path, id: u128) -> Option<File> {
+    let file = File::open(path).ok()?;
+    lock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let len = file.metadata().ok()?.len();
+    let is_it = header_of(&file, len, path).is_ok_and(|header| header.id() == id);
+    let has_map = |slot| {
+        let mut commit = [0; 8];
+        let read = file.read_exact_at(&mut commit, root_offset(slot).raw());
+        read.is_err() || commit != [0; 8]
+    };
+    (is_it && !(0..ROOT_SLOTS).any(has_map)).then_some(file)
 }

@@ -31,6 +31,18 @@ pub(super) enum Phase {
     Stopped(Damage),
 }
 
+/// Stops the reclaim, unless it has ended.
+fn stop(phase: &mut Phase, error: Error) {
+    if matches!(phase, Phase::Done | Phase::Stopped(_)) {
+        return;
+    }
+    tracing::warn!(%error, "reclaim stopped: what is left of the space from before the crash is not reused");
+    *phase = Phase::Stopped(match error {
+        Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
+        other => Damage::new(0, "a pool that can be traced", other.to_string()),
+    });
+}
+
 /// Progress of the reclaim after a crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -63,16 +75,16 @@ impl<S: MapSeam> Store<S> {
         match self.advance(&mut phase) {
             Ok(advanced) => Ok(advanced && !matches!(*phase, Phase::Done | Phase::Stopped(_))),
             Err(error) if error.is_damage() => {
-                tracing::warn!(%error, "reclaim stopped: no space from before the crash is reused");
-                let damage = match error {
-                    Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
-                    other => Damage::new(0, "a pool that can be traced", other.to_string()),
-                };
-                *phase = Phase::Stopped(damage);
+                stop(&mut phase, error);
                 Ok(false)
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Stops the reclaim, because of damage that another operation has found.
+    pub(super) fn stop_reclaim(&self, error: Error) {
+        stop(&mut self.core.memory.seam().lock(&self.reclaim), error);
     }
 
     /// Advances the reclaim. Returns whether it advanced.

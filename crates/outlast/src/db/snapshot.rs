@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, Real, Seam};
 use crate::pool::backing::Identity;
 use crate::pool::core::{Core, random};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::process::Resource;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -43,14 +43,17 @@ pub(super) fn write<T, E: From<Error>>(
 ) -> Result<T, E> {
     let action = || format!("writing the snapshot {}", path.display());
     // Held until the copy has its name, so that no one opens the file that is being replaced.
-    let _replaced = lock_target(own, path)?;
+    let replaced = lock_target(own, path)?;
     let directory = open_parent(path)?;
     remove_unfinished(parent(path));
     let target = Target::create(path)?;
     let filled = fill(&target.file)?;
     target.lock(path)?;
     disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
-    target.rename_to(disk, path)?;
+    if replaced.as_ref().is_some_and(|replaced| !replaced.is_at(path)) {
+        return Err(made_meanwhile().into());
+    }
+    target.rename_to(disk, path, replaced.is_some())?;
     let synced = disk.fsync_directory(&directory);
     synced.map_err(|e| Error::io(action(), e)).map(|()| filled).map_err(E::from)
 }
@@ -92,8 +95,23 @@ fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
     }
 }
 
+/// The error if another file got the copy's name while the copy was being written.
+fn made_meanwhile() -> Error {
+    let why = "another file got that name while the copy was being written".into();
+    Error::Invalid { what: "snapshot path", why }
+}
+
 /// A locked file that a copy is about to replace.
 struct Replaced(File);
+
+impl Replaced {
+    /// Returns whether the path still leads to this file.
+    fn is_at(&self, path: &Path) -> bool {
+        let id = |meta: Metadata| (meta.dev(), meta.ino());
+        let here = self.0.metadata().map(id);
+        here.is_ok_and(|here| path.metadata().map(id).is_ok_and(|there| there == here))
+    }
+}
 
 impl Drop for Replaced {
     fn drop(&mut self) {
@@ -168,8 +186,8 @@ impl Target {
     }
 
     /// Gives the copy its name. It is linked under a temporary name and then renamed, because a
-    /// link cannot replace a file.
-    fn rename_to(mut self, disk: &Disk, path: &Path) -> Result<()> {
+    /// link cannot replace a file. Unless `replace` is set, fails if there is a file of that name.
+    fn rename_to(mut self, disk: &Disk, path: &Path, replace: bool) -> Result<()> {
         let action = || format!("writing the snapshot {}", path.display());
         if !self.named {
             let fd = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -180,10 +198,28 @@ impl Target {
             disk.call(Call::Link, &self.file, link).map_err(|e: IoError| Error::io(action(), e))?;
             self.named = true;
         }
-        let rename = || std::fs::rename(&self.temporary, path);
-        disk.call(Call::Rename, &self.file, rename).map_err(|e| Error::io(action(), e))?;
+        let rename = || match replace {
+            true => std::fs::rename(&self.temporary, path),
+            false => rename_new(&self.temporary, path),
+        };
+        disk.call(Call::Rename, &self.file, rename).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => made_meanwhile(),
+            _ => Error::io(action(), e),
+        })?;
         self.named = false;
         Ok(())
+    }
+}
+
+/// Renames a file. Fails if a file of the new name exists.
+fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can do that in one step.
+        Err(rustix::io::Errno::INVAL) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
     }
 }
 

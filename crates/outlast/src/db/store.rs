@@ -296,9 +296,15 @@ impl<S: MapSeam> Store<S> {
         if self.core.alloc().old_frontier() != 0 && !seam.seeded(&bugs::DROPPED_UNMARKED) {
             // Once the root is cleared, the trace cannot find this map's blocks, but its last
             // readers still use them.
-            self.trace_map(&map, &mut |offset, bytes| {
+            let marked = self.trace_map(&map, &mut |offset, bytes| {
                 Ok(self.core.alloc().mark(&self.core, offset, Some(bytes))?)
-            })?;
+            });
+            match marked {
+                // The blocks that were not found keep their content if nothing is swept. The next
+                // open reclaims the space without this map.
+                Err(error) if error.is_damage() => self.stop_reclaim(error),
+                marked => marked?,
+            }
         }
         {
             let _change = RootChange::begin(&self.root_changes);

@@ -25,6 +25,8 @@ pub struct Base {
     /// The number of failed syncs. The kernel reports an error only once, to the thread that syncs
     /// first, so others have to learn of it here.
     failures: AtomicU64,
+    /// Held while the file is made longer.
+    extending: Mutex<()>,
 }
 
 impl Base {
@@ -33,7 +35,7 @@ impl Base {
         // A copy of `meta` that an earlier journal has left there must not look newer.
         let sequence = meta::read(&*file)?.0.map_or(0, |(sequence, _)| sequence);
         let (meta_now, failures) = (Mutex::new((sequence, meta)), AtomicU64::new(0));
-        let base = Base { file, meta: meta_now, failures };
+        let base = Base { file, meta: meta_now, failures, extending: Mutex::default() };
         base.replace(|_| ())?;
         Ok(base)
     }
@@ -42,7 +44,12 @@ impl Base {
     /// is intact, the file is not a base and is returned unchanged.
     pub fn open(file: Box<dyn JournalFile>) -> io::Result<Result<Base, Box<dyn JournalFile>>> {
         let (Some((sequence, meta)), whole) = meta::read(&*file)? else { return Ok(Err(file)) };
-        let base = Base { file, meta: Mutex::new((sequence, meta)), failures: AtomicU64::new(0) };
+        let base = Base {
+            file,
+            meta: Mutex::new((sequence, meta)),
+            failures: AtomicU64::new(0),
+            extending: Mutex::default(),
+        };
         if whole == 2 {
             // The newer copy may not have reached the disk, and the kernel reported that error only
             // to the process that has died. The next update overwrites the other copy, so this one
@@ -126,11 +133,16 @@ impl Base {
 
     /// Makes the file at least `len` bytes long, durably.
     pub fn extend(&self, len: u64) -> Result<(), MappingError> {
+        let _extending = self.extending();
         let extended = self.file.extend(len);
         if matches!(extended, Err(MappingError::WriteBack(_))) {
             self.failures.fetch_add(1, Ordering::SeqCst);
         }
         extended
+    }
+
+    fn extending(&self) -> MutexGuard<'_, ()> {
+        self.extending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes everything written durable.
@@ -312,12 +324,16 @@ impl Checkpoint {
         if !seeded(&bugs::BASE_UNSYNCED) {
             base.sync()?;
         }
+        // An extension may be in progress. If it fails, it counts its failed sync, and takes its
+        // length back, before it ends.
+        let extending = base.extending();
         if base.failures.load(Ordering::SeqCst) != self.failures {
             // Another thread's sync failed meanwhile. The kernel reported the error there, and may
             // have dropped one of this checkpoint's pages.
             return Err(io::Error::other("the base could not be synced"));
         }
         let size = base.file.len()?;
+        drop(extending);
         base.replace(|meta| {
             (meta.checkpoint, meta.size, meta.closed) = (self.epoch, size, closed);
         })?;

@@ -2,9 +2,10 @@
 //! what was not synced.
 
 use crate::pmem::{Call, Disk, MappingError};
+use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file of the journal.
@@ -54,6 +55,8 @@ pub struct DiskDirectory {
     disk: Disk,
     /// Whether its files are opened only for reading.
     read_only: bool,
+    /// The permissions of the files that are created in it.
+    mode: u32,
 }
 
 /// A file of the file system.
@@ -72,6 +75,8 @@ impl DiskFile {
 
 /// Bytes written at a time where a file is filled with zeros.
 const PIECE: usize = 1 << 20;
+/// The permissions of a file that only its owner can read.
+const PRIVATE: u32 = 0o600;
 /// The suffix of a file's name while the file is being created. A file that a crash has left under
 /// such a name is overwritten.
 pub(super) const UNFINISHED: &str = ".new";
@@ -79,26 +84,30 @@ pub(super) const UNFINISHED: &str = ".new";
 impl DiskDirectory {
     /// Returns the directory at `path`, without checking that it exists.
     pub fn at(path: PathBuf, disk: Disk) -> Self {
-        DiskDirectory { path, disk, read_only: false }
+        DiskDirectory { path, disk, read_only: false, mode: PRIVATE }
     }
 
-    /// Opens the directory at `path`, or creates it.
-    pub fn open_or_create(path: PathBuf, disk: Disk) -> io::Result<Self> {
-        match fs::create_dir(&path) {
+    /// Opens the directory at `path`, or creates it. `mode` has the permissions of the pool's file:
+    /// the journal holds the same keys and values, so its files get no others.
+    pub fn open_or_create(path: PathBuf, disk: Disk, mode: u32) -> io::Result<Self> {
+        let mode = mode & 0o666;
+        // Whoever can read or write the files can also search the directory.
+        let search = (mode | mode << 1) >> 2 & 0o111;
+        match fs::DirBuilder::new().mode(mode | search).create(&path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e),
             // Syncs the parent even if the directory exists: a process that died may have created
             // it without making its name durable.
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
-                Ok(DiskDirectory { path, disk, read_only: false })
+                Ok(DiskDirectory { path, disk, read_only: false, mode })
             }
         }
     }
 
     /// Returns the directory at `path`, whose files are then opened only for reading.
     pub fn read_only(path: PathBuf) -> Self {
-        DiskDirectory { path, disk: Disk::default(), read_only: true }
+        DiskDirectory { path, disk: Disk::default(), read_only: true, mode: PRIVATE }
     }
 
     /// Opens the directory itself, to lock it.
@@ -108,8 +117,9 @@ impl DiskDirectory {
 
     /// Fills a new file with zeros, durably, and gives it its name.
     fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(unfinished)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true).mode(self.mode);
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(unfinished)?;
         // Writes zeros, because allocating blocks is not enough: the first fdatasync after a write
         // to an allocated block also has to mark the block as written, which changes the file's
         // metadata.
@@ -190,26 +200,35 @@ impl JournalFile for DiskFile {
 
     fn extend(&self, len: u64) -> Result<(), MappingError> {
         let old = self.len()?;
-        if old < len { self.disk.allocate(&self.file, old, len) } else { Ok(()) }
+        if old < len {
+            return self.disk.allocate(&self.file, old, len);
+        }
+        // A process that died may have lengthened the file without making that durable.
+        self.sync().map_err(MappingError::WriteBack)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn files_are_created_whole_and_keep_what_is_written() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("journal");
-        let directory = DiskDirectory::open_or_create(path.clone(), Disk::default()).unwrap();
+        let directory =
+            DiskDirectory::open_or_create(path.clone(), Disk::default(), 0o640).unwrap();
         let len = PIECE as u64 + 5;
         let file = directory.create("a", len).unwrap();
         file.write_at(b"end", len - 3).unwrap();
         file.sync().unwrap();
         assert_eq!(directory.names().unwrap(), ["a"]);
-        let again =
-            DiskDirectory::open_or_create(path, Disk::default()).unwrap().open("a").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&path) & !0o750, 0, "{:o}", mode(&path));
+        assert_eq!(mode(&path.join("a")) & !0o640, 0, "{:o}", mode(&path.join("a")));
+        let again = DiskDirectory::open_or_create(path, Disk::default(), 0o640).unwrap();
+        let again = again.open("a").unwrap();
         let mut bytes = vec![1; PIECE + 10];
         assert_eq!(again.len().unwrap(), len);
         assert_eq!(again.read_at(&mut bytes, 0).unwrap(), PIECE + 5);

@@ -166,6 +166,10 @@ fn decode(bytes: &[u8; BYTES]) -> Option<(u64, Meta)> {
     if word(0) != MAGIC || word(BYTES / 8 - 1) != sum || word(9) > 1 {
         return None;
     }
+    // No journal comes to such a sequence number, or to so many epochs.
+    if [1, 6, 7].into_iter().any(|index| word(index) >= 1 << 63) {
+        return None;
+    }
     let (checkpoint, reached, size) = (word(6), word(7), word(8));
     let (closed, boot) = (word(9) == 1, word(10));
     Some((word(1), Meta { pool: wide(2), life: wide(4), checkpoint, reached, size, closed, boot }))

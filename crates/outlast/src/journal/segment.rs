@@ -78,6 +78,11 @@ pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Re
     Ok(all_segments(directory)?.iter().any(is_other))
 }
 
+/// Returns whether a directory has a segment of this owner. Writes nothing.
+pub fn has_segments(directory: &dyn Directory, owner: Owner) -> io::Result<bool> {
+    Ok(!segments(directory, owner)?.is_empty())
+}
+
 /// Deletes the segments of a pool that no longer needs them.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     let all = all_segments(directory)?;
@@ -156,7 +161,7 @@ pub(super) fn name_of(number: u64) -> String {
 /// Returns the number of the segment of this name, or `None` if it is not the name of a segment.
 pub(super) fn number_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
-    (name_of(number) == name && number < u64::MAX).then_some(number)
+    (name_of(number) == name && number < 1 << 63).then_some(number)
 }
 
 /// The epochs in the segments of a journal.
@@ -328,7 +333,8 @@ fn owner_in(head: &[u8; HEADER]) -> Owner {
 
 fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
     let (number, after) = (word_of(head, 1), word_of(head, 2));
-    (*head == encode_segment(owner, number, after)).then_some((number, after))
+    // No journal comes to so many epochs.
+    (*head == encode_segment(owner, number, after) && after < 1 << 63).then_some((number, after))
 }
 
 /// Writes a complete segment, durably. The header comes last, so the segment does not exist until

@@ -36,8 +36,13 @@ pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<
             }
         })?;
         // The size is durable before it is published: a pool whose header names a greater size than
-        // the file has does not open.
-        if old_len < len { disk.fsync(file).map_err(NoBlocks::WriteBack) } else { Ok(()) }
+        // the file has does not open. A process that died may have lengthened the file without
+        // making that durable.
+        if old_len < len || from > 0 {
+            disk.fsync(file).map_err(NoBlocks::WriteBack)
+        } else {
+            Ok(())
+        }
     })
 }
 

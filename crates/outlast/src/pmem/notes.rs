@@ -225,9 +225,11 @@ impl Notes {
         // Relaxed: inside the gate, the gate orders this thread and a cut. Outside of it, either set
         // will do.
         let current = self.word(CURRENT).load(Ordering::Relaxed);
+        self.set(current, self.capacity).add(lines);
         // SeqCst: either the cut that clears `any` sees these lines, or this load sees that `any`
-        // is cleared.
-        if self.set(current, self.capacity).add(lines) && !self.any.load(Ordering::SeqCst) {
+        // is cleared. Lines that were there already do not show that `any` is set: the thread that
+        // added them may not have set it yet.
+        if !self.any.load(Ordering::SeqCst) {
             self.any.store(true, Ordering::SeqCst);
         }
     }
@@ -316,10 +318,9 @@ impl LineSet<'_> {
         (&self.summary[number / WORD as usize], 1 << (number as u64 % WORD))
     }
 
-    /// Adds the lines of a range. Returns whether any was new.
+    /// Adds the lines of a range.
     #[inline]
-    fn add(&self, lines: Range<u64>) -> bool {
-        let mut new = false;
+    fn add(&self, lines: Range<u64>) {
         Self::words(lines, |number, mask| {
             let word = &self.bits[number];
             let (summary, bit) = self.summary(number);
@@ -328,7 +329,6 @@ impl LineSet<'_> {
             if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
                 return;
             }
-            new = true;
             // The summary comes first: after a crash, every word that holds lines has its bit.
             if !in_summary() {
                 summary.fetch_or(bit, Ordering::SeqCst);
@@ -340,7 +340,6 @@ impl LineSet<'_> {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
         });
-        new
     }
 
     /// Removes the lines of a range.
@@ -551,6 +550,20 @@ mod tests {
             // The summary can have an extra bit, of a word that was cut while its lines were added.
             assert!(set.bits.iter().all(empty), "nothing is left over");
         }
+    }
+
+    /// A thread may have added a line and lost its processor before it sets `any`. Another thread that
+    /// notes the same line, and then waits, must not find that nothing was noted.
+    #[test]
+    fn a_line_that_another_thread_is_noting_is_waited_for() {
+        let (_file, notes) = notes();
+        assert_eq!(taken(&notes), []);
+        let current = notes.word(CURRENT).load(Ordering::Relaxed);
+        notes.set(current, CAPACITY_BYTES).add(77..78);
+        assert!(!notes.any());
+        add(&notes, 77..78);
+        assert!(notes.any());
+        assert_eq!(taken(&notes).first(), Some(&(77..78)));
     }
 
     #[test]

@@ -20,6 +20,32 @@ fn assert_holds_all(place: &Path, returned: u64) {
     assert_holds(&pool, 0..held);
 }
 
+/// A pool that was closed with its working file needs no segments. When it is opened with the directory
+/// in which a killed pool has its journal, it must not delete that journal.
+#[test]
+fn a_kept_working_file_costs_no_other_pool_its_journal() {
+    let place = tempfile::tempdir().unwrap();
+    let keep = JournalOptions::new()
+        .working_directory(place.path())
+        .directory(journal(place.path()))
+        .keep_working_file(true);
+    let keep = PoolOptions::new().journal(keep);
+    let path = place.path().join("b.pool");
+    // SAFETY: no one else uses the file.
+    unsafe { keep.create(&path) }.unwrap().close().unwrap();
+    assert_eq!(working_files(place.path()).len(), 1);
+    let kept = working_files(place.path()).remove(0);
+    create(place.path()).close().unwrap();
+    let (_, durable) = killed(place.path(), 900);
+    // SAFETY: as above.
+    let opened = unsafe { keep.open(&path) };
+    assert!(matches!(opened, Err(Error::Invalid { .. })), "{opened:?}");
+    for working in working_files(place.path()).iter().filter(|working| **working != kept) {
+        std::fs::remove_file(working).unwrap();
+    }
+    assert_holds_all(place.path(), durable);
+}
+
 /// If a process continued with the working file but without the segments that the base needs, the
 /// next power loss would undo what `wait_durable` has confirmed.
 #[test]

@@ -620,7 +620,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 }
 
 #[cold]
-fn unknown_state(offset: u64, word: u64) -> Damage {
+pub(super) fn unknown_state(offset: u64, word: u64) -> Damage {
     Damage::new(offset, "a record's state", format!("{word:#x}"))
 }
 

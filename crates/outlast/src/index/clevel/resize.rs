@@ -5,6 +5,7 @@ use super::layout::{
     NODE_BYTES, SLOTS, link, pack_level, root, slot, state, unpack_level,
 };
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
+use super::ops::unknown_state;
 use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
@@ -197,7 +198,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 slots += level.slots();
             }
             let least = if slots < LARGE_SLOTS { LOAD_SMALL } else { LOAD_LARGE };
-            records >= least * slots as f64
+            // The last level that fits is for a shrink, which empties all others.
+            context.levels.len() < MAX_LEVELS - 1 && records >= least * slots as f64
         };
         let crowded = crowded || self.seeded(&index_bugs::DOUBLED_WITHOUT_END);
         if !crowded {
@@ -348,7 +350,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         if let Some((offset, found)) = found
             && found == bits
         {
-            // An earlier process made the level ready, or it was made for another newest level.
+            // A level of this size is ready already: an earlier process made it, or it was made
+            // while another level was the newest. Only its filters are missing.
             return self.prepare_notes(newest, offset);
         }
         let mut level = self.new_level(bits)?;
@@ -535,6 +538,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     memory.persist(&head.state, &points::MET_STATE);
                 }
                 return Ok(Ok(word));
+            }
+            if state::kind(found) == state::KILLED {
+                // Only an announced record can be. No copy of this one would ever be confirmed.
+                return Err(unknown_state(tail, found).into());
             }
             if tail != offset {
                 let direct = slot::word(tail, slot::tag(word));

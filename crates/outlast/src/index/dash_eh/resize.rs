@@ -45,7 +45,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
     pub(super) fn make_room(&self, route: &Route<'_, Prefixes>, hash: u64) -> Result<()> {
         let depth = route.way.depth();
         if route.segment.depth < depth {
-            return self.split(route, hash);
+            return match self.split(route, hash) {
+                // Without adjacent pages for a segment, there may be space for a node.
+                Err(error) if error.is_full() => self.extend_chain(route).map(drop),
+                split => split,
+            };
         }
         if self.may_double(depth)? && self.double(depth)? {
             return Ok(());

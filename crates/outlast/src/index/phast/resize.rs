@@ -214,11 +214,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if offset & DAMAGED != 0 {
             return Ok(());
         }
+        let tidy = || match self.close(at.leaf)? {
+            Some(mut closed) => self.tidy(&mut closed),
+            None => Ok(()),
+        };
         if self.is_worth_tidying(self.bitmap(offset)) {
-            let Some(mut closed) = self.close(at.leaf)? else { return Ok(()) };
-            return self.tidy(&mut closed);
+            return tidy();
         }
-        self.split(at, offset, key)
+        match self.split(at, offset, key) {
+            // The slots of removed pairs are the only space that is left.
+            Err(error) if error.is_full() && self.has_removed(offset) => tidy(),
+            split => split,
+        }
+    }
+
+    /// Returns whether some slots hold no pair.
+    fn has_removed(&self, offset: u64) -> bool {
+        self.bitmap(offset).count_ones() < self.shape.slots
     }
 
     /// Compacts a leaf: frees the slots of removed pairs. Before that, it makes threads that have
@@ -459,16 +471,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             (Content::new::<S, R>(core, entries)?, Content::new::<S, R>(core, upper)?);
         let number = self.nodes.take(seam);
         let (next, high) = old.follows();
-        {
-            let mut new = self.lock_number(number)?;
-            new.changing();
-            new.set(&upper);
-            new.set_next(next, high);
-        }
+        // Numbers are reused, so a thread with an old hint can come to the new node at any time. It
+        // must not find the upper leaves there while another thread finds them in the old node.
+        let mut new = self.lock_number(number)?;
+        new.changing();
         old.changing();
+        new.set(&upper);
+        new.set_next(next, high);
         old.set(&lower);
         old.set_next(number, low);
         let old_node = std::ptr::from_ref(old.node);
+        drop(new);
         drop(old);
         self.counters.doublings.add_one();
         let (index, at) = self.node_in(&structure, old_node);
