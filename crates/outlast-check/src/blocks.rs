@@ -17,6 +17,10 @@ use std::sync::Arc;
 const SEEDS: u64 = 12;
 /// Allocations and frees per seed.
 const STEPS: u64 = 1_500;
+/// The sizes of the blocks, in bytes. Those above half a page of 4096 have classes in eighths of a
+/// page, or take whole pages.
+const SIZES: [u64; 14] =
+    [24, 40, 56, 100, 200, 500, 1_000, 2_000, 2_300, 3_000, 3_700, 5_000, 9_000, 13_000];
 
 /// Runs all the seeds, half of them with freed blocks reused immediately.
 ///
@@ -41,7 +45,7 @@ fn one(seed: u64, alive: &Arc<Alive>) -> Checked {
     for step in 0..STEPS {
         // Each phase of 60 steps uses about one size. Whole runs of blocks of that size are freed
         // before the next size is allocated.
-        let size = [24, 40, 56, 100, 200, 500, 1_000, 2_000, 5_000][(step / 60 % 9) as usize];
+        let size = SIZES[step as usize / 60 % SIZES.len()];
         let size = size + 8 * random.below(3);
         if random.below(8) < if step / 30 % 2 == 0 { 6 } else { 1 } {
             let block = match core.allocate(size) {

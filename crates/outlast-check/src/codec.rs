@@ -9,18 +9,20 @@
 //! | key 1 | `u64::MAX` | 8 bytes and padding |
 //! | key from 2^32 | itself; collides under the degenerate hash | 8 bytes and padding; collides too |
 //! | value 0 | 0 | the empty string |
-//! | value from 2^32 | itself | a record that takes whole pages of a small pool |
+//! | even value from 2^32 | itself | a record that takes a whole page of a small pool |
+//! | odd value from 2^32 | itself | a record of more than half a page, in a run of several |
 
 use outlast::RecordForm;
 use outlast::db::store::AnyIndex;
 use outlast::index::{Bytes, Index, Inline, Record};
 
-/// Values from here on make large blocks. Keys from here on collide under the degenerate hash
+/// Values from here on make blocks of more than half a page. Keys from here on collide under the degenerate hash
 /// function.
 pub const SPECIAL: u64 = 1 << 32;
 
-/// Length of a large value beyond its number, in bytes: more than half a page of 4096.
-const LARGE_BYTES: usize = 2_300;
+/// Lengths of even and odd large values beyond their number, in bytes. In pools with pages of 4096
+/// bytes, the record of the one takes a whole page, and that of the other five eighths of one.
+const LARGE_BYTES: [usize; 2] = [3_700, 2_300];
 
 /// A record form whose keys and values have numbers.
 pub trait Form: Record {
@@ -83,7 +85,8 @@ pub fn key_bytes(number: u64) -> Vec<u8> {
 
 /// Returns the bytes of a byte-string value.
 pub fn value_bytes(number: u64) -> Vec<u8> {
-    padded(number, if number < SPECIAL { (number % 41) as usize } else { LARGE_BYTES })
+    let large = LARGE_BYTES[(number % 2) as usize];
+    padded(number, if number < SPECIAL { (number % 41) as usize } else { large })
 }
 
 impl Form for Bytes {
@@ -161,7 +164,7 @@ mod tests {
     use super::*;
 
     fn read_back<R: Form>() {
-        for n in [0, 1, 2, 77, 1000, SPECIAL, SPECIAL + 9, u64::MAX - 1] {
+        for n in [0, 1, 2, 77, 1000, SPECIAL, SPECIAL + 9, SPECIAL + 10, u64::MAX - 1] {
             assert_eq!(R::key_number(&R::nth_key(n)), Some(n), "key {n}");
             assert_eq!(R::value_number(&R::nth_value(n)), Some(n), "value {n}");
         }

@@ -1,4 +1,5 @@
-//! Writes the golden pool of a format and a scheme. It is run once for each. See `tests/golden.rs`.
+//! Writes one of the golden pools that `tests/golden.rs` opens. This program is run once for each
+//! file. If the file's name contains `eighths`, the pool also gets a map of large values.
 //!
 //! ```text
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
@@ -9,13 +10,14 @@
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht.pool ea-pht
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-h.pool ea-pht-h
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-hpr.pool ea-pht-hpr
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-eighths.pool dash-eh
 //! ```
 
 use outlast::{MapOptions, PoolOptions, Scheme};
 
 #[path = "../tests/golden/content.rs"]
 mod content;
-use content::{TEXTS, WORDS, removed, text, value, word};
+use content::{LARGE, TEXTS, WORDS, large, removed, text, value, word};
 
 fn main() {
     let path = std::env::args().nth(1).expect("the file to write");
@@ -43,6 +45,12 @@ fn main() {
         words.remove(&word(n)).unwrap();
         bytes.remove(&word(n)).unwrap();
         texts.remove(&text(n)).unwrap();
+    }
+    if path.contains("eighths") {
+        let map = pool.map_with::<u64, [u8]>("large", &small).unwrap();
+        for len in LARGE {
+            map.put(&(len as u64), &large(len)[..]).unwrap();
+        }
     }
     drop((words, bytes, texts));
     pool.close().unwrap();

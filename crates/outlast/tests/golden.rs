@@ -7,12 +7,14 @@
 //!
 //! `examples/golden.rs` wrote the files, once for each new format.
 
+use outlast::pool::geometry::Geometry;
+use outlast::pool::layout::{Descriptor, PageKind};
 use outlast::{Error, Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
 
 #[path = "golden/content.rs"]
 mod content;
-use content::{TEXTS, WORDS, removed, text, value, word};
+use content::{LARGE, TEXTS, WORDS, large, removed, text, value, word};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -23,9 +25,10 @@ fn open(path: &Path) -> Pool {
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
 
-/// A pool for each scheme.
-const POOLS: [(&str, Scheme); 8] = [
+/// A pool for each scheme, and one that has size classes in eighths of a page.
+const POOLS: [(&str, Scheme); 9] = [
     ("format2.pool", Scheme::DashEh),
+    ("format2-eighths.pool", Scheme::DashEh),
     ("format2-clevel.pool", Scheme::Clevel),
     ("format2-phast.pool", Scheme::Phast),
     ("format2-group.pool", Scheme::Group),
@@ -57,6 +60,10 @@ fn check(pool: &Pool, scheme: Scheme) {
     assert_eq!(words.iter().filter(|r| r.is_ok()).count(), kept(WORDS));
     assert_eq!(bytes.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
     assert_eq!(texts.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
+    if pool.maps().len() > 3 {
+        let map = pool.map::<u64, [u8]>("large").unwrap();
+        assert!(LARGE.iter().all(|&n| map.get(&(n as u64)).unwrap() == Some(large(n))));
+    }
 }
 
 /// Format 1 kept volatile bucket metadata in the bucket itself.
@@ -71,10 +78,27 @@ fn a_pool_of_format_1_is_refused_typed() {
 
 #[test]
 fn a_pool_of_format_2_opens_and_is_what_it_was() {
-    assert_eq!(POOLS.len(), Scheme::ALL.len());
+    assert_eq!(POOLS.len(), Scheme::ALL.len() + 1);
     for (name, scheme) in POOLS {
         opens_and_is_what_it_was(name, scheme);
     }
+}
+
+/// Some of the blocks in eighths of a page lie in runs of several, and some take whole pages.
+#[test]
+fn a_pool_has_blocks_in_eighths_of_a_page() {
+    let bytes = std::fs::read(golden("format2-eighths.pool")).unwrap();
+    let geometry = Geometry::new(12, true).unwrap();
+    let word = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap());
+    let pages = geometry.first_page()..bytes.len() as u32 >> 12;
+    let found = pages.filter(|&page| !geometry.is_system(page));
+    let found =
+        found.filter_map(|page| Descriptor::unpack(page, word(geometry.descriptor_offset(page))));
+    let found: Vec<Descriptor> = found.collect();
+    let in_eighths = found.iter().filter(|d| d.kind == PageKind::Blocks && d.class >= 46).count();
+    let large = found.iter().filter(|d| d.kind == PageKind::Large).count();
+    assert!(in_eighths > 0 && large > 1, "{in_eighths} runs, {large} large blocks");
+    assert!(in_eighths + large >= LARGE.len(), "{in_eighths} runs, {large} large blocks");
 }
 
 fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
@@ -106,6 +130,11 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
         assert!(words.insert(&word(n), &n).unwrap());
         assert!(bytes.insert(&word(n), &value(n)).unwrap());
     }
+    // In a pool without classes in eighths of a page, these take whole pages: the walk calls any
+    // other class damage.
+    for len in LARGE {
+        assert!(bytes.insert(&word(10_000 + len as u64), &large(len)).unwrap());
+    }
     for n in 0..WORDS {
         assert_eq!(words.remove(&word(n)).unwrap().is_some(), !removed(n));
     }
@@ -121,6 +150,10 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
     let words = pool.map::<u64, u64>("words").unwrap();
     assert_eq!(words.get(&word(2999)).unwrap(), Some(2999));
     assert_eq!(words.get(&word(7)).unwrap(), None);
+    let bytes = pool.map::<u64, [u8]>("bytes").unwrap();
+    for len in LARGE {
+        assert_eq!(bytes.get(&word(10_000 + len as u64)).unwrap(), Some(large(len)));
+    }
 }
 
 /// Opens such a pool as a kill leaves it: the file is copied while the pool is open.

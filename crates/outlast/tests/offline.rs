@@ -205,7 +205,7 @@ fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
     let pool = open(&path, &options(12));
     let map = pool.map::<u64, [u8]>("m").unwrap();
     for n in 0..20 {
-        map.insert(&n, &[1; 9_000]).unwrap();
+        map.insert(&n, &[1; 11_000]).unwrap();
     }
     for n in 1..20 {
         map.remove(&n).unwrap();
@@ -213,7 +213,7 @@ fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
     drop(map);
     pool.close().unwrap();
     let sound = std::fs::read(&path).unwrap();
-    let geometry = Geometry::new(12).unwrap();
+    let geometry = Geometry::new(12, true).unwrap();
     let word = |at: u64| u64::from_le_bytes(sound[at as usize..][..8].try_into().unwrap());
     let frontier = unpack_frontier(word(FRONTIER_OFFSET)).unwrap();
     let pages = (geometry.first_page()..frontier).filter(|&page| {

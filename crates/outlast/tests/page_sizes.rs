@@ -1,6 +1,7 @@
 //! Pools of every page size are created, used, closed and opened again.
 
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
+use std::collections::BTreeSet;
 
 #[test]
 fn every_page_size_makes_a_pool_that_opens_again() {
@@ -43,12 +44,18 @@ fn values_of_every_length_fit_every_page_size() {
         let map = pool.map::<u64, [u8]>("m").unwrap();
         let half = 1 << (page_bits - 1);
         let around = |n: usize| (n - 200..n + 200).step_by(20);
-        let lengths: Vec<usize> = around(half).chain(around(1 << 15)).chain([40_000]).collect();
+        let eighths = [1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 17, 20, 21, 25, 28, 29];
+        let eighths = eighths.map(|n| (n << (page_bits - 3)) - 64);
+        let lengths = around(half).chain(around(1 << 15)).chain(eighths);
+        let lengths: BTreeSet<usize> = lengths.collect();
         for &len in &lengths {
             map.put(&(len as u64), &vec![7; len][..]).unwrap();
         }
         for &len in &lengths {
             assert_eq!(map.get(&(len as u64)).unwrap(), Some(vec![7; len]), "2^{page_bits}");
+            if len % 3 == 0 {
+                assert!(map.delete(&(len as u64)).unwrap());
+            }
         }
         assert!(pool.verify().unwrap().is_sound(), "2^{page_bits}");
     }

@@ -4,7 +4,7 @@ mod files;
 
 use files::{check_filled, create, dir, filled, open};
 use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, PoolOptions, Scheme, TornReason};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,13 @@ fn set_header_word(path: &Path, index: usize, value: u64) {
         bytes[504..].copy_from_slice(&sum.to_le_bytes());
         file.write_all_at(&bytes, offset).unwrap();
     }
+}
+
+fn header_word(path: &Path, index: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let file = File::open(path).unwrap();
+    file.read_exact_at(&mut bytes, HEADERS[0] + index as u64 * 8).unwrap();
+    u64::from_le_bytes(bytes)
 }
 
 fn flip(path: &Path, offset: u64) {
@@ -58,10 +65,11 @@ fn other_versions_and_unknown_features() {
     set_header_word(&path, 1, 3 | 512 << 32);
     assert!(matches!(open(&path), Err(Error::Version { found: 3, supported: 2 })));
     set_header_word(&path, 1, 2 | 512 << 32);
-    set_header_word(&path, 4, 1 << 40);
+    let features = header_word(&path, 4);
+    set_header_word(&path, 4, features | 1 << 40);
     let unknown = open(&path);
     assert!(matches!(unknown, Err(Error::UnknownFeature { bits: 0x100_0000_0000, .. })));
-    set_header_word(&path, 4, 0);
+    set_header_word(&path, 4, features);
     // Read-only compatible: readers may open it, writers may not. Compatible: both may.
     set_header_word(&path, 3, 1 << 40);
     let unknown = open(&path);

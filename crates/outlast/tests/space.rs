@@ -100,7 +100,7 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
         let pool = options.anonymous().unwrap();
         let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme).small());
         let map = map.unwrap();
-        for len in (500..60_000).step_by(500) {
+        for len in (500..60_000).step_by(500).chain((60_000..300_000).step_by(8_000)) {
             let inserted = map.insert(&1, &vec![7; len]);
             assert!(inserted.unwrap_or_else(|e| panic!("{scheme}, {len} bytes: {e}")));
             map.remove(&1).unwrap();
@@ -108,6 +108,55 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
         let found = pool.verify().unwrap();
         assert!(found.is_sound() && found.used_bytes < 1 << 19, "{scheme}: {found:?}");
     }
+}
+
+/// Several values of more than half a page share a run of pages. If no run of adjacent pages is free,
+/// such a value takes whole pages, as values of other sizes do.
+#[test]
+fn values_of_more_than_half_a_page_share_pages() {
+    let options = PoolOptions::new().max_size(16 << 20).background(false);
+    let pool = options.anonymous().unwrap();
+    let map = pool.map::<u64, [u8]>("m").unwrap();
+    let fill = |from: u64, len: usize| {
+        (from..).find(|n| map.insert(n, &vec![*n as u8; len]).is_err_and(|e| e.is_full())).unwrap()
+    };
+    // Eight values take five pages.
+    let five_eighths = fill(0, 40_900);
+    assert!(five_eighths * 40_960 > 14 << 20, "{five_eighths}");
+    assert!((0..five_eighths).all(|n| map.delete(&n).unwrap()));
+    // One value takes a page.
+    let whole = fill(1_000, 65_000);
+    assert!(whole - 1_000 > 200, "{whole}");
+    for n in (1_000..whole).step_by(2) {
+        assert!(map.delete(&n).unwrap());
+    }
+    let alone = fill(2_000, 40_900);
+    assert!(alone - 2_000 > 100, "{alone}");
+    let lengths = [(1_001..whole, 65_000), (2_000..alone, 40_900)];
+    for (keys, len) in lengths {
+        for n in keys.filter(|n| *n >= 2_000 || n % 2 == 1) {
+            assert_eq!(map.get(&n).unwrap(), Some(vec![n as u8; len]), "{n}");
+        }
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+}
+
+/// A leaf keeps the slots of removed records for a while. In a full pool, an insert uses them.
+#[test]
+fn a_full_pool_has_space_where_records_were_removed() {
+    let pool = PoolOptions::new().max_size(4 << 20).background(false).anonymous().unwrap();
+    let map = pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(Scheme::Phast)).unwrap();
+    let full = (0..).find(|n| map.insert(&(n * 2), n).is_err_and(|e| e.is_full())).unwrap();
+    for start in (full / 4..full / 2).step_by(500) {
+        // Fill a leaf.
+        let n = (start..).find(|n| map.insert(&(n * 2 + 1), n).is_err()).unwrap();
+        // So few that compacting the leaf is not worth it otherwise.
+        assert!((n..n + 2).all(|n| map.delete(&(n * 2)).unwrap()));
+        let inserted = map.insert(&(n * 2 + 1), &n);
+        assert!(inserted.as_ref().is_ok_and(|done| *done), "{n} of {full}: {inserted:?}");
+    }
+    assert!(pool.verify().unwrap().is_sound());
 }
 
 /// A map grows by several adjacent pages at a time. If no adjacent pages are free, it grows by
@@ -121,7 +170,7 @@ fn a_map_grows_in_pages_that_are_not_in_a_row() {
         let map = pool.map_with::<u64, u64>("m", &map).unwrap();
         let pages = pool.map::<u64, [u8]>("pages").unwrap();
         let mut last = 0;
-        while pages.put(&last, &[1; 20_000]).is_ok() {
+        while pages.put(&last, &[1; 30_000]).is_ok() {
             last += 1;
         }
         for n in (0..last).step_by(2) {

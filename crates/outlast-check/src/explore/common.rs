@@ -199,8 +199,8 @@ pub(super) fn batch(play: &mut Play) -> Checked {
 pub(super) fn batch_full(play: &mut Play) -> Checked {
     two_maps(play)?;
     play.prepared();
-    // In the log, a large value takes little more than half a page. Its record takes a whole one.
-    // So there is space for the log, but not for the records.
+    // The log takes three fifths of the free pages, and the records two thirds. So there is space for
+    // the log, but not for the records.
     let values = play.session.free_pages() * 4 / 5;
     let [a, b, c] = [10, 11, 12].map(|key| play.key(key));
     let mut changes =
@@ -234,7 +234,7 @@ pub(super) fn change(play: &mut Play) -> Checked {
     play.prepared();
     for key in 0..count {
         let value = 200_000 + key * 7;
-        let large = if key % 16 == 0 { SPECIAL } else { 0 };
+        let large = if key % 16 == 0 { SPECIAL + key / 16 } else { 0 };
         match play.random.below(6) {
             0 => play.change(key, Do::Update(value + large))?,
             1 => play.change(key, Do::Put(value + large))?,

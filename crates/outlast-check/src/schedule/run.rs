@@ -145,9 +145,9 @@ fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
 
 /// Judges a run in which an operation found the pool full. The operation was wrong if the maps own
 /// less than a third of the pool's largest size: then space was lost, or the operation gave up too
-/// early. A third can be all that fits, because records of little more than half a page take a page
-/// each, and because old and new structures exist side by side during growth. What the maps own is
-/// counted after the run, as if the process had died.
+/// early. A third can be all that fits, because free blocks of one size serve no other size, and
+/// because old and new structures exist side by side during growth. What the maps own is counted
+/// after the run, as if the process had died.
 fn judge_full(mut session: Session, instance: &Instance, fault: Fault) -> Fault {
     let live = session.crash().and_then(|()| Ok(verify(session.store())?.used_bytes));
     let limit = instance.capacity();

@@ -29,9 +29,9 @@ mod space;
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::PAGE_BITS;
 use crate::pool::layout::{
-    BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FEATURE_BATCH, FRONTIER_OFFSET, HEADER_OFFSETS,
-    HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS,
-    ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
+    BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FEATURE_BATCH, FEATURE_EIGHTHS, FRONTIER_OFFSET,
+    HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES,
+    ROOT_WORDS, ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
 };
 use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
 use rapidhash::v3::RapidSecrets;
@@ -68,9 +68,10 @@ pub struct Report {
     pub records: u64,
     /// Each map whose root could be read.
     pub maps: Vec<MapReport>,
-    /// Whether the pool was closed cleanly, or synced and not modified since.
+    /// Whether the header says that the pool was closed cleanly, or synced and not modified since.
+    /// `false` if a copy of the header is damaged.
     pub clean: bool,
-    /// Whether the pool's saved free state was present, to compare the blocks with.
+    /// Whether the pool has an intact saved free state, with which the blocks were compared.
     pub free_state: bool,
     /// log2 of the page size.
     pub page_bits: u32,
@@ -120,7 +121,8 @@ pub struct MapReport {
     /// touch of the segment removes them, and in a clevel map, where rehashing does. In other
     /// schemes they are damage.
     pub duplicates: u64,
-    /// Number of records whose checksum or hash does not match.
+    /// Number of records that could not be read, for instance because the checksum or hash does not
+    /// match.
     pub torn: u64,
     /// Whether all of the map could be read.
     pub whole: bool,
@@ -196,7 +198,8 @@ pub fn walk(path: &Path) -> Result<Report> {
 /// walk reaches it, so that the caller can show progress.
 ///
 /// # Errors
-/// As [`walk`].
+/// Those of [`walk`], except [`Error::Locked`] and [`Error::Unfinished`]: bytes have no lock, and
+/// the caller has to know whether a journal is needed.
 pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
     let action = || format!("reading {}", path.display());
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -250,7 +253,7 @@ struct SchemeWalk {
     /// The scheme's number on media.
     number: u64,
     name: &'static str,
-    /// The kind of its words in a root.
+    /// The kind of the scheme's words in a root.
     root: What,
     walk: WalkMap,
 }
@@ -290,6 +293,8 @@ struct Walk<'f, 'r> {
     frontier: u64,
     /// The header's read-only compatible features.
     features: u64,
+    /// Whether the pool has size classes in eighths of a page.
+    eighths: bool,
     /// The pool's id.
     id: [u8; 16],
     /// Whether the header has the dirty mark.
@@ -370,7 +375,7 @@ impl Walk<'_, '_> {
             })
             .flatten();
         let scheme = WALKS.iter().find(|walk| walk.number == kinds & 0xff);
-        // Inline, and byte strings.
+        // 1 is inline, 2 is byte strings.
         let form = match kinds >> 8 & 0xff {
             1 => Some(RecordForm::Inline),
             2 => Some(RecordForm::Bytes),
@@ -466,6 +471,7 @@ fn walk_image<'r>(
         total: size >> page_bits,
         frontier: 0,
         features: get(field::READ_ONLY_COMPATIBLE),
+        eighths: get(field::INCOMPATIBLE) & FEATURE_EIGHTHS != 0,
         id: (u128::from(get(field::ID_LOW)) | u128::from(get(field::ID_HIGH)) << 64).to_le_bytes(),
         dirty: get(field::DIRTY) != 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
@@ -506,7 +512,7 @@ fn walk_image<'r>(
     }
     let roots = header.words[field::ROOTS];
     let sequence = header.words[field::SEQUENCE] & 0x7fff_ffff;
-    // With another sequence number, the field is out of date.
+    // The field applies only to the sequence number that it names.
     let tells = header.words[field::DIRTY] == 0 && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);

@@ -3,12 +3,12 @@
 use super::image::{LOW48, crc};
 use super::{MapReport, Owner, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::{CLASSES, LARGE};
+use crate::pool::geometry::LARGE;
 use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Bytes that are read ahead of a record that takes whole pages.
+/// How many bytes to read in one go at the beginning of a record that takes more than half a page.
 const LARGE_AHEAD: u64 = 1 << 12;
 /// How many records are read together, in the order in which they lie in the file.
 const UNREAD: usize = 1 << 20;
@@ -45,8 +45,8 @@ impl<T> ByKey<T> {
         ByKey(HashMap::new())
     }
 
-    /// Adds the value `of` for the key of a slot. If the key has a value already, returns `of` and
-    /// that value instead.
+    /// Adds the value `of` for the key of a slot. If the key has a value already, adds nothing, and
+    /// returns `of` and the earlier value.
     pub(super) fn add(
         &mut self,
         walk: &Walk<'_, '_>,
@@ -94,8 +94,9 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Checks the record of a slot, and claims its block. Byte strings are read later, together with
-    /// others; see [`read_records`](Self::read_records).
+    /// Checks the record of a slot. In maps of byte strings, the slot is only noted here;
+    /// [`read_records`](Self::read_records) reads its record together with others, and claims the
+    /// block.
     pub(super) fn check_record(&mut self, map: &mut MapReport, slot: Slot) -> Result<()> {
         match map.form {
             RecordForm::Inline => {
@@ -112,7 +113,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reads the records that are left to read, and reports what is wrong with them.
+    /// Reads the records that were noted, claims their blocks, and reports what is wrong with them.
     pub(super) fn read_records(&mut self, map: &mut MapReport) -> Result<()> {
         let mut unread = std::mem::take(&mut self.unread);
         unread.sort_unstable_by_key(|slot| slot.words[0] & LOW48);
@@ -148,7 +149,7 @@ impl Walk<'_, '_> {
         let start = links.clone().next().map_or(0, |link| link & LOW48);
         let mut end = start;
         for link in links {
-            let (next, bytes) = (link & LOW48, bytes_ahead(link));
+            let (next, bytes) = (link & LOW48, self.bytes_ahead(link));
             if next > start && (next > end + GAP || next + bytes > start + SPAN) {
                 break;
             }
@@ -156,6 +157,12 @@ impl Walk<'_, '_> {
         }
         self.image.read_ahead(start, end - start);
         end
+    }
+
+    /// Returns how many bytes to read ahead for the record that a word links to.
+    fn bytes_ahead(&self, link: u64) -> u64 {
+        let class = u8::try_from(link >> 48).unwrap_or(LARGE);
+        self.class_bytes(class).filter(|&bytes| bytes <= 1 << 15).unwrap_or(LARGE_AHEAD)
     }
 
     /// Checks a record block and returns its key and its value.
@@ -169,19 +176,17 @@ impl Walk<'_, '_> {
         if first >> 56 != 0 {
             return bad("a record's link", format!("{first:#x}"));
         }
-        self.image.read_ahead(offset, bytes_ahead(first));
+        self.image.read_ahead(offset, self.bytes_ahead(first));
         let head: [u64; 2] = self.image.array(offset)?;
         let (key_len, value_len) = (head[0] as u32 as usize, (head[0] >> 32) as usize);
         if key_len > MAX_KEY_BYTES || value_len > MAX_VALUE_BYTES {
             return bad("a record's lengths", format!("{key_len} and {value_len}"));
         }
         let bytes = 16 + (key_len + value_len) as u64;
-        // The class is the smallest one that holds the record.
-        let expected = if bytes * 2 > self.page_bytes() {
-            LARGE
-        } else {
-            CLASSES.iter().position(|&size| u64::from(size) >= bytes).map_or(LARGE, |c| c as u8)
-        };
+        // The class is the smallest one that holds the record, unless whole pages hold it as well.
+        let whole = bytes.next_multiple_of(self.page_bytes());
+        let smallest = (0..LARGE).find(|&c| self.class_bytes(c).is_some_and(|size| size >= bytes));
+        let expected = smallest.filter(|&c| self.class_bytes(c) < Some(whole)).unwrap_or(LARGE);
         if class != expected {
             return bad(
                 &format!("class {expected} for a record of {bytes} bytes"),
@@ -201,7 +206,7 @@ impl Walk<'_, '_> {
         Ok((body, value))
     }
 
-    /// Reports a key or a value that no program with the map's types has written.
+    /// Reports a key or a value that no program with the map's types could have written.
     pub(super) fn check_types(&mut self, map: &MapReport, place: u64, key: &[u8], value: &[u8]) {
         let parts = [("key", &map.key_schema, key), ("value", &map.value_schema, value)];
         for (what, schema, bytes) in parts {
@@ -221,11 +226,6 @@ impl Walk<'_, '_> {
         self.region(offset, bytes, What::Record);
         Ok(())
     }
-}
-
-/// Returns how many bytes to read ahead for the record that a word links to.
-fn bytes_ahead(link: u64) -> u64 {
-    CLASSES.get((link >> 48) as usize).map_or(LARGE_AHEAD, |&size| u64::from(size))
 }
 
 /// Returns whether bytes can be a value of a type. A type of fixed length takes that many bytes,
@@ -248,8 +248,8 @@ fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns the length of a type whose values all have the same length. Appends the positions of its
-/// `bool`s, if it begins at `at`.
+/// Returns the length of a type all of whose values have the same length, or `None`. Appends the
+/// positions of its `bool`s, counted from a beginning at `at`.
 fn width_of(schema: &str, at: usize, bools: &mut Vec<usize>) -> Option<usize> {
     match schema {
         "bool" => bools.push(at),

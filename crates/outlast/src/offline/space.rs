@@ -3,10 +3,10 @@
 use super::image::{LOW48, crc, crc_words, fold16};
 use super::{Owner, Region, Walk, What};
 use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::{CLASSES, LARGE};
+use crate::pool::geometry::{CLASSES, EIGHTHS, LARGE};
 use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 
-/// Bytes of descriptors that are read ahead together.
+/// How many bytes of descriptors to read in one go.
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
 
 /// A run of pages that holds blocks.
@@ -114,6 +114,18 @@ impl Walk<'_, '_> {
         Ok(Some((kind, (low >> 8) as u8, low >> 16)))
     }
 
+    /// Returns the size, in bytes, of the blocks of a class, if this pool has the class and its
+    /// blocks do not take whole pages.
+    pub(super) fn class_bytes(&self, class: u8) -> Option<u64> {
+        let class = usize::from(class);
+        if let Some(&size) = CLASSES.get(class) {
+            return Some(u64::from(size)).filter(|size| size * 2 <= self.page_bytes());
+        }
+        let eighths = EIGHTHS.get(class - CLASSES.len()).filter(|_| self.eighths)?;
+        Some(eighths * self.page_bytes() / 8)
+            .filter(|&size| size * 2 > self.page_bytes().min(1 << 16))
+    }
+
     /// Builds the run that a descriptor of kind 1 or 2 describes.
     fn run_of(&self, page: u64, class: u8, kind: u64, pages: u64) -> Result<Run, Damage> {
         let bad = |why: String| {
@@ -131,12 +143,14 @@ impl Walk<'_, '_> {
             }
             (bytes, 1)
         } else {
-            let size = CLASSES.get(usize::from(class)).map(|&size| u64::from(size));
-            let Some(size) = size.filter(|size| size * 2 <= self.page_bytes()) else {
-                return bad("a class whose blocks are at most half a page".into());
+            let Some(size) = self.class_bytes(class) else {
+                return bad("a class of this pool".into());
             };
-            // One page if that holds 16 blocks, otherwise enough pages for 15.
-            let expected = if size * 16 <= self.page_bytes() {
+            // One page if that holds 16 blocks, otherwise enough pages for 15; for blocks in eighths
+            // of a page the fewest that leave nothing over.
+            let expected = if usize::from(class) >= CLASSES.len() {
+                (1..=7u64).find(|n| (n << self.page_bits).is_multiple_of(size)).unwrap_or(0)
+            } else if size * 16 <= self.page_bytes() {
                 1
             } else {
                 (size * 15).div_ceil(self.page_bytes())
@@ -159,8 +173,8 @@ impl Walk<'_, '_> {
                 continue;
             }
             let found = match self.descriptor(page) {
-                // Two claims of pages that a crash cut short can leave such a descriptor. It does
-                // not describe a run.
+                // Two claims that crashes cut short can leave a descriptor whose run would end
+                // beyond the frontier. No run exists there.
                 Ok(Some((1 | 2, _, pages))) if page + pages > self.frontier => Ok(None),
                 Ok(Some((kind @ (1 | 2), class, pages))) => {
                     self.run_of(page, class, kind, pages).map(Some)
@@ -340,7 +354,7 @@ impl Walk<'_, '_> {
             self.region(offset, 8, What::Descriptor { page: page as u32 });
         }
         let report = &mut self.report;
-        // One more page for each further region: its first.
+        // Each further region has one more such page, its first, with its descriptors.
         let further = (self.total - 1) / (1 << (self.page_bits - 3));
         let system = SYSTEM_BYTES.div_ceil(1 << self.page_bits) + 1 + further;
         report.header_bytes = system << self.page_bits;

@@ -32,7 +32,8 @@ impl Header {
         let version = u64::from(layout::FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32;
         h.set(field::VERSION, version);
         h.set(field::COMPATIBLE, layout::COMPATIBLE);
-        h.set(field::INCOMPATIBLE, layout::INCOMPATIBLE);
+        let eighths = if geometry.has_eighths() { layout::FEATURE_EIGHTHS } else { 0 };
+        h.set(field::INCOMPATIBLE, eighths);
         h.set(field::ID_LOW, id as u64);
         h.set(field::ID_HIGH, (id >> 64) as u64);
         h.set(field::GEOMETRY, u64::from(geometry.page_bits()) | u64::from(hash_function) << 32);
@@ -308,7 +309,8 @@ impl Header {
         if self.get(field::VERSION) >> 32 != HEADER_WORDS as u64 * 8 {
             return Err(bad("a header copy of 512 bytes", field::VERSION));
         }
-        let geometry = Geometry::new(self.get(field::GEOMETRY) as u32)
+        let geometry = self
+            .read_geometry()
             .ok_or_else(|| bad("log2 of a page size from 12 to 20", field::GEOMETRY))?;
         let size = self.get(field::SIZE);
         let least = geometry.offset_of(geometry.first_page());
@@ -337,7 +339,12 @@ impl Header {
 
     /// The pool's geometry.
     pub fn geometry(&self) -> Geometry {
-        Geometry::new(self.get(field::GEOMETRY) as u32).expect("validated when it was read")
+        self.read_geometry().expect("validated when it was read")
+    }
+
+    fn read_geometry(&self) -> Option<Geometry> {
+        let eighths = self.get(field::INCOMPATIBLE) & layout::FEATURE_EIGHTHS != 0;
+        Geometry::new(self.get(field::GEOMETRY) as u32, eighths)
     }
 }
 
@@ -351,7 +358,7 @@ mod tests {
 
     /// A pool that was made dirty in the file `ORIGINAL`, under boot 1.
     fn dirty(medium: MediumKind) -> Header {
-        let geometry = Geometry::new(DEFAULT_PAGE_BITS).unwrap();
+        let geometry = Geometry::new(DEFAULT_PAGE_BITS, true).unwrap();
         let mut header = Header::new(geometry, 1, 2, 3);
         header.set(field::MEDIUM, medium as u64);
         header.set(field::DIRTY, 1);

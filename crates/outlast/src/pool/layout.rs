@@ -16,8 +16,10 @@ pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 pub const READ_ONLY_COMPATIBLE: u64 = 0b111_1111;
 /// Read-only compatible feature: the pool has had a batch, so there can be a log at [`BATCH_OFFSET`].
 pub const FEATURE_BATCH: u64 = 0b100_0000;
+/// Incompatible feature: the size classes in [eighths of a page](super::geometry::EIGHTHS) exist.
+pub const FEATURE_EIGHTHS: u64 = 1;
 /// Features that an older build must refuse.
-pub const INCOMPATIBLE: u64 = 0;
+pub const INCOMPATIBLE: u64 = FEATURE_EIGHTHS;
 
 /// Offsets of the two header copies.
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];
@@ -30,7 +32,8 @@ pub const BATCH_OFFSET: u64 = FRONTIER_OFFSET + 64;
 pub const ROOTS_OFFSET: u64 = 16 << 10;
 /// Number of slots in the table of named roots, and so of maps that a pool can hold.
 pub const ROOT_SLOTS: usize = 128;
-/// Bytes before the first page of descriptors.
+/// Bytes for the header, the frontier and the named roots. The first page of descriptors begins at
+/// the next boundary of a page.
 pub const SYSTEM_BYTES: u64 = 128 << 10;
 
 /// In [`field::DIRTY`]: the pool was modified since it was last made clean.

@@ -514,9 +514,11 @@ fn fitting<S: Seam>(core: &Core<S>, depth: u32, wanted: u32) -> u32 {
 /// Returns about how many bytes of the pool a table of this depth takes.
 pub(super) fn bytes<S: Seam>(core: &Core<S>, depth: u32, chunk_bits: u32) -> u64 {
     let bits = fitting(core, depth, chunk_bits);
-    let page = core.geometry.page_bytes();
-    // A large block takes whole pages.
-    let room = |bytes: u64| if bytes > page / 2 { bytes.next_multiple_of(page) } else { bytes };
+    let geometry = core.geometry;
+    let room = |bytes| {
+        let whole = geometry.pages_for(bytes) * geometry.page_bytes();
+        geometry.class_bytes(geometry.class_for(bytes)).unwrap_or(whole)
+    };
     room(layout::table_bytes(depth - bits)) + (room(layout::chunk_bytes(bits)) << (depth - bits))
 }
 

@@ -1,10 +1,11 @@
 //! The allocator.
 //!
 //! The medium holds only the page descriptors (which run of pages holds blocks of which size) and
-//! the frontier. Both are written once per run, before its first block is linked. Which blocks are
-//! free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and a few
-//! blocks at hand per shard of threads. This state is saved at a clean close. After a crash it is
-//! rebuilt by a trace (see `db/reclaim.rs`).
+//! the frontier. The descriptors are written when a run is claimed and when it is released, the
+//! frontier when a claim moves it. Both are durable before the run's first block is linked. Which
+//! blocks are free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and
+//! a few blocks at hand per shard of threads. This state is saved at a clean close. After a crash
+//! it is rebuilt by a trace (see `db/reclaim.rs`).
 //!
 //! # Life of a run
 //!
@@ -33,7 +34,7 @@ mod space;
 mod trim;
 
 use super::core::Core;
-use super::geometry::{CLASSES, Geometry, LARGE};
+use super::geometry::{CLASS_COUNT, Geometry, LARGE};
 use super::layout::{Descriptor, FRONTIER_OFFSET, PageKind, pack_frontier};
 use super::points;
 use crate::error::{Damage, Error, Result};
@@ -52,7 +53,8 @@ pub use trim::{TRIM_PART, Trimming};
 pub struct Block {
     /// Offset of its first byte.
     pub offset: u64,
-    /// Its size class.
+    /// The smallest class that holds the size requested, or [`LARGE`]. If it is one of
+    /// [`EIGHTHS`](super::geometry::EIGHTHS), the block may take whole pages all the same.
     pub class: u8,
     /// Its size in bytes, at least the size requested.
     pub bytes: u64,
@@ -78,7 +80,7 @@ pub struct Alloc {
     /// Incremented when free pages are taken out, so that no claim can take them, and again when
     /// they are put back. So it is odd while pages are out. See [`trim`].
     outs: AtomicU64,
-    /// Whether a claim waits for pages that are out.
+    /// Whether a claim has waited for pages that are out since this was last read.
     wanted: AtomicBool,
 }
 
@@ -101,11 +103,11 @@ pub struct AllocStats {
 /// The result of comparing the blocks that maps own with the blocks in use.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Bytes of the blocks that maps own.
+    /// Bytes of the blocks that have an owner: a map, a dropped map, or the epochs.
     pub used_bytes: u64,
-    /// Bytes in use that no map owns; `None` if unknown.
+    /// Bytes in use that have no owner; `None` if not all space is accounted for.
     pub leaked_bytes: Option<u64>,
-    /// Blocks that overlap, are not in use, or do not exist.
+    /// Blocks that overlap, are not in use or do not exist, and descriptors that are wrong.
     pub damage: Vec<Damage>,
 }
 
@@ -118,9 +120,9 @@ impl Alloc {
             geometry,
             regions: (0..regions).map(|_| OnceLock::new()).collect(),
             space: Mutex::new(Space { frontier, ..Space::default() }),
-            partial: CLASSES.iter().map(|_| Mutex::default()).collect(),
+            partial: (0..CLASS_COUNT).map(|_| Mutex::default()).collect(),
             shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASSES.len()] }))
+                .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASS_COUNT] }))
                 .collect(),
             freed: Mutex::default(),
             old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
@@ -150,33 +152,42 @@ impl Alloc {
     ///
     /// The caller must not hold a lock of an index.
     pub fn allocate<S: Seam>(&self, core: &Core<S>, bytes: u64) -> Result<Block> {
-        let seam = core.memory.seam();
         let class = self.geometry.class_for(bytes);
-        if class == LARGE {
-            let pages = self.geometry.pages_for(bytes);
+        loop {
+            let old = self.old_frontier() != 0;
+            if class != LARGE
+                && let Some(block) = self.allocate_small(core, class)?
+            {
+                return Ok(block);
+            }
             if bytes > self.geometry.large_max() {
                 return Err(Error::Invalid {
                     what: "block size",
                     why: format!("{bytes} bytes, at most {}", self.geometry.large_max()),
                 });
             }
-            let head = loop {
-                let (pages, old) = (pages as u32, self.old_frontier() != 0);
-                if let Some(head) = core.claim_or_help(PageKind::Large, LARGE, pages, old)? {
-                    break head;
-                }
-            };
-            let mut run = self.new_run(LARGE, pages as u32);
+            let pages = self.geometry.pages_for(bytes) as u32;
+            let of_class = (class != LARGE).then_some(class);
+            let claimed = core.claim_or_help((PageKind::Large, LARGE, pages), of_class, old)?;
+            let Some(head) = claimed else { continue };
+            let mut run = self.new_run(LARGE, pages);
             run.take(1, |_| ());
-            self.set_run(seam, head, run);
+            self.set_run(core.memory.seam(), head, run);
             let offset = self.geometry.offset_of(head);
-            return Ok(Block { offset, class, bytes: self.geometry.offset_of(pages as u32) });
+            return Ok(Block { offset, class, bytes: self.geometry.offset_of(pages) });
         }
+    }
+
+    /// Allocates a block of a class other than [`LARGE`]. Returns `None` if a run of the class takes
+    /// more pages than one block does alone, and the pool has neither a free block of the class nor
+    /// adjacent free pages for a run.
+    fn allocate_small<S: Seam>(&self, core: &Core<S>, class: u8) -> Result<Option<Block>> {
+        let seam = core.memory.seam();
         let block_bytes = self.geometry.class_bytes(class).expect("a class of this geometry");
         if seam.reuses_at_once()
             && let Some(offset) = self.take_freed(core, class)?
         {
-            return Ok(Block { offset, class, bytes: block_bytes });
+            return Ok(Some(Block { offset, class, bytes: block_bytes }));
         }
         let shard = &self.shards[thread_number() % SHARDS];
         let index = usize::from(class);
@@ -184,12 +195,13 @@ impl Alloc {
         let mut taken = {
             let in_hand = &mut seam.lock(shard).in_hand[index];
             if let Some(offset) = in_hand.pop() {
-                return Ok(Block { offset, class, bytes: block_bytes });
+                return Ok(Some(Block { offset, class, bytes: block_bytes }));
             }
             std::mem::take(in_hand)
         };
         match self.refill(core, class, block_bytes, &mut taken) {
-            Ok(()) => {}
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
             // Blocks at hand in other shards are free as well.
             Err(error) if error.is_full() => {
                 let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
@@ -204,7 +216,7 @@ impl Alloc {
         } else {
             in_hand.append(&mut taken);
         }
-        Ok(Block { offset, class, bytes: block_bytes })
+        Ok(Some(Block { offset, class, bytes: block_bytes }))
     }
 
     /// Returns the most recently freed block of a class, if it is still free.
@@ -230,7 +242,8 @@ impl Alloc {
         }
     }
 
-    /// Whether a run in use has free blocks of a class.
+    /// Whether the list of runs with free blocks of a class is not empty. It can name runs that were
+    /// released meanwhile.
     pub(super) fn has_blocks<S: Seam>(&self, core: &Core<S>, class: u8) -> bool {
         !core.memory.seam().lock(&self.partial[usize::from(class)]).is_empty()
     }
@@ -240,22 +253,37 @@ impl Alloc {
     }
 
     /// Moves some free blocks of a class from a run to `taken`, which is empty. The lowest block
-    /// comes last, so it is the first to be popped.
+    /// comes last, so it is the first to be popped. Returns whether there were any; see
+    /// [`allocate_small`](Self::allocate_small).
     fn refill<S: Seam>(
         &self,
         core: &Core<S>,
         class: u8,
         block_bytes: u64,
         taken: &mut Vec<u64>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let seam = core.memory.seam();
         let want = (8192 / block_bytes).clamp(1, 32) as usize;
         let list = &self.partial[usize::from(class)];
-        let pages = self.geometry.run_pages(block_bytes);
+        let pages = self.geometry.run_pages(class);
+        let block_is_large = block_bytes > self.geometry.small_max();
         let head = loop {
             let unreclaimed = self.old_frontier() != 0;
             let Some(head) = seam.lock(list).pop() else {
-                match core.claim_or_help(PageKind::Blocks, class, pages, unreclaimed)? {
+                if block_is_large && pages > self.geometry.pages_for(block_bytes) as u32 {
+                    let total = self.geometry.pages_in(core.size());
+                    match self.claim(core, PageKind::Blocks, class, pages, total) {
+                        Ok(Some(head)) => {
+                            core.wake_worker();
+                            break head;
+                        }
+                        Ok(None) => return Ok(false),
+                        Err(error) if error.is_full() => return Ok(false),
+                        Err(error) => return Err(error),
+                    }
+                }
+                let run = (PageKind::Blocks, class, pages);
+                match core.claim_or_help(run, Some(class), unreclaimed)? {
                     Some(head) => break head,
                     // Something was freed: look again.
                     None => continue,
@@ -275,7 +303,7 @@ impl Alloc {
                 }
                 if !taken.is_empty() {
                     taken.reverse();
-                    return Ok(());
+                    return Ok(true);
                 }
             }
         };
@@ -289,7 +317,7 @@ impl Alloc {
             seam.lock(list).push(head);
         }
         taken.reverse();
-        Ok(())
+        Ok(true)
     }
 
     fn set_run(&self, seam: &impl Seam, head: u32, run: Run) {
@@ -303,7 +331,7 @@ impl Alloc {
     /// `total` pages.
     ///
     /// # Errors
-    /// [`Error::DiskFull`] if the only pages that it could take lack file blocks and cannot get
+    /// [`Error::DiskFull`] if the only pages that it could take lack disk blocks and cannot get
     /// any.
     pub fn claim<S: Seam>(
         &self,
@@ -440,9 +468,10 @@ impl Alloc {
             run.listed = true;
             seam.lock(&self.partial[usize::from(class)]).push(head);
         }
-        // Keeps one empty run per class, so that a run is not claimed and released over and over.
-        let release =
-            empty && (class == LARGE || seam.lock(&self.partial[usize::from(class)]).len() > 1);
+        // Keeps one empty run per class, so that a run is not claimed and released over and over,
+        // unless its blocks are so large that this would keep much space.
+        let is_large = run.block_bytes > self.geometry.small_max();
+        let release = empty && (is_large || seam.lock(&self.partial[usize::from(class)]).len() > 1);
         if release {
             let pages = run.pages;
             slot.clear();

@@ -11,7 +11,8 @@ use crate::pool::points;
 use std::sync::atomic::Ordering;
 
 impl Alloc {
-    /// Loads the state of an old page from its descriptor.
+    /// Loads the state of an old page from its descriptor. Pages beyond the old frontier count as
+    /// free.
     pub(super) fn load<S: Seam>(&self, core: &Core<S>, page: u32) -> Result<Slot, Damage> {
         if page >= self.old_frontier() {
             return Ok(Slot::Free);
@@ -40,7 +41,7 @@ impl Alloc {
         })
     }
 
-    /// Reads an old page's descriptor. Returns `None` if none was ever written.
+    /// Reads a page's descriptor. Returns `None` if none was ever written.
     pub(super) fn read_descriptor<S: Seam>(
         &self,
         core: &Core<S>,
@@ -72,7 +73,7 @@ impl Alloc {
         let mut run = Run::new(self.geometry, d.class, d.count)
             .filter(|run| {
                 (run.class == LARGE) == (d.kind == PageKind::Large)
-                    && (run.class == LARGE || self.geometry.run_pages(run.block_bytes) == run.pages)
+                    && (run.class == LARGE || self.geometry.run_pages(run.class) == run.pages)
             })
             .ok_or_else(|| bad("a run of a known class"))?;
         run.old = true;

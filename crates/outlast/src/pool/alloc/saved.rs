@@ -42,7 +42,7 @@ impl Alloc {
         let bytes = words.len() as u64 * 8;
         let pages = self.geometry.pages_for(bytes) as u32;
         // Grows the pool if necessary. If that fails, the next open traces the space instead.
-        let head = match core.claim_or_help(PageKind::Saved, 0, pages, false) {
+        let head = match core.claim_or_help((PageKind::Saved, 0, pages), None, false) {
             Ok(Some(head)) => head,
             Ok(None) => return Ok(None),
             Err(error) => {

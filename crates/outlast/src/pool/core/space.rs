@@ -161,12 +161,12 @@ impl<S: Seam> Core<S> {
 
     /// Claims a run of pages, growing the pool or finishing the reclaim if necessary. Returns
     /// `None` if blocks were freed meanwhile: the caller then looks for a free block again.
-    /// `unreclaimed` says whether space was unaccounted for when the caller last looked.
+    /// `of_class` is the class of blocks that would serve the caller as well. `unreclaimed` says
+    /// whether space was unaccounted for when the caller last looked.
     pub(in crate::pool) fn claim_or_help(
         &self,
-        kind: PageKind,
-        class: u8,
-        pages: u32,
+        (kind, class, pages): (PageKind, u8, u32),
+        of_class: Option<u8>,
         unreclaimed: bool,
     ) -> Result<Option<u32>> {
         loop {
@@ -191,7 +191,6 @@ impl<S: Seam> Core<S> {
                 // now would count as needed forever.
                 return Ok(None);
             }
-            let of_class = (kind == PageKind::Blocks).then_some(class);
             if self.collect_or_wait(of_class)? {
                 return Ok(None);
             }
