@@ -1,5 +1,5 @@
-//! `first-full`: how full a table that does not grow is when the first insert fails, compared with
-//! a simulation.
+//! `first-full`: the load factor at which the first insert fails in a table that does not grow,
+//! measured and simulated.
 //!
 //! Group hashing as published does not grow. Here, a table begins with all of its segments, and its
 //! first split stands for the first failed insert.

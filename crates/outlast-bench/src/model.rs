@@ -2,9 +2,9 @@
 //!
 //! This is a model, not a measurement. The time of an operation is a base time, measured or
 //! assumed, plus a read latency for every block of the medium that was read and a write latency for
-//! every line that was flushed. The medium's bandwidth for the bytes of all blocks touched bounds
-//! throughput. The model ignores caches (every block counts as a miss), overlapping accesses, and
-//! contention.
+//! every line that was flushed. Throughput is bounded by the medium's bandwidth: an operation takes
+//! at least as long as the medium needs to transfer all blocks that it reads and flushes. The model
+//! ignores caches (every block counts as a miss), overlapping accesses, and contention.
 
 use crate::Fallible;
 use crate::counts::{self, BLOCK};

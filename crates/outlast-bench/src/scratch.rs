@@ -95,8 +95,9 @@ fn asked_for() -> libc::sigset_t {
         set.assume_init()
     };
     for signal in SIGNALS {
-        // SAFETY: a sigaction consists of numbers and a null pointer, for which zeros are valid. It
-        // is only queried, and the set is valid.
+        // SAFETY: all fields of a sigaction are numbers or nullable pointers, so zeros are valid.
+        // The call changes no action, it only reads the present one into `action`, and the set is
+        // valid.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             libc::sigaction(signal, std::ptr::null(), &mut action);

@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Accept,
     /// Check the pool and copy it; the copy is cleanly closed
     Snapshot(SnapshotArgs),
-    /// Copy the pool, even while another process uses it if it has a journal; the copy is cleanly
+    /// Copy the pool (if it has a journal, even while another process uses it); the copy is cleanly
     /// closed and has no journal
     Backup(BackupArgs),
     /// Copy all that can be read of a damaged pool into a new one, and list what cannot

@@ -71,7 +71,7 @@ impl Output {
             "expected": damage.expected(),
             "found": damage.found(),
         }))?;
-        complain(&format!("skipped: {damage}"));
+        complain(&format!("skipped damage {damage}"));
         Ok(())
     }
 

@@ -41,8 +41,9 @@ pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), F
         let dir = dir.display();
         return Err(Failure::Failed(format!("there is no directory {dir}; create it first")));
     }
-    let found = rustix::fs::statvfs(dir)
-        .map_err(|e| Failure::io(format!("free space in {}", dir.display()), &e.into()))?;
+    let found = rustix::fs::statvfs(dir).map_err(|e| {
+        Failure::io(format!("reading the free space of {}", dir.display()), &e.into())
+    })?;
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     if free < needed {
         return Err(Failure::Failed(format!(

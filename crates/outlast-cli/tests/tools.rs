@@ -1,5 +1,6 @@
-//! Commands and options that make the command easier to use: listing, counting and dropping,
-//! prefixes, plain text as input and output, and refusals that prevent mistakes.
+//! Tests of what makes `outlast` convenient and safe to use: listing, counting and dropping maps,
+//! key prefixes, plain text as input and output, help and shell completions, escaping on terminals,
+//! and refusals that prevent mistakes.
 
 mod common;
 

@@ -46,7 +46,7 @@ pub enum Error {
     #[error("damaged header: {0}")]
     DamagedHeader(Damage),
     /// The entry of a named root is damaged.
-    #[error("damaged root {slot}: {damage}")]
+    #[error("damaged entry of a map (root {slot}): {damage}")]
     DamagedRoot {
         /// Index of the root's slot.
         slot: usize,
@@ -81,14 +81,17 @@ pub enum Error {
     IncompleteJournal(String),
     /// The pool was not closed, and cannot be opened read-only as it is: it has a journal and no
     /// working file, or a batch was under way. Open it for writing first, which completes it.
-    #[error("the pool was not closed; open it for writing to complete it from its journal or log")]
+    #[error(
+        "the pool was not closed; open it for writing once, which completes it from its journal or \
+         from the log of a batch"
+    )]
     Unfinished,
     /// The pool has a journal and was not closed, and its working file is gone although the machine
     /// was not restarted. The most recent changes were only in that file. See
     /// [`require_working_file`](crate::PoolOptions::require_working_file).
     #[error(
         "the working file of the pool is gone, although the machine was not restarted; without it, what \
-         was not durable yet is lost"
+         was not durable yet is lost. To accept that, open the pool without `require_working_file`"
     )]
     NoWorkingFile,
     /// The disk may lack part of the pool, because the system failed to write it back, or because
@@ -99,7 +102,7 @@ pub enum Error {
     Suspect,
     /// No space is left, and the pool may not grow.
     #[error(
-        "pool full: {needed} bytes needed, the pool is limited to {limit} bytes{}",
+        "pool full: no room for a block of {needed} bytes, and the pool may not grow beyond {limit} bytes{}",
         after_semicolon(.note)
     )]
     PoolFull {
@@ -132,7 +135,8 @@ pub enum Error {
     },
     /// Another process, or another handle in this one, has the pool open.
     #[error(
-        "pool is locked: another process has it open, or a handle, map or reference in this one"
+        "pool is locked: another process has it open, or a handle, map or reference in this process \
+         still does"
     )]
     Locked,
     /// Another process has the pool open, and only that process can copy it, because the pool has
@@ -149,7 +153,7 @@ pub enum Error {
     #[error("pool is not open here: {0}")]
     NotOpen(&'static str),
     /// The key is longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
-    #[error("key of {len} bytes, at most {max} are allowed")]
+    #[error("the key has {len} bytes; at most {max} are allowed")]
     KeyTooLarge {
         /// The key's length in bytes.
         len: usize,
@@ -157,7 +161,7 @@ pub enum Error {
         max: usize,
     },
     /// The value is longer than [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES).
-    #[error("value of {len} bytes, at most {max} are allowed")]
+    #[error("the value has {len} bytes; at most {max} are allowed")]
     ValueTooLarge {
         /// The value's length in bytes.
         len: usize,
@@ -165,7 +169,7 @@ pub enum Error {
         max: usize,
     },
     /// The sum or the difference of two integers is not a value of their type.
-    #[error("the result is not an integer of type {schema}")]
+    #[error("the result does not fit the integer type {schema}")]
     Overflow {
         /// The schema of the integer's type.
         schema: &'static str,
@@ -298,13 +302,13 @@ fn after_semicolon(note: &Option<String>) -> String {
 #[non_exhaustive]
 pub enum TornReason {
     /// The pool was modified under an earlier boot of the system and not synced.
-    #[error("modified since its last sync, under an earlier boot")]
+    #[error("modified since its last sync, and the machine was restarted since")]
     EarlierBoot,
     /// The file is not the one that was modified, so it is a copy of a live pool.
-    #[error("a copy of a pool that was modified since its last sync")]
+    #[error("a copy of a pool that was made while the pool was in use")]
     Copy,
     /// The file is the base of a journaled pool that was not closed, and no longer names its journal.
-    #[error("the base of a journaled pool without its journal")]
+    #[error("its journal is gone, and without it the file may mix older and newer parts")]
     JournalGone,
 }
 

@@ -1,4 +1,5 @@
-//! Backups of journaled pools, most of them while another process works on the pool.
+//! Backups: of a journaled pool while another process works on it or after that process has died,
+//! of closed pools with and without a journal, and backups that must be refused.
 
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
 use std::io::{BufRead, BufReader};

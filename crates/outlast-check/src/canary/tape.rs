@@ -235,8 +235,9 @@ impl Tape {
         }
         session.check(&universe, random.below(2) == 0)?;
         let read = session.logged();
-        // From here on, operations build on what the reads repaired, so loads are no longer
-        // recorded.
+        // Loads are recorded only to check that no result rests on a store of the first life that
+        // is not durable. The operations from here on build on what the lookups have repaired, so
+        // their loads are not recorded.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
         let (steps, life, used) = session.finish();

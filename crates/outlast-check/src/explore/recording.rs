@@ -43,8 +43,9 @@ fn spans(events: &[Event]) -> Vec<(usize, usize)> {
 }
 
 impl Recording {
-    /// Makes the recording of a run on a pool whose file was `initial` (empty for a run that
-    /// creates the pool, with `created_len` bytes). The run is explored from step `from` on.
+    /// Makes the recording of a run. `initial` is the pool's file before it; if the run creates the
+    /// pool, `initial` is empty, and the pool is created with `created_len` bytes. The run is
+    /// explored from step `from` on.
     pub fn new(
         initial: &Image,
         created_len: u64,

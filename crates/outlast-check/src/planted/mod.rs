@@ -196,8 +196,9 @@ pub fn run_some(
         bugs.iter().filter_map(Line::checker).filter(|c| budget.control && !is_held(c)).collect();
     all.sort_unstable();
     all.dedup();
-    // The longest jobs come first, so that none of them runs alone at the end: the checks without a
-    // bug, and then the bugs whose checks use the most threads.
+    // Long jobs should come first, so that none of them runs alone at the end: the checks without a
+    // bug, and then the bugs. Both are in the reverse order of `Checker`, whose later variants
+    // mostly take longer.
     all.reverse();
     let mut order: Vec<usize> = (0..bugs.len()).collect();
     order.sort_by_key(|&index| std::cmp::Reverse(bugs[index].checker()));

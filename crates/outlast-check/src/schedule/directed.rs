@@ -50,9 +50,10 @@ pub struct Pause {
     step: u64,
 }
 
-/// Runs each of a workload's [pairs](Workload::pairs), with crashes, once for one in `every` of the
-/// steps before which one of its threads can be paused. If `only` is given, makes only that pause.
-/// Gives the calling thread a number. Returns the first pause with which something is wrong.
+/// Runs each of a workload's [pairs](Workload::pairs), with crashes, many times. In each run, one
+/// thread pauses before one of its steps; every `every`-th step at which the thread can pause is
+/// tried. If `only` is given, makes only that pause. Returns the first pause with which something
+/// is wrong, and what is wrong. As a side effect, the calling thread gets a number.
 ///
 /// # Errors
 /// If a pair cannot be made.

@@ -20,10 +20,11 @@ pub(super) struct Opened {
 
 /// The pool of a run.
 ///
-/// `close` gives up the file's lock while references, iterations and lookups of the closed pool
-/// still exist. They keep the pool's mapping but not its lock, so the next opener does not wait for
-/// them and shares the memory with them. A run imitates that: each opening has its own mapping of
-/// the same memory, its own DRAM, and the lock.
+/// `close` gives up the file's lock even if references, iterations and lookups of the closed pool
+/// still exist. These keep the pool's mapping, but not its lock. So the next opener does not wait
+/// for them, and shares the memory with them. A run imitates that: each opening has its own mapping
+/// of the same memory and its own DRAM, and must take the lock, which the previous opening gives up
+/// when it is closed.
 pub(super) struct Pool<'r> {
     seam: Traced,
     alive: &'r Arc<Alive>,

@@ -230,8 +230,8 @@ fn fetch(cache: &Path, root: &Path, say: &dyn Fn(&str)) -> Result<(), Missing> {
     }
 }
 
-/// Moves the kernel and the modules to load to where they are expected, and removes the other
-/// modules.
+/// Puts the kernel at `vmlinuz` and the modules that are to be loaded, unpacked, into `modules`.
+/// Removes the other modules.
 fn keep_of_kernel(unpacked: &Path) -> Result<(), Missing> {
     let io = |e: io::Error| Missing(format!("the kernel's package: {e}"));
     let kernel = fs::read_dir(unpacked.join("boot"))

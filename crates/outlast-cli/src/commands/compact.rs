@@ -149,7 +149,7 @@ fn copy_map(
         let (key, value) = record?;
         if !to.insert(&key, &value)? {
             return Err(Failure::Damaged(
-                "the pool has a key twice; `outlast salvage` copies it".into(),
+                "the pool has a key more than once; `outlast salvage` copies one record of each key".into(),
             ));
         }
         count += 1;

@@ -48,7 +48,7 @@ impl<R: BufRead> Records<R> {
             match self.line.pop() {
                 Some(b'\n') => {}
                 Some(_) if self.line.len() as u64 + 1 == LINE_BYTES_MAX => {
-                    return Err(Failure::Failed(format!("{place}: longer than any record")));
+                    return Err(Failure::Failed(format!("{place}: longer than any record can be")));
                 }
                 // The last line may lack its newline.
                 Some(other) => self.line.push(other),
@@ -84,11 +84,12 @@ fn tsv(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String>
         let tabs = line.iter().filter(|&&byte| byte == b'\t').count();
         let hint = if tabs == 0 && line[0] == b'{' { " (is it --format ndjson?)" } else { "" };
         return Err(format!(
-            "{tabs} tabs, one is expected, between key and value; others are written \\t{hint}"
+            "expected one tab, between key and value, but found {tabs} tabs; a tab inside a key or value is \
+             written \\t{hint}"
         ));
     };
     let field = |text: &[u8], column: &Column| {
-        let bytes = unescape(text).ok_or("an escape that is none of \\t \\n \\r \\\\ \\xHH")?;
+        let bytes = unescape(text).ok_or("unknown escape; known are \\t \\n \\r \\\\ \\xHH")?;
         column.parse(&bytes, false).map_err(|e| e.message().to_owned())
     };
     Ok((field(key, keys)?, field(value, values)?))
@@ -106,9 +107,9 @@ fn raw(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String>
 
 fn ndjson(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
     let object: Map<String, Value> =
-        serde_json::from_slice(line).map_err(|e| format!("no JSON object: {e}"))?;
+        serde_json::from_slice(line).map_err(|e| format!("not a JSON object: {e}"))?;
     let field = |name: &str, column: &Column| {
-        let value = object.get(name).ok_or_else(|| format!("no {name:?}"))?;
+        let value = object.get(name).ok_or_else(|| format!("the object has no {name:?}"))?;
         column.parse_json(value).map_err(|e| e.message().to_owned())
     };
     Ok((field("key", keys)?, field("value", values)?))

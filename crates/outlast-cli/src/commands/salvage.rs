@@ -48,7 +48,10 @@ impl Tally {
             lacks.push(format!("lacks what was in {}", counted(self.places, "damaged place")));
         }
         if self.refused > 0 {
-            lacks.push(format!("lacks {} that it did not take", counted(self.refused, "record")));
+            lacks.push(format!(
+                "lacks {} that could not be stored in it",
+                counted(self.refused, "record")
+            ));
         }
         if self.lost_maps > 0 {
             lacks.push(format!("lacks {}", counted(self.lost_maps, "whole map")));
@@ -187,7 +190,7 @@ fn salvage(
     let lost = if tally.lost_maps > 0 { ", the map cannot be opened" } else { "" };
     let refused = match tally.refused {
         0 => String::new(),
-        n => format!(", {n} not taken"),
+        n => format!(", {n} refused"),
     };
     let (name, copied) = (out.shown(&info.name), counted(tally.copied, "record"));
     let places = counted(tally.places, "damaged place");

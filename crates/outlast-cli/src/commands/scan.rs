@@ -43,8 +43,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Res
                 continue;
             }
             Err(error) => {
-                let advice = "scan --skip-damaged goes on, and `outlast salvage` copies what can \
-                              be read into a new pool";
+                let advice = "`outlast scan --skip-damaged` skips the damage, and `outlast \
+                              salvage` copies what can be read into a new pool";
                 return Err(records::failed(error, advice));
             }
         };

@@ -85,9 +85,9 @@ impl Survival {
         let confirmed = !in_memory && !suspect;
         let all = medium.survives_power_loss() && confirmed;
         let text = if in_memory {
-            "process death; no power loss, because it is on a file system in memory"
+            "process death, but no power loss, because the pool or its journal is on a file system in memory"
         } else if suspect {
-            "process death; a power loss perhaps not, until `outlast accept` finds it sound"
+            "process death; perhaps not a power loss, until `outlast accept` has found the pool sound"
         } else if all {
             "process death and power loss"
         } else if medium.kind == MediumKind::Journal {
@@ -185,7 +185,7 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
     out.line(format!("id          {:032x}", facts.id))?;
     out.line(format!("medium      {}, {}", medium.kind, medium.flush))?;
     out.line(format!("survives    {}", survival.text))?;
-    out.line(format!("size        {size}, its file takes {disk} of the disk"))?;
+    out.line(format!("size        {size}, its file takes {disk} on the disk"))?;
     out.line(format!("pages       {} each", BinaryBytes(1 << facts.page_bits)))?;
     if let Some(journal) = &facts.journal {
         let (base, bytes) = (BinaryBytes(facts.file_bytes), BinaryBytes(journal.bytes));

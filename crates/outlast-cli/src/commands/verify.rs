@@ -48,7 +48,7 @@ pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failur
     let path = path.display();
     out.line(match (is_refused, was_completed) {
         (true, _) => {
-            format!("{path} is in use again; any changes since its last sync may be missing")
+            format!("{path} can be used again; any changes since its last sync may be missing")
         }
         (false, true) => {
             format!("{path} was completed from its journal; what was not durable is missing")

@@ -186,7 +186,9 @@ impl<'d> Executioner<'d> {
                 interrupt::check()?;
                 self.bar.set_position(done);
                 let status = worker.0.try_wait();
-                if let Some(status) = status.map_err(|e| Failure::io("the worker", &e))? {
+                if let Some(status) =
+                    status.map_err(|e| Failure::io("waiting for the worker", &e))?
+                {
                     interrupt::check()?;
                     return Err(ended(status));
                 }

@@ -114,9 +114,9 @@ pub(super) fn take_back(
     Ok(count)
 }
 
-/// Returns how many of a thread's entries, from the first, explain what is found if they are in
-/// effect and the rest are not. This is the greatest such number, and at least `confirmed`. Returns
-/// `None` if there is no such number.
+/// Returns how many of a thread's first entries are still in effect: the greatest number, at least
+/// `confirmed`, such that these entries, without the later ones, leave exactly what is found.
+/// Returns `None` if there is no such number.
 fn kept(
     contents: &impl Contents,
     items: &[Item],

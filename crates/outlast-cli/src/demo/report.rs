@@ -98,16 +98,16 @@ impl Start {
         ));
         if self.journal {
             lines.push(
-                "After some of the kills the power fails, too: the memory is lost, and what was not\n\
-                 synced of the journal. What the workers were told to be durable must be there, and\n\
-                 of the rest the first operations of each thread."
+                "After some of the kills a power loss is simulated, too: the memory is lost, and the\n\
+                 part of the journal that was not synced. Everything that the workers were told is\n\
+                 durable must be there. Of each thread's later operations, only the first ones may be."
                     .into(),
             );
         }
         lines.push(String::new());
         let power = match (self.survives_power_loss, self.journal) {
             (true, _) => "",
-            (false, true) => " and a power loss, but for the last moments",
+            (false, true) => " and a power loss, except for the last moments",
             (false, false) => ", not a power loss",
         };
         lines.push(format!("  pool    {}", self.pool));
@@ -200,7 +200,7 @@ impl Row {
             count(self.records),
             match self.in_flight {
                 0 => "0".into(),
-                n => format!("{n} ({} done)", self.took_effect),
+                n => format!("{n} ({} took effect)", self.took_effect),
             },
             count(self.lost),
             count(self.torn),

@@ -73,10 +73,11 @@ impl PoolOptions {
     /// Reads facts about a pool from its files, without opening it and without a lock. Another
     /// process may be using the pool: the facts are then recent, but not all of the same moment.
     ///
-    /// The working file of a journaled pool is found if it belongs to the user of this process or
-    /// to the owner of the pool's file, and lies in one of the directories listed at
-    /// [`JournalOptions::working_directory`](crate::JournalOptions::working_directory). Without it,
-    /// size and limit are those of the base, as of some checkpoint.
+    /// The working file of a journaled pool is found only if it lies in one of the directories
+    /// listed at [`JournalOptions::working_directory`](crate::JournalOptions::working_directory),
+    /// is of the current boot, belongs to the user of this process or to the owner of the pool's
+    /// file, and can be opened by this process for reading and writing. If it is not found, size
+    /// and limit are those of the base, as of some checkpoint.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

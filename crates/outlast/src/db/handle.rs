@@ -159,8 +159,9 @@ pub struct PoolStats {
     pub huge_page_bytes: Option<u64>,
     /// Resident bytes of the pool's shadow, a reserved range of DRAM that holds the locks, bitmaps
     /// and fingerprints of buckets; `None` if the system does not report it. This counts whole
-    /// resident pages. It exceeds the sum of [`IndexStats::dram_bytes`] where those pages are huge,
-    /// and falls short of it where much has not been touched yet.
+    /// resident pages, also for blocks that have been freed since. It is not the sum of the maps'
+    /// [`IndexStats::dram_bytes`]: that counts metadata that has not been touched yet, and also
+    /// DRAM outside of the shadow, such as directories and all of PhaST's.
     ///
     /// [`IndexStats::dram_bytes`]: crate::IndexStats::dram_bytes
     pub shadow_bytes: Option<u64>,

@@ -416,8 +416,9 @@ impl Mapping {
     }
 
     /// Allows huge pages for the shadow from now on. Before this call it gets small pages, which
-    /// the kernel has at hand. For a huge page the kernel may have to move memory for milliseconds,
-    /// and the first operation after a restart would wait for that.
+    /// the kernel has at hand, unless the system gives huge pages to all memory. For a huge page
+    /// the kernel may have to move memory for milliseconds, and the first operation after a restart
+    /// would wait for that.
     pub fn use_huge_pages(&self) {
         if self.alive().is_here() {
             self.range.use_huge_pages();

@@ -412,8 +412,8 @@ mod tests {
     use crate::pmem::{FlushMode, Real};
     use std::sync::atomic::AtomicBool;
 
-    /// A thread panics inside an operation while another one begins to hold the gate. That thread
-    /// must not get the gate, because it would make the pool clean.
+    /// A thread panics inside an operation while another thread waits to hold the gate. The waiting
+    /// thread must not get the gate, because its caller would then make the pool clean.
     #[test]
     fn a_panic_reaches_a_thread_that_is_waiting_to_hold_the_gate() {
         let asymmetric = crate::reclaim::threads::asymmetric();

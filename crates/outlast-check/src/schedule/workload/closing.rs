@@ -35,8 +35,10 @@ pub(super) const ALL: [Workload; 3] = [
 const OTHER_RECORDS: u64 = 12;
 
 impl Workload {
-    /// Returns how many times as often as in other workloads a thread is held before accesses that
-    /// are not at a commit point. A thread that reads what it holds reaches no commit points.
+    /// Returns a factor: compared with other workloads, a thread is stopped up to this many times
+    /// as often before accesses that are not at a commit point. Here these are the interesting
+    /// ones, because a thread that reads through a reference or an iteration reaches no commit
+    /// point.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
         match self.beside {
             Beside::Hold | Beside::HoldDropped => 8,

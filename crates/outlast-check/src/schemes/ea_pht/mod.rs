@@ -38,9 +38,11 @@ const REUSED_BY_OTHERS: &[Equivalent] = &[Equivalent {
     reason: Reason::OtherThreads,
 }];
 
-/// The harmless mutant of EA-PHT and EA-PHT-H. The first line of a new table is the first chunk's
-/// header. A table is resized because it has chains, so one of the moves takes an overflow bucket,
-/// and flushes this line for the counter in it.
+/// The harmless mutant of EA-PHT and EA-PHT-H leaves out the first flush of a new table. That is
+/// the flush of the first chunk's header or, if there are annexes, of the first annex's. Only a
+/// table with chains is resized, and each move reserves as many overflow buckets of the new table
+/// as its chain has. So the moves advance the counter in that line, and flush it again before the
+/// root leads to it.
 const COUNTED_AGAIN: &[Equivalent] = &[Equivalent {
     point: &points::RESIZE_NEW,
     act: Act::Flush,

@@ -15,7 +15,7 @@ pub(crate) struct Metadata {
     pub(super) lock: SharedWord,
     /// The fingerprints of the records, 0 where there is none. A record is visible to lookups once
     /// its fingerprint is here.
-    prints: [SharedWord; 2],
+    fingerprints: [SharedWord; 2],
     /// The offset of the next bucket of the chain, 0 at its end.
     next: SharedWord,
 }
@@ -24,7 +24,7 @@ unsafe impl Shadow for Metadata {}
 
 /// Returns the fingerprint of a hash: 8 of its bits, and never 0.
 #[inline(always)]
-fn print(hash: u64) -> u8 {
+fn fingerprint(hash: u64) -> u8 {
     ((hash >> 8) as u8).max(1)
 }
 
@@ -72,27 +72,27 @@ impl<'m> BucketRef<'m> {
     }
 
     #[inline(always)]
-    fn prints(self, seam: &impl Seam) -> [u64; 2] {
-        let [low, high] = &self.metadata.prints;
-        // Acquire: pairs with the Release in `set_print`. A slot is read after its fingerprint.
+    fn fingerprints(self, seam: &impl Seam) -> [u64; 2] {
+        let [low, high] = &self.metadata.fingerprints;
+        // Acquire: pairs with the Release in `set_fingerprint`. A slot is read after its fingerprint.
         [low.load(seam, Ordering::Acquire), high.load(seam, Ordering::Acquire)]
     }
 
     /// Yields the slots whose records can have this hash.
     #[inline(always)]
     pub(super) fn like(self, seam: &impl Seam, hash: u64) -> impl Iterator<Item = usize> {
-        ones(fingerprints::matching(self.prints(seam), print(hash)) & ALL)
+        ones(fingerprints::matching(self.fingerprints(seam), fingerprint(hash)) & ALL)
     }
 
     /// Yields the slots that hold a record.
     pub(super) fn used(self, seam: &impl Seam) -> impl Iterator<Item = usize> {
-        ones(!fingerprints::matching(self.prints(seam), 0) & ALL)
+        ones(!fingerprints::matching(self.fingerprints(seam), 0) & ALL)
     }
 
     /// Returns a free slot: one in the hash's preferred line if there is one, otherwise any.
     #[inline(always)]
     pub(super) fn free_slot(self, seam: &impl Seam, hash: u64) -> Option<usize> {
-        let free = fingerprints::matching(self.prints(seam), 0) & ALL;
+        let free = fingerprints::matching(self.fingerprints(seam), 0) & ALL;
         let near = free & LINES[line(hash)];
         let choice = if near != 0 { near } else { free };
         (choice != 0).then(|| choice.trailing_zeros() as usize)
@@ -100,11 +100,11 @@ impl<'m> BucketRef<'m> {
 
     /// Marks a slot as holding a record of this hash, or as free.
     #[inline(always)]
-    pub(super) fn set_print(self, seam: &impl Seam, slot: usize, hash: Option<u64>) {
-        let words = self.metadata.prints.each_ref().map(|w| w.load(seam, Ordering::Relaxed));
-        let (word, value) = fingerprints::with(words, slot, hash.map_or(0, print));
-        // Release: pairs with the Acquire in `prints`.
-        self.metadata.prints[word].store(seam, value, Ordering::Release);
+    pub(super) fn set_fingerprint(self, seam: &impl Seam, slot: usize, hash: Option<u64>) {
+        let words = self.metadata.fingerprints.each_ref().map(|w| w.load(seam, Ordering::Relaxed));
+        let (word, value) = fingerprints::with(words, slot, hash.map_or(0, fingerprint));
+        // Release: pairs with the Acquire in `fingerprints`.
+        self.metadata.fingerprints[word].store(seam, value, Ordering::Release);
     }
 
     /// Returns the offset of the next bucket of the chain; 0 if there is none.
@@ -120,7 +120,7 @@ impl<'m> BucketRef<'m> {
 
     /// Clears the metadata: no records, no next bucket. The lock stays as it is.
     pub(super) fn forget(self, seam: &impl Seam) {
-        self.metadata.prints.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
+        self.metadata.fingerprints.iter().for_each(|word| word.store(seam, 0, Ordering::Relaxed));
         self.set_next(seam, 0);
     }
 

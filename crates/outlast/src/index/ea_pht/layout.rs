@@ -127,8 +127,8 @@ pub enum Kind {
     Annex = 0x6503,
 }
 
-/// Returns the identity word of a structure; see `kit::media::identity`. Its checksum also covers the
-/// offset and `fixed`: of a chunk, the index of its first bucket; otherwise 0.
+/// Returns the identity word of a structure; see `kit::media::identity`. Its checksum also covers
+/// the offset and `fixed`: of a chunk, its number in the table; otherwise 0.
 pub fn identity(kind: Kind, offset: u64, fixed: u64, bits: u32) -> u64 {
     media::identity(kind as u16, bits as u16, &[offset, fixed])
 }

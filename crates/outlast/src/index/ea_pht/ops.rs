@@ -244,11 +244,11 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             let Some(free) = bucket.free_slot(self.seam(), hash) else { continue };
             let slot = &bucket.bucket.slots[free];
             if self.seeded(&index_bugs::SHOWN_BEFORE_DURABLE) {
-                bucket.set_print(self.seam(), free, Some(hash));
+                bucket.set_fingerprint(self.seam(), free, Some(hash));
             }
             slot.fill(memory, words, self.empty(hash), at);
             memory.persist(slot, at);
-            bucket.set_print(self.seam(), free, Some(hash));
+            bucket.set_fingerprint(self.seam(), free, Some(hash));
             return Ok(true);
         }
         Ok(false)
@@ -312,6 +312,6 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (memory, slot) = (&self.core.memory, &bucket.bucket.slots[number]);
         memory.store_release(&slot.first, self.empty(hash), &points::REMOVE);
         memory.persist(slot, &points::REMOVE);
-        bucket.set_print(self.seam(), number, None);
+        bucket.set_fingerprint(self.seam(), number, None);
     }
 }

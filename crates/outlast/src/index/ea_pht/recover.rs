@@ -274,7 +274,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             }
             for slot in 0..bucket.bucket.slots.len() {
                 if let Some((_, hash)) = self.record_in(table, index, bucket, slot)? {
-                    bucket.set_print(seam, slot, Some(hash));
+                    bucket.set_fingerprint(seam, slot, Some(hash));
                 }
             }
             if link.offset == 0 {

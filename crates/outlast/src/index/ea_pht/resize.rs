@@ -90,7 +90,7 @@ fn write_bucket<S: Seam>(
         match records.get(number) {
             Some(&(words, hash)) => {
                 slot.write(memory, words, at);
-                to.set_print(seam, number, Some(hash));
+                to.set_fingerprint(seam, number, Some(hash));
             }
             None => slot.write(memory, SlotWords { first: empty, second: 0 }, at),
         }

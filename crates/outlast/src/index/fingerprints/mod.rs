@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn one_print_is_replaced() {
+    fn one_fingerprint_is_replaced() {
         assert_eq!(with([u64::MAX, 0], 0, 0), (0, u64::MAX - 0xff));
         assert_eq!(with([0, 0], 15, 0xab), (1, 0xab << 56));
     }

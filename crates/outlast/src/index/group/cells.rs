@@ -116,8 +116,8 @@ impl<'m> Cells<'m> {
 
     /// Yields the cells that hold a record.
     pub(super) fn used(self, seam: &impl Seam) -> impl Iterator<Item = Cell<'m>> {
-        let prints = self.marks(seam).map(|w| w & FINGERPRINTS);
-        ones(!fingerprints::matching_wide(prints, 0) & 0xff).map(move |n| self.cell(n))
+        let bits = self.marks(seam).map(|w| w & FINGERPRINTS);
+        ones(!fingerprints::matching_wide(bits, 0) & 0xff).map(move |n| self.cell(n))
     }
 
     /// Marks all cells as free, and as homes without overflow.

@@ -226,7 +226,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let LeafHeader { head, .. } = self.header(offset);
         // The fingerprint is stored before the pair's line is flushed, because its store is an
         // exchange, which would wait for that flush. Without its bit the fingerprint means nothing.
-        self.set_print(offset, slot, key.hash as u8);
+        self.set_fingerprint(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
         memory.flush(pair, &points::INSERT_PAIR);
@@ -303,7 +303,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Sets a slot's fingerprint, by an exchange, because other threads may set others in the same
     /// word.
     #[inline(always)]
-    fn set_print(&self, offset: u64, slot: u32, fingerprint: u8) {
+    fn set_fingerprint(&self, offset: u64, slot: u32, fingerprint: u8) {
         let memory = &self.core.memory;
         let word = &self.header(offset).head.fingerprints[slot as usize / 8];
         let shift = slot % 8 * 8;

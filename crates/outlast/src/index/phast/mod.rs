@@ -94,7 +94,7 @@
 //!
 //! Each leaf has one word in DRAM, its *state* (`state.rs`): which slots are taken, how many
 //! inserts are in progress, whether a thread is updating or removing, whether the leaf is closed.
-//! This is the paper's shadow bitmap and its read-write lock.
+//! It takes the place of the paper's shadow bitmap and read-write lock.
 //!
 //! - *Inserts* exclude only a thread that closes the leaf. An insert takes these steps:
 //!   1. It reserves a slot, by one exchange of the state.
@@ -142,8 +142,9 @@
 //! # Scans
 //!
 //! A scan reads leaf by leaf, each as a lookup does, and prefetches the next leaf while it sorts.
-//! The records that it appends for one leaf were all present at one moment. It continues at the
-//! least key of the next leaf, as it was at that moment. That is a key and not a position, so
+//! The records that it returns for one leaf were all present at one moment. It continues at the key
+//! at which the leaf ended at that moment: the least key of the leaf that was next. (A reverse scan
+//! continues below the leaf's own least key.) The scan remembers a key and not a position, so
 //! splits and merges between two steps do not matter. A record that is present during the whole
 //! scan is returned exactly once, in key order.
 //!

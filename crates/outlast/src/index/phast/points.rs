@@ -30,8 +30,8 @@ crate::commit_points! { "phast":
     SPLIT_COMMIT = "split: link": store, flush, fence;
     /// The end of a split: the bits of the pairs that have moved.
     SPLIT_CLEAR = "split: bits": store, flush, fence;
-    /// The old leaf's link once those bits are durable. Not flushed: it only saves recovery from
-    /// reading the leaf's keys.
+    /// The old leaf's link again, without the mark *moving*, once the cleared bits are durable. Not
+    /// flushed: if a crash keeps the mark, recovery only has to read the leaf's keys once more.
     SPLIT_DONE = "split: done": volatile;
     /// A merge's copies, and the mark that there may be copies.
     MERGE_COPY = "merge: copies": store, flush, fence;

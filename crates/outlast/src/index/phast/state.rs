@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The state of a leaf: which slots are taken, and which threads are active in the leaf. This is
-/// the paper's shadow bitmap.
+/// The state of a leaf: which slots are taken, how many inserts are in progress, and whether
+/// another change is. It takes the place of the paper's shadow bitmap and read-write lock.
 ///
 /// ```text
 ///    63       62      61      56 55                        0

@@ -15,8 +15,8 @@ impl Control for Never {
 #[repr(C, align(4096))]
 struct Page([u64; 512]);
 
-/// Returns the digest and the lines read after `touch` on a page whose words hold their indexes.
-/// Word 100 is stored to before `touch`.
+/// Runs `touch` on a page whose words hold their indexes, except for word 100, which has been
+/// stored to before. Returns the recorder's digest, and the lines that it counts as read.
 fn watched(touch: impl Fn(&Memory<Traced>, &[Word])) -> (u64, Vec<u64>) {
     static AT: Point = Point::new("test", "test");
     let mut page = Page(std::array::from_fn(|i| i as u64));
