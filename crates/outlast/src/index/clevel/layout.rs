@@ -291,7 +291,7 @@ pub mod state {
 }
 
 /// Links of overflow chains: the offset of a node, which the mark P can accompany; or 0 if there is
-/// no node; or [`CLOSED`]. All other bits are 0.
+/// no node; or [`CLOSED`](link::CLOSED). All other bits are 0.
 pub mod link {
     use super::OFFSET;
 
