@@ -1,8 +1,8 @@
 //! The benchmarks of outlast: workloads, competing systems, reports.
 //!
 //! From the bottom up: [`keys`] (the keys and values of workloads), [`form`] (their encoding as
-//! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`]
-//! (what is observed). Each command has a module: [`micro`], [`kv`], [`load_factor`],
+//! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`] (the
+//! measurements). Each command has a module: [`micro`], [`kv`], [`load_factor`],
 //! [`first_full`], [`recovery`], [`counts`], [`space`], [`stalls`], [`contention`], [`model`],
 //! [`node_sizes`]. [`report`] prints rows, and [`progress`] shows how far a run is. [`machine`] and
 //! [`run`] describe where rows come from, [`limits`] checks options, and [`scratch`] makes

@@ -43,7 +43,7 @@ pub struct Options {
     pub kills: usize,
     /// Numbers of threads that open a map, for schemes that then read all of it.
     pub threads: Vec<usize>,
-    /// What is lost together with the process.
+    /// The memory or files that are lost when the process is killed.
     pub lost: Lost,
     /// Where pools are made.
     pub dir: PathBuf,

@@ -119,8 +119,8 @@ pub struct Row {
     pub latency: Percentiles,
     /// Bytes on the file system per record, after the load.
     pub file_bytes_per_record: f64,
-    /// For inserts: bytes written to the disk per insert, including what is written back only after
-    /// the last insert. `None` if the file system has no disk.
+    /// For inserts: bytes written to the disk per insert. Dirty pages that the kernel writes back
+    /// after the last insert count too. `None` if the file system has no disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_insert: Option<f64>,
     /// For `outlast`: the ratio to each other store.

@@ -192,7 +192,7 @@ impl<'s> Work<'s> {
         Work { phase, records, new, operations, warm_up: false, keys, last_whole: 0, setup }
     }
 
-    /// Computes what is needed to check the results, before any time is measured.
+    /// Computes the expected results of scans. Call this before the phase is timed.
     pub(super) fn prepared(mut self) -> Self {
         if self.phase == Phase::Scan {
             let all = (0..self.records).map(|n| in_order(self.setup, self.keys.key(n)));

@@ -90,7 +90,7 @@ pub struct Slow {
     pub preemptions: u64,
 }
 
-/// What is read before an operation, and again after it.
+/// The counters that a thread reads before and after each operation.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     pub(super) usage: ThreadUsage,

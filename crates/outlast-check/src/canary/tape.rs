@@ -222,8 +222,8 @@ impl Tape {
         let mut random = Random::new(moment as u64);
         let mut universe = self.universe.clone();
         random.shuffle(&mut universe);
-        // Look the keys up one by one, because no result may depend on what is not durable when
-        // that result is returned.
+        // Look the keys up one by one, so that each result is checked by itself: when a lookup
+        // returns, every store that its result depends on must be durable.
         let names: Vec<String> = state.maps.keys().cloned().collect();
         for name in &names {
             let keys = state.maps[name].records.keys().copied();
@@ -235,9 +235,9 @@ impl Tape {
         }
         session.check(&universe, random.below(2) == 0)?;
         let read = session.logged();
-        // Loads are recorded only to check that no result rests on a store of the first life that
-        // is not durable. The operations from here on build on what the lookups have repaired, so
-        // their loads are not recorded.
+        // The checks use the recorded loads to find results that depend on undurable stores of the
+        // first life. The lookups have repaired those stores, so the operations from here on need
+        // no recorded loads.
         seam.start(false);
         work(&mut session, &state, &mut random)?;
         let (steps, life, used) = session.finish();

@@ -6,8 +6,9 @@
 use crate::failure::Failure;
 use crate::open;
 use crate::place;
+use outlast::pmem::rename_new;
 use outlast::{Pool, PoolOptions};
-use rustix::fs::{CWD, FlockOperation, OFlags, RenameFlags};
+use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -71,18 +72,6 @@ impl Drop for Unfinished {
         if self.file.claim().is_ok() {
             let _ = std::fs::remove_file(&self.file.path);
         }
-    }
-}
-
-/// Renames a file. Fails if a file of the new name exists.
-fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can do that in one step.
-        Err(rustix::io::Errno::INVAL) => {
-            std::fs::hard_link(from, to)?;
-            std::fs::remove_file(from)
-        }
-        renamed => Ok(renamed?),
     }
 }
 

@@ -4,10 +4,10 @@ use super::journal;
 use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
-use crate::pmem::{Call, Disk, Real, Seam};
+use crate::pmem::{Call, Disk, Real, Seam, rename_new};
 use crate::pool::backing::Identity;
 use crate::pool::core::{Core, random};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
 use std::fs::{File, Metadata};
 use std::io::{Error as IoError, ErrorKind};
@@ -208,18 +208,6 @@ impl Target {
         })?;
         self.named = false;
         Ok(())
-    }
-}
-
-/// Renames a file. Fails if a file of the new name exists.
-fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
-    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every file system can do that in one step.
-        Err(rustix::io::Errno::INVAL) => {
-            std::fs::hard_link(from, to)?;
-            std::fs::remove_file(from)
-        }
-        renamed => Ok(renamed?),
     }
 }
 

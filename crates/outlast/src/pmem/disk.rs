@@ -7,11 +7,14 @@
 
 use super::blocks;
 use super::mapping::{MappingError, no_blocks};
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A file-system call.
@@ -53,6 +56,18 @@ pub trait DiskWatch: Send + Sync {
     /// Decides about `call`. `file` is the file or directory of the call; if the call gives a file
     /// a name, `file` is that file.
     fn before(&self, call: Call, file: &File) -> Fate;
+}
+
+/// Renames a file. Fails if a file of the new name exists.
+pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can do that in one step.
+        Err(Errno::INVAL) => {
+            std::fs::hard_link(from, to)?;
+            std::fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
+    }
 }
 
 /// The file system, possibly watched by a test.
