@@ -54,6 +54,20 @@ fn io_fault(what: &str) -> impl Fn(io::Error) -> Fault {
 }
 
 impl Ledger {
+    /// Begins with an epoch that was cut at this moment.
+    fn begin(epoch: u64, at: At) -> Ledger {
+        let mut ledger = Ledger { told: at, ..Ledger::default() };
+        ledger.add(epoch, at);
+        ledger
+    }
+
+    /// Adds an attempt at an epoch.
+    fn add(&mut self, epoch: u64, at: At) {
+        for ends in [&mut self.ends, &mut self.tries] {
+            ends.entry(epoch).or_default().push(at);
+        }
+    }
+
     /// Drops the earlier attempts at the epochs up to `durable`, which can no longer come back.
     pub(super) fn settle(&mut self, durable: u64) {
         for ends in self.ends.range_mut(..=durable).map(|(_, ends)| ends) {
@@ -177,7 +191,7 @@ impl Story<'_> {
         pool.working.notes.take(|_| ());
         pool.working.notes.durable(std::iter::once(0..capacity / LINE as u64));
         let start = pool.at();
-        *lock(&self.ledger) = Ledger { ends: [(0, vec![start])].into(), told: start };
+        *lock(&self.ledger) = Ledger::begin(0, start);
         let failed = io_fault("creating the journal");
         let file = self.disk.create(BASE, len).map_err(&failed)?;
         let whole = |_: ()| file.sync();
@@ -192,7 +206,7 @@ impl Story<'_> {
     }
 
     /// Runs a life until the run is over, or the process dies and another one begins.
-    fn live(&mut self, pool: Pool, base: Base, writer: Writer, pages: Pages) -> Checked {
+    fn live(&mut self, mut pool: Pool, base: Base, writer: Writer, pages: Pages) -> Checked {
         let counts = self.trial.counts;
         Counts::add(&counts.lives);
         let mut journal = open(&pool, base, writer, pages)?;
@@ -214,7 +228,7 @@ impl Story<'_> {
                 self.count(&journal);
                 drop(journal);
                 self.look(false)?;
-                let Some((base, writer, pages)) = self.reopen(&pool)? else { return Ok(()) };
+                let Some((base, writer, pages)) = self.reopen(&mut pool)? else { return Ok(()) };
                 journal = open(&pool, base, writer, pages)?;
                 self.disk.set(u64::MAX, failing);
             }
@@ -285,8 +299,8 @@ impl Story<'_> {
         }
         let Some((_, again)) = found else { return self.look(true) };
         self.runs.push(Arc::new(again));
-        let pool = self.pool(Arc::clone(&pool.working));
-        let Some((base, writer, pages)) = self.reopen(&pool)? else { return Ok(()) };
+        let mut pool = self.pool(Arc::clone(&pool.working));
+        let Some((base, writer, pages)) = self.reopen(&mut pool)? else { return Ok(()) };
         self.live(pool, base, writer, pages)
     }
 
@@ -304,9 +318,10 @@ impl Story<'_> {
 
     /// Opens the journal after a process died and left its working file. Returns `None` if the
     /// segments do not fit the working file: then the working file counts as lost.
-    fn reopen(&mut self, pool: &Pool) -> Checked<Option<(Base, Writer, Pages)>> {
+    fn reopen(&mut self, pool: &mut Pool) -> Checked<Option<(Base, Writer, Pages)>> {
         Counts::add(&self.trial.counts.deaths);
         self.disk.set(u64::MAX, 0);
+        pool.working = pool.working.reopen()?;
         let (notes, durable) = (&pool.working.notes, pool.working.durable());
         if self.trial.wrong == Some(Wrong::CutNotesLost) {
             notes.durable(std::iter::once(0..notes.capacity() / LINE as u64));
@@ -406,8 +421,7 @@ impl Story<'_> {
         self.disk = disk;
         self.owner.life += 1;
         let start = At { stage: self.runs.len() - 1, moment: 0 };
-        self.ledger =
-            Arc::new(Mutex::new(Ledger { ends: [(epoch, vec![start])].into(), told: start }));
+        self.ledger = Arc::new(Mutex::new(Ledger::begin(epoch, start)));
         let capacity = self.run().capacity();
         let pool = self.pool(Working::create(capacity, capacity, epoch)?);
         self.watch(&pool.working);

@@ -261,6 +261,9 @@ fn describe(scheme: Scheme, form: RecordForm, trial: &Trial<'_>, fault: &Fault) 
 #[derive(Debug, Clone, Default)]
 struct Ledger {
     ends: BTreeMap<u64, Vec<life::At>>,
+    /// The same, with the attempts at epochs that a later attempt has voided. If the segment of the
+    /// later attempt is taken away, an earlier one can count again.
+    tries: BTreeMap<u64, Vec<life::At>>,
     /// Everything before this moment was confirmed to be durable.
     told: life::At,
 }

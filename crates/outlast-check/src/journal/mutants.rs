@@ -77,6 +77,7 @@ pub static ALL: &[Mutant] = &[
     bug(&bugs::MISSING_IGNORED, "a rebuild succeeds without the epochs that the base needs"),
     bug(&bugs::BASE_UNSYNCED, "a checkpoint ends before its pages are synced"),
     bug(&bugs::FORGOTTEN_EARLY, "segments are deleted before the checkpoint is durable"),
+    bug(&bugs::DELETIONS_UNSYNCED, "a life ends while segments of the one before it can come back"),
     bug(&bugs::PAGES_DROPPED, "a failed checkpoint forgets its pages"),
     bug(&bugs::MARKS_CLEARED, "a checkpoint forgets the pages that changed meanwhile"),
     bug(&bugs::SIZE_IGNORED, "a base that was cut short is used"),

@@ -11,7 +11,7 @@ use outlast::journal::base::{Base, Rebuilt, complete};
 use outlast::journal::epoch::{Change, LINE};
 use outlast::journal::files::Directory;
 use outlast::journal::log::Writer;
-use outlast::journal::segment::Owner;
+use outlast::journal::segment::{Owner, has_others};
 use outlast::journal::sim::{BASE, SimDisk};
 use std::io;
 use std::sync::Arc;
@@ -115,6 +115,10 @@ impl Rebuild<'_> {
             Err(file) => return Ok(Ok((None, 0, pool_in(&*file, CAPACITY)?))),
         };
         let epoch = match base.meta().closed {
+            true if has_others(disk, base.meta().owner(), true)? => {
+                let why = "the life has ended, but segments of another one are there";
+                return Ok(Err(Fault(why.into())));
+            }
             true => base.meta().checkpoint,
             false => match complete(disk, &base, |_, _| ())? {
                 Rebuilt::Whole { epoch, .. } => epoch,
@@ -187,7 +191,7 @@ impl Rebuild<'_> {
             }
             Ok((_, epoch, image)) => {
                 // The pool may be older than it should be, but it must be intact.
-                let ends = self.fork.ledger.ends.get(&epoch);
+                let ends = self.fork.ledger.tries.get(&epoch);
                 let ends = ends.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
                 let damaged = |fault: Fault| Fault(format!("a segment less: {fault}"));
                 check(&image, ends).map_err(damaged)?;

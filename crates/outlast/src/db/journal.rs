@@ -214,12 +214,14 @@ impl PoolOptions {
             None => None,
         };
         // Before segments are deleted.
-        let check_others = |pool: u128, is_new: bool| match has_others(&*files, pool, is_new) {
+        let check_others = |owner: Owner, is_whole: bool| match has_others(&*files, owner, is_whole)
+        {
             Ok(false) => Ok(()),
             Ok(true) => Err(Error::Invalid {
                 what: "directory of the journal",
                 why: format!(
-                    "{} holds the journal of another pool, or of a copy",
+                    "{} holds the journal of another pool, or of another or later copy of this one. \
+                     If no pool needs that journal, remove the directory",
                     directory.display()
                 ),
             }),
@@ -244,7 +246,7 @@ impl PoolOptions {
                         // must be in another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
-                    check_others(owner.pool, false)?;
+                    check_others(owner, meta.closed)?;
                     let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
@@ -289,7 +291,9 @@ impl PoolOptions {
         if pool.is_some_and(|pool| pool != header.id()) {
             return Err(Error::IncompleteJournal("it belongs to another pool".into()));
         }
-        check_others(header.id(), found.is_none())?;
+        let known = found.as_ref().map(Base::meta);
+        let before = Owner { pool: header.id(), life: known.map_or(0, |meta| meta.life) };
+        check_others(before, known.is_none_or(|meta| meta.closed))?;
         let size = header.get(field::SIZE);
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
@@ -368,16 +372,18 @@ impl PoolOptions {
             // later.
             let owner = base.metadata().map_err(io)?;
             let _ = std::os::unix::fs::fchown(&file, Some(owner.uid()), None);
-            // Allocate all blocks first, so that a full file system is reported here.
-            self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
-            copy(base, &file, size, self.core.recovery.threads).map_err(io)?;
+            // What the file belongs to comes first, so that if this process dies while it builds the
+            // file, the next life can tell that it must remove it.
             let capacity = self.reserve(size, header.geometry().page_bits());
             let notes = Notes::create(&self.disk, &file, capacity).map_err(mapping_error)?;
-            notes.cover(&self.disk, &file, size).map_err(mapping_error)?;
             notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
             for (word, value) in notes.control().iter().zip(owned.words()) {
                 word.store(value, Ordering::Relaxed);
             }
+            notes.cover(&self.disk, &file, size).map_err(mapping_error)?;
+            // Allocate all blocks before the copy, so that a full file system is reported here.
+            self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
+            copy(base, &file, size, self.core.recovery.threads).map_err(io)?;
             Ok(notes)
         };
         match made() {

@@ -17,6 +17,8 @@ crate::seeded_bugs! {
     LIMIT_REFUSES = "LimitRefuses";
     /// A life begins without a segment.
     BEGUN_WITHOUT_SEGMENT = "BegunWithoutSegment";
+    /// A life ends although a power loss may bring back segments of the one before it.
+    DELETIONS_UNSYNCED = "DeletionsUnsynced";
     /// Segments are deleted before the base holds what is in them.
     FORGOTTEN_EARLY = "ForgottenEarly";
     /// A checkpoint writes its pages without waiting for an epoch.

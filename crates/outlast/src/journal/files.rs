@@ -41,8 +41,12 @@ pub trait Directory: Send + Sync {
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
 
-    /// Removes a file. Until another file is created, a power loss may bring the name back.
+    /// Removes a file. Until the directory is synced or another file is created, a power loss may
+    /// bring the name back.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes all earlier removals durable.
+    fn sync(&self) -> io::Result<()>;
 
     /// Lists the names of all files.
     fn names(&self) -> io::Result<Vec<String>>;
@@ -132,7 +136,7 @@ impl DiskDirectory {
         }
         self.disk.fsync(&file)?;
         self.disk.call(Call::Rename, &file, || fs::rename(unfinished, path))?;
-        self.disk.fsync_directory(&File::open(&self.path)?)?;
+        Directory::sync(self)?;
         Ok(file)
     }
 }
@@ -158,6 +162,10 @@ impl Directory for DiskDirectory {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.fsync_directory(&self.file()?)
     }
 
     fn names(&self) -> io::Result<Vec<String>> {

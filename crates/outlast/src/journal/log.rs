@@ -97,7 +97,13 @@ impl Preparer {
             // If this fails, a file without a header stays until the next life.
             let _ = self.directory.remove(&name_of(spare.number));
         }
-        self.create(segment_bytes.max(bytes))
+        match self.create(segment_bytes.max(bytes)) {
+            // On a full disk, this epoch alone may still fit. A checkpoint needs it, and frees room.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && bytes < segment_bytes => {
+                self.create(bytes)
+            }
+            created => created,
+        }
     }
 }
 
@@ -303,6 +309,12 @@ impl Writer {
         if let Some(open) = self.open.take_if(|open| open.at > 0) {
             self.closed.push(open.close(self.durable));
         }
+    }
+
+    /// Makes the deletion of earlier lives' segments durable. Before a life ends, this is
+    /// necessary: afterwards, any segment of another life counts as one of a later life.
+    pub fn sync_deletions(&self) -> io::Result<()> {
+        if seeded(&bugs::DELETIONS_UNSYNCED) { Ok(()) } else { self.directory.sync() }
     }
 
     /// Deletes all segments, including unfinished ones.

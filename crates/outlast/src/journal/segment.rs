@@ -49,7 +49,7 @@ pub(super) fn number_of_any(name: &str) -> Option<u64> {
     number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
 }
 
-/// Lists the segments of any owner: name, owner, and whether the segment certainly holds no epoch.
+/// Lists the segments of any owner: name, owner, and whether the segment holds an epoch.
 fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, bool)>> {
     let mut found = Vec::new();
     for name in directory.names()? {
@@ -61,20 +61,23 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
             if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
                 let chain = checksum_in(&head);
                 let segment = Found { number, after, chain, file };
-                let is_empty = after == 0 && Reader::new(&segment).next(1)?.is_none();
-                found.push((name, owner, is_empty));
+                let has_epoch = Reader::new(&segment).next(after + 1)?.is_some();
+                found.push((name, owner, has_epoch));
             }
         }
     }
     Ok(found)
 }
 
-/// Returns whether a directory has a segment that `pool` must not delete. A segment of another pool
-/// is one. If the pool has no journal yet (`is_new`), so is any segment with epochs: it can belong
-/// to a copy of the pool, which has the same id.
-pub fn has_others(directory: &dyn Directory, pool: u128, is_new: bool) -> io::Result<bool> {
-    let is_other =
-        |(_, owner, is_empty): &(String, Owner, bool)| owner.pool != pool || (is_new && !is_empty);
+/// Returns whether a directory has a segment that `owner` must not delete. A segment of another pool
+/// is one. If the owner's base needs no segments (`is_whole`), because it was closed or had no
+/// journal yet, so is any segment of another life that holds an epoch. The segments of earlier lives
+/// have been deleted durably by then. So it belongs to a later life, of which this base is an older
+/// copy, or to another copy, and the base of that life may need it.
+pub fn has_others(directory: &dyn Directory, owner: Owner, is_whole: bool) -> io::Result<bool> {
+    let is_other = |(_, other, has_epoch): &(String, Owner, bool)| {
+        other.pool != owner.pool || (is_whole && *has_epoch && other.life != owner.life)
+    };
     Ok(all_segments(directory)?.iter().any(is_other))
 }
 

@@ -257,6 +257,13 @@ impl Directory for SimDisk {
         Ok(())
     }
 
+    fn sync(&self) -> io::Result<()> {
+        let mut sim = self.sim();
+        sim.refusable()?;
+        sim.removed.clear();
+        Ok(())
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         let mut sim = self.sim();
         sim.call()?;

@@ -2,7 +2,7 @@
 
 use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
 use super::epoch::{Change, LINE};
-use super::files::Directory;
+use super::files::{Directory, JournalFile};
 use super::log::Writer;
 use super::meta::{META_OFFSETS, Meta};
 use super::segment::{self, Owner};
@@ -390,4 +390,46 @@ fn errors_that_last_fill_no_disk() {
     directory.set(u64::MAX, 0);
     assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
     assert_eq!(segment::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
+}
+
+/// A disk that has no room for a file longer than this.
+struct Nearly(SimDisk, u64);
+
+impl Directory for Nearly {
+    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
+        if len > self.1 { Err(io::ErrorKind::StorageFull.into()) } else { self.0.create(name, len) }
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {
+        self.0.open(name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Directory::sync(&self.0)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        self.0.names()
+    }
+}
+
+/// A disk that has no room for a usual segment can still have room for an epoch.
+#[test]
+fn an_epoch_fits_where_a_segment_does_not() {
+    let disk = Nearly(SimDisk::new(1), SEGMENT / 2);
+    let owner = Owner { pool: 1, life: 2 };
+    let mut log = Writer::new(Arc::new(disk), owner, 0).unwrap().segment_bytes(SEGMENT);
+    let mut change = Change::default();
+    change.push(0..1, &[3; LINE]);
+    for epoch in 1..10 {
+        log.append(&change).unwrap();
+        assert_eq!(log.durable(), epoch);
+    }
+    let long: Vec<u8> = vec![3; SEGMENT as usize / LINE * LINE];
+    change.push(4..4 + SEGMENT / LINE as u64, &long);
+    assert_eq!(log.append(&change).unwrap_err().kind(), io::ErrorKind::StorageFull);
 }

@@ -305,3 +305,72 @@ fn a_copy_does_not_take_the_directory_of_its_original() {
     assert!(matches!(opened, Err(Error::Invalid { .. })), "{opened:?}");
     assert_holds_all(place.path(), returned);
 }
+
+/// A copy that was made while the pool was closed takes the pool's place after the pool was opened
+/// again. The journal belongs to the pool, which is elsewhere now.
+#[test]
+fn an_older_copy_does_not_delete_the_journal_of_a_later_life() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    insert(&pool, 0..10);
+    pool.close().unwrap();
+    let at = |name: &str| place.path().join(name);
+    std::fs::copy(at("a.pool"), at("copy.pool")).unwrap();
+    let (_, durable) = killed(place.path(), 900);
+    std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+    std::fs::rename(at("a.pool"), at("moved.pool")).unwrap();
+    std::fs::rename(at("copy.pool"), at("a.pool")).unwrap();
+    let opened = open(place.path());
+    let refused = matches!(&opened, Err(Error::Invalid { why, .. }) if why.contains("later copy"));
+    assert!(refused, "{opened:?}");
+    std::fs::rename(at("moved.pool"), at("a.pool")).unwrap();
+    assert_holds_all(place.path(), durable);
+}
+
+/// The number of calls after which [`dies`] ends.
+const CALLS: &str = "OUTLAST_TEST_CALLS";
+
+/// A child process that dies while it builds the working file of its pool.
+#[test]
+fn dies() {
+    struct Dies(AtomicUsize);
+    impl DiskWatch for Dies {
+        fn before(&self, call: Call, _: &File) -> Fate {
+            if call == Call::Fallocate && self.0.fetch_sub(1, Ordering::SeqCst) == 0 {
+                std::process::abort();
+            }
+            Fate::Done
+        }
+    }
+    let Some(place) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let Some(calls) = std::env::var(CALLS).ok().and_then(|calls| calls.parse().ok()) else {
+        return;
+    };
+    let disk = Disk::watched(Arc::new(Dies(AtomicUsize::new(calls))));
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options(&place).disk(disk).open(place.join("a.pool")).unwrap() };
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_working_file_that_was_not_finished_is_removed() {
+    let place = tempfile::tempdir().unwrap();
+    create(place.path()).close().unwrap();
+    // In the first two calls, the file gets the pages in which it says what it belongs to.
+    let mut left = 0;
+    for calls in 2.. {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "places::dies", "--test-threads", "1"]);
+        child.env(CHILD, place.path()).env(CALLS, calls.to_string());
+        let survived = child.output().unwrap().status.success();
+        left += working_files(place.path()).len();
+        let pool = open(place.path()).unwrap();
+        assert_eq!(working_files(place.path()).len(), 1, "after {calls} calls");
+        pool.close().unwrap();
+        assert!(working_files(place.path()).is_empty(), "after {calls} calls");
+        if survived {
+            break;
+        }
+    }
+    assert!(left > 2, "only {left} files were left unfinished");
+}

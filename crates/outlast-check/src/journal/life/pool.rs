@@ -40,6 +40,16 @@ impl Working {
         Ok(Arc::new(Working { notes: Arc::new(notes), file }))
     }
 
+    /// Opens the file again, as the next process does: that one does not know whether any line was
+    /// noted since the last cut.
+    pub(super) fn reopen(&self) -> Checked<Arc<Working>> {
+        let failed = io_fault("the working file again");
+        let notes = Notes::open(&self.file).map_err(&failed)?;
+        let notes = notes.ok_or_else(|| Fault("the working file has no notes".into()))?;
+        let file = self.file.try_clone().map_err(&failed)?;
+        Ok(Arc::new(Working { notes: Arc::new(notes), file }))
+    }
+
     pub(super) fn durable(&self) -> u64 {
         self.notes.control()[DURABLE].load(Ordering::Relaxed)
     }
@@ -184,7 +194,7 @@ impl Source for Pool {
         ledger.settle(durable);
         // An empty cut needs no epoch of its own: the last durable epoch holds everything.
         let epoch = durable + u64::from(!change.is_empty());
-        ledger.ends.entry(epoch).or_default().push(self.at());
+        ledger.add(epoch, self.at());
         ledger.settle(durable);
         Ok(true)
     }

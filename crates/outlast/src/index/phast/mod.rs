@@ -226,6 +226,9 @@ mod scan;
 mod state;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;

@@ -106,6 +106,11 @@ impl Node {
         VersionLock::new(seam, &self.head.lock)
     }
 
+    #[cfg(test)]
+    pub(super) fn is_changing(&self, seam: &impl Seam) -> bool {
+        self.head.lock.load(seam, Ordering::Acquire) & crate::index::version::CHANGING != 0
+    }
+
     pub(super) fn next(&self, seam: &impl Seam) -> u32 {
         self.head.next.load(seam, Ordering::Relaxed)
     }
@@ -385,6 +390,14 @@ impl Nodes {
     fn pointer(&self, seam: &impl Seam, number: u32) -> *mut NodeHead {
         // Acquire: pairs with the Release in `take`.
         self.slab.get(seam, number).load(seam, Ordering::Acquire)
+    }
+
+    /// Returns the node of any number, if it was made.
+    #[cfg(test)]
+    pub(super) fn made(&self, seam: &impl Seam, number: u32) -> Option<&Node> {
+        let node = self.slab.reach(seam, number).load(seam, Ordering::Acquire);
+        // SAFETY: as in `get`, and it is not null.
+        (!node.is_null()).then(|| unsafe { Node::reach(node) })
     }
 
     /// Takes a node that was given back, or makes one. Returns its number. No other node links to

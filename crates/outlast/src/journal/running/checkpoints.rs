@@ -108,6 +108,10 @@ impl Journal {
         if self.preparer.has_spare() && !self.failing.load(Ordering::Relaxed) {
             lock(&self.writer).close_segment();
         }
+        if closed {
+            let synced = lock(&self.writer).sync_deletions();
+            synced.map_err(|e| Error::io("syncing the journal's directory", e))?;
+        }
         let done = (0..TRIES).find_map(|_| self.try_checkpoint(source, closed).transpose());
         let changed = || io::Error::other("the pool changed while it was closed");
         let done =
