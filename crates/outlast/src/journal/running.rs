@@ -11,6 +11,7 @@
 //! themselves ([`Journal::while_held`]).
 
 mod checkpoints;
+mod threads;
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
 use super::bugs::{self, seeded};
@@ -36,11 +37,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(10), Duration::from_s
 const BUSY: Duration = Duration::from_micros(100);
 /// The longest time for which one turn holds writers back because the journal is too long.
 const SLOWED: Duration = Duration::from_millis(50);
-/// The longest interval between two turns.
-const LONGEST: Duration = Duration::from_secs(3_600);
-/// How long the journal may take, before its first cut, to touch the noted lines that a dead
-/// process has left.
-const TOUCHING: Duration = Duration::from_millis(20);
 /// The longest time that a thread of the journal that finds nothing to do waits before it checks
 /// again.
 const LOOK: Duration = Duration::from_millis(20);
@@ -55,6 +51,12 @@ pub trait Source {
 
     /// Holds all writers back for `time`, unless another thread has control of the gate.
     fn pause(&self, time: Duration);
+
+    /// Fails if what was copied since the last call may be older than what was stored, because the
+    /// working file is on a disk that could not write a part of it back.
+    fn check_working(&self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Maps the pages of these lines into the process, while operations go on, so that a cut need
     /// not wait for that. A hint.
@@ -336,6 +338,11 @@ impl Journal {
         let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
         let failures = state.failures;
         while state.done < target {
+            if state.ended
+                && let Some(failure) = &state.failure
+            {
+                return Err(failure.error());
+            }
             if state.ended || state.stop {
                 return Err(Error::NotOpen("it was closed before the changes were durable"));
             }
@@ -380,6 +387,10 @@ impl Journal {
                 other => return other,
             }
         }
+        if let Err(error) = source.check_working() {
+            self.give_up(&error);
+            return Outcome::Ended;
+        }
         if turn.pending && !self.commit(&mut turn) {
             return Outcome::Failed;
         }
@@ -421,6 +432,21 @@ impl Journal {
                 Outcome::Ended
             }
         }
+    }
+
+    /// Ends the journal, because what was cut may be wrong. The working file is removed, so that the
+    /// next process rebuilds the pool from the disk.
+    fn give_up(&self, error: &io::Error) {
+        tracing::error!(%error, "the working file could not be written back; the journal ends here");
+        let _ = std::fs::remove_file(&self.settings.working);
+        self.counts.failures.fetch_add(1, Ordering::Relaxed);
+        let text = format!(
+            "the working file is on a disk that could not write it back ({error}). What was confirmed \
+             to be durable is safe. Open the pool again, with the working file in another place"
+        );
+        let mut state = lock(&self.state);
+        state.failure = Some(Failure { kind: error.kind(), number: None, text });
+        state.ended = true;
     }
 
     fn begin_cut(&self) -> u64 {
@@ -469,54 +495,6 @@ impl Journal {
         true
     }
 
-    /// Takes a turn after each interval in which something changed, until [`shut`](Self::shut).
-    pub fn run(&self, source: &dyn Source) {
-        let _running = Running(self);
-        // A process that died may have left many noted lines whose pages are not mapped in this
-        // process yet. Touching them now shortens the first cut.
-        let start = Instant::now();
-        self.notes.look(|lines| {
-            if start.elapsed() < TOUCHING && !self.is_stopped() {
-                source.touch(lines);
-            }
-        });
-        let (mut due, mut pause) = (Instant::now(), RETRY.0);
-        while let Some(state) = self.due(due) {
-            let start = Instant::now();
-            let outcome = self.take_turn(state, source);
-            due = match outcome {
-                Outcome::Done => start + self.settings.interval.min(LONGEST),
-                Outcome::Busy => Instant::now() + BUSY,
-                Outcome::Failed => Instant::now() + pause,
-                Outcome::Ended => return,
-            };
-            pause = match outcome {
-                Outcome::Failed => (pause * 2).min(RETRY.1),
-                _ => RETRY.0,
-            };
-        }
-    }
-
-    /// Waits until a turn is due. Returns `None` if the thread must stop.
-    fn due(&self, mut due: Instant) -> Option<MutexGuard<'_, State>> {
-        let mut state = lock(&self.state);
-        loop {
-            if state.stop || state.ended {
-                return None;
-            }
-            let now = Instant::now();
-            if now >= due {
-                // A failed turn is repeated even if nothing has changed since.
-                if !state.busy && (self.notes.any() || state.failure.is_some()) {
-                    return Some(state);
-                }
-                due = now + self.settings.interval.min(LOOK);
-            }
-            let waited = self.wake.wait_timeout(state, due - now);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
     /// Holds writers back if the journal exceeds its limit, because the disk cannot keep up. The more it
     /// exceeds the limit, the longer they are held back.
     fn slow_down(&self, source: &dyn Source, commit: Duration) {
@@ -528,53 +506,6 @@ impl Journal {
             source.pause((commit * 4).min(SLOWED).mul_f64(over.min(1.0)));
             self.counts.slowed_ns.fetch_add(since(start), Ordering::Relaxed);
         }
-    }
-
-    /// Announces a thread that is about to call [`run`](Self::run) or
-    /// [`run_checkpoints`](Self::run_checkpoints).
-    pub fn expect(&self) {
-        lock(&self.state).running += 1;
-    }
-
-    /// Withdraws an announcement, because the thread could not be started.
-    pub fn unexpect(&self) {
-        lock(&self.state).running -= 1;
-    }
-
-    /// Stops the journal's threads, and waits for them to end. Nothing is written after that. If
-    /// the base now equals the pool (`closed`), deletes the segments and, unless it is to be kept,
-    /// the working file.
-    pub fn shut(&self, closed: bool) {
-        let mut state = lock(&self.state);
-        state.stop = true;
-        self.wake.notify_all();
-        self.told.notify_all();
-        while state.running > 0 || state.busy {
-            state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
-        if closed {
-            // Segments that cannot be deleted now are deleted when the next life begins.
-            let _ = lock(&self.writer).delete_all();
-            if !self.settings.keep {
-                let _ = std::fs::remove_file(&self.settings.working);
-            }
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        let state = lock(&self.state);
-        state.stop || state.ended
-    }
-}
-
-/// Counts a thread of the journal as running until this is dropped, even if the thread unwinds.
-struct Running<'j>(&'j Journal);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.state).running -= 1;
-        self.0.told.notify_all();
     }
 }
 

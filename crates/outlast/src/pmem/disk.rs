@@ -13,6 +13,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub enum Call {
     Rename,
     /// `fsync` of a directory.
     FsyncDirectory,
+    /// `sync_file_range`: asks whether the system failed to write a part of a file back.
+    WriteBack,
 }
 
 /// The outcome of a call.
@@ -97,6 +100,26 @@ impl Disk {
     /// Makes a file's content and length durable against a power loss.
     pub fn fsync(&self, file: &File) -> io::Result<()> {
         self.call(Call::Fsync, file, || file.sync_all())
+    }
+
+    /// Fails if the system could not write a part of the file back since the last call for this
+    /// handle. Afterwards it may have dropped the part from memory, so that the file reads as it was
+    /// before. Writes nothing, and waits for nothing.
+    pub fn check_written_back(&self, file: &File) -> io::Result<()> {
+        self.call(Call::WriteBack, file, || {
+            // No file has pages there. The call reports errors of the whole file.
+            let (nowhere, bytes) = (1 << 62, 4096);
+            let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+            // SAFETY: the call neither reads nor writes memory of the process.
+            match unsafe { libc::sync_file_range(file.as_raw_fd(), nowhere, bytes, flags) } {
+                0 => Ok(()),
+                _ => match io::Error::last_os_error() {
+                    // Some sandboxes do not have the call.
+                    error if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+                    error => Err(error),
+                },
+            }
+        })
     }
 
     /// Writes all bytes at `offset`.

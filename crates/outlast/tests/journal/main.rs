@@ -288,7 +288,9 @@ impl DiskWatch for Watch {
         while self.0.hangs.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if self.0.only.lock().unwrap().is_some_and(|only| only != call) {
+        // The working file is in memory by default, so its write-back fails only if a test says so.
+        let only = *self.0.only.lock().unwrap();
+        if only.map_or(call == Call::WriteBack, |only| only != call) {
             return Fate::Done;
         }
         let less = |left: usize| left.checked_sub(1);
@@ -367,6 +369,29 @@ fn a_disk_that_fails_for_good_loses_nothing_that_was_durable() {
         pool.close().unwrap();
         assert_holds(&open(place.path()).unwrap(), 0..1_101);
     }
+}
+
+/// The system may drop what it could not write back, so a working file on a disk may then hold older
+/// content. None of that becomes durable.
+#[test]
+fn a_working_file_that_could_not_be_written_back_is_given_up() {
+    let place = tempfile::tempdir().unwrap();
+    if Mapping::is_tmpfs(&File::open(place.path()).unwrap()) {
+        return;
+    }
+    let (pool, faulty) = create_on_faulty_disk(place.path());
+    insert(&pool, 0..1_000);
+    pool.wait_durable().unwrap();
+    faulty.fail(1, libc::EIO, Some(Call::WriteBack));
+    insert(&pool, 1_000..1_100);
+    for _ in 0..3 {
+        let Err(Error::Io { source, .. }) = pool.wait_durable() else { panic!("no error") };
+        assert!(source.to_string().contains("working file"), "{source}");
+    }
+    assert!(!pool.durability().confirmed_survives_power_loss);
+    assert!(matches!(pool.close(), Err(Error::Io { .. })));
+    assert!(working_files(place.path()).is_empty());
+    assert_holds(&open(place.path()).unwrap(), 0..1_000);
 }
 
 #[test]

@@ -165,22 +165,22 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
     let mut turn = 0;
     loop {
         core.check()?;
-        // The lock may lie in a block that is retired meanwhile. An epoch guard that is taken
-        // before the lock is found keeps that block from being reused.
-        let _visit = (turn >= PATIENCE).then(|| core.visit());
-        let route = table.any_route(hash, inside)?;
+        // Without the lock, no read of a long value that changes all the time would ever be valid.
+        // Like all locks, this one is taken inside the gate. The gate comes first: a thread that
+        // holds the gate for long may wait for the end of all visits.
+        let locks = turn >= PATIENCE;
+        let entered = if locks && inside == 0 { Some(core.enter()?) } else { None };
+        // The lock may lie in a block that is retired meanwhile. A visit that begins before the lock
+        // is found keeps that block from being reused.
+        let visit = locks.then(|| core.visit());
+        let passed = inside + usize::from(entered.is_some());
+        let route = table.any_route(hash, passed)?;
         let (lock, offset) = table.lock_word(&route, hash);
-        let mut held = None;
-        if turn >= PATIENCE {
-            // Without the lock, no read of a long value that changes all the time would ever be
-            // valid. Like all locks, this one is taken inside the gate.
-            let entered = if inside == 0 { Some(core.enter()?) } else { None };
-            held = Some((Guarded::new(lock.hold(core, offset)?), entered));
-        }
+        let held = if locks { Some(Guarded::new(lock.hold(core, offset)?)) } else { None };
         if let Some(found) = once(&route) {
             return Ok(found);
         }
-        drop(held);
+        drop((held, visit, entered));
         lock.wait(core, offset, inside, &mut turn)?;
     }
 }

@@ -1,6 +1,7 @@
 //! Checkpoints: they bring the base up to date in the background, and delete the segments that are
 //! no longer needed.
 
+use super::threads::Running;
 use super::*;
 
 /// The least default limit of the journal's length, in bytes.

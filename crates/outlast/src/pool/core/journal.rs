@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Mapping, Offset, Seam, Word};
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -83,6 +84,15 @@ impl<S: Seam> Source for Core<S> {
             && let Ok(_held) = self.gate.hold(self.memory.seam())
         {
             std::thread::sleep(time);
+        }
+    }
+
+    fn check_working(&self) -> io::Result<()> {
+        match self.backing.mapping().and_then(|mapping| Some((mapping, mapping.as_file()?))) {
+            Some((mapping, file)) if !Mapping::is_tmpfs(file) => {
+                mapping.disk().check_written_back(file)
+            }
+            _ => Ok(()),
         }
     }
 
