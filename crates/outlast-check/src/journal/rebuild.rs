@@ -34,7 +34,7 @@ pub(super) struct Fork {
 impl Fork {
     /// Returns the moments at which the epoch can have been cut.
     pub(super) fn ends(&self, epoch: u64) -> Checked<Vec<At>> {
-        let Ledger { ends, told } = &self.ledger;
+        let Ledger { ends, told, .. } = &self.ledger;
         let known = ends.get(&epoch);
         let known = known.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
         let is_new = |end: &At| *end >= *told || self.is_same(*end, *told);
