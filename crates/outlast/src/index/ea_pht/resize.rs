@@ -265,17 +265,12 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Resizes the table or, in HPR, begins to resize it.
     #[cold]
     fn resize(&self, old: &Table) -> Result<()> {
-        let prepared = self.prepare_next(old);
-        let next = match prepared {
-            Ok(next) => next,
-            Err(error) => {
-                let linked = old.linked.load(self.seam(), Ordering::Relaxed);
-                old.retried_at.store(self.seam(), linked + linked / 8 + 1, Ordering::Relaxed);
-                old.reopen(self.seam());
-                old.resizing.store(self.seam(), 0, Ordering::Release);
-                return Err(error);
-            }
-        };
+        let next = self.prepare_next(old).inspect_err(|_| {
+            let linked = old.linked.load(self.seam(), Ordering::Relaxed);
+            old.retried_at.store(self.seam(), linked + linked / 8 + 1, Ordering::Relaxed);
+            old.reopen(self.seam());
+            old.resizing.store(self.seam(), 0, Ordering::Release);
+        })?;
         if V::GOES_ON && !self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
             self.core.wake_worker();
             return Ok(());
