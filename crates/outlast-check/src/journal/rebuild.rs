@@ -115,7 +115,7 @@ impl Rebuild<'_> {
             Err(file) => return Ok(Ok((None, 0, pool_in(&*file, CAPACITY)?))),
         };
         let epoch = match base.meta().closed {
-            true if has_others(disk, base.meta().owner(), true)? => {
+            true if has_others(disk, base.meta().owner(), base.meta().end())? => {
                 let why = "the life has ended, but segments of another one are there";
                 return Ok(Err(Fault(why.into())));
             }

@@ -214,8 +214,7 @@ impl PoolOptions {
             None => None,
         };
         // Before segments are deleted.
-        let check_others = |owner: Owner, is_whole: bool| match has_others(&*files, owner, is_whole)
-        {
+        let check_others = |owner: Owner, end: Option<u64>| match has_others(&*files, owner, end) {
             Ok(false) => Ok(()),
             Ok(true) => Err(Error::Invalid {
                 what: "directory of the journal",
@@ -246,7 +245,7 @@ impl PoolOptions {
                         // must be in another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
-                    check_others(owner, meta.closed)?;
+                    check_others(owner, meta.end())?;
                     let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
@@ -291,9 +290,11 @@ impl PoolOptions {
         if pool.is_some_and(|pool| pool != header.id()) {
             return Err(Error::IncompleteJournal("it belongs to another pool".into()));
         }
-        let known = found.as_ref().map(Base::meta);
-        let before = Owner { pool: header.id(), life: known.map_or(0, |meta| meta.life) };
-        check_others(before, known.is_none_or(|meta| meta.closed))?;
+        let (life, end) = found.as_ref().map_or((0, Some(0)), |base| {
+            let meta = base.meta();
+            (meta.life, meta.end())
+        });
+        check_others(Owner { pool: header.id(), life }, end)?;
         let size = header.get(field::SIZE);
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };

@@ -48,6 +48,11 @@ impl Meta {
     pub fn owner(&self) -> Owner {
         Owner { pool: self.pool, life: self.life }
     }
+
+    /// Returns the last epoch of the life, if the life has ended.
+    pub fn end(&self) -> Option<u64> {
+        self.closed.then_some(self.checkpoint)
+    }
 }
 
 /// Reads `meta` while another process may be writing it. Never returns content that had been

@@ -21,12 +21,16 @@
 //! An *epoch* is the set of lines that changed between two cuts. Epochs have consecutive numbers. An
 //! epoch is durable once its blocks are in a segment and that segment is synced.
 //!
-//! A *life* begins when a working file is built. The life's random id is in the working file, in
+//! A *life* begins when a working file is built. It ends when the pool is closed: the base is the pool
+//! then, and needs no segments. The life's random id is in the working file, in
 //! `meta` and in each segment. Files of another life are not used. Every life begins with a durable
 //! empty segment. So if a base was not closed and there is no segment of its life, its journal has
 //! been removed, and the base is refused. `meta` is in the base itself, so that a base is never
 //! completed from another base's journal: a snapshot that has been put in the place of a base has
-//! no `meta`.
+//! no `meta`. A life ends only after the removal of earlier lives' segments is durable. So if the life
+//! has ended, this file needs none of the segments that hold epochs of other lives or later epochs of
+//! its own (a kept working file continues its life). They belong to a base of which this file is an
+//! older copy. Then the file is refused, because opening it would delete them.
 //!
 //! # Invariants
 //!

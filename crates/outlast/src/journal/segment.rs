@@ -49,8 +49,8 @@ pub(super) fn number_of_any(name: &str) -> Option<u64> {
     number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
 }
 
-/// Lists the segments of any owner: name, owner, and whether the segment holds an epoch.
-fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, bool)>> {
+/// Lists the segments of any owner: name, owner, and the segment's first epoch, if it has one.
+fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Option<u64>)>> {
     let mut found = Vec::new();
     for name in directory.names()? {
         if number_of(&name).is_some() {
@@ -61,8 +61,9 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
             if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
                 let chain = checksum_in(&head);
                 let segment = Found { number, after, chain, file };
-                let has_epoch = Reader::new(&segment).next(after + 1)?.is_some();
-                found.push((name, owner, has_epoch));
+                let epoch = after + 1;
+                let first = Reader::new(&segment).next(epoch)?.map(|_| epoch);
+                found.push((name, owner, first));
             }
         }
     }
@@ -70,15 +71,20 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, boo
 }
 
 /// Returns whether a directory has a segment that `owner` must not delete. A segment of another pool
-/// is one. If the owner's base needs no segments (`is_whole`), because it was closed or had no
-/// journal yet, so is any segment of another life that holds an epoch. The segments of earlier lives
-/// have been deleted durably by then. So it belongs to a later life, of which this base is an older
-/// copy, or to another copy, and the base of that life may need it.
-pub fn has_others(directory: &dyn Directory, owner: Owner, is_whole: bool) -> io::Result<bool> {
-    let is_other = |(_, other, has_epoch): &(String, Owner, bool)| {
-        other.pool != owner.pool || (is_whole && *has_epoch && other.life != owner.life)
-    };
-    Ok(all_segments(directory)?.iter().any(is_other))
+/// is one.
+///
+/// If the owner's base needs no segments, because its life ended with epoch `end` or it had no journal
+/// yet, so is any segment of another life that holds an epoch: the segments of earlier lives have been
+/// deleted durably by then. A segment of this life is one if it begins after `end`, because a life can
+/// go on with its working file. Such a segment belongs to a base of which this one is a copy, perhaps
+/// an older one.
+pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> io::Result<bool> {
+    let is_later =
+        |other: Owner, first: u64| end.is_some_and(|end| other.life != owner.life || first > end);
+    let all = all_segments(directory)?;
+    Ok(all.iter().any(|&(_, other, first)| {
+        other.pool != owner.pool || first.is_some_and(|first| is_later(other, first))
+    }))
 }
 
 /// Returns whether a directory has a segment of this owner. Writes nothing.

@@ -334,6 +334,30 @@ fn an_older_copy_does_not_delete_the_journal_of_a_later_life() {
     assert_holds_all(place.path(), durable);
 }
 
+/// A pool that was closed with its working file goes on with the same life.
+#[test]
+fn an_older_copy_does_not_delete_the_journal_of_a_life_that_went_on() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let journal = JournalOptions::new()
+        .working_directory(place.path())
+        .directory(journal(place.path()))
+        .keep_working_file(true);
+    let options = PoolOptions::new().journal(journal);
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { options.clone().create(at("a.pool")) }.unwrap();
+    insert(&pool, 0..10);
+    pool.close().unwrap();
+    std::fs::copy(at("a.pool"), at("copy.pool")).unwrap();
+    let (_, durable) = killed(place.path(), 900);
+    std::fs::remove_file(&working_files(place.path())[0]).unwrap();
+    std::fs::rename(at("a.pool"), at("moved.pool")).unwrap();
+    std::fs::rename(at("copy.pool"), at("a.pool")).unwrap();
+    assert!(matches!(open(place.path()), Err(Error::Invalid { .. })));
+    std::fs::rename(at("moved.pool"), at("a.pool")).unwrap();
+    assert_holds_all(place.path(), durable);
+}
+
 /// The number of calls after which [`dies`] ends.
 const CALLS: &str = "OUTLAST_TEST_CALLS";
 
