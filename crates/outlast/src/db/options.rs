@@ -9,7 +9,7 @@ use super::trim::TRIM_AFTER;
 use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
-use crate::pool::backing::{Backing, mapping_error};
+use crate::pool::backing::{Backing, Identity, mapping_error};
 use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
 use crate::pool::header::Header;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS, field};
@@ -450,10 +450,19 @@ impl PoolOptions {
     fn store_of(
         &self,
         file: File,
-        header: Header,
+        mut header: Header,
         read_only: bool,
         whole: bool,
     ) -> Result<Arc<Store<Real>>> {
+        let whole = whole || self.core.whole;
+        let identity = Identity::of(&file)?;
+        let is_torn = !whole && header.possibly_torn(identity, self.boot()).is_some();
+        if self.core.mixed || is_torn {
+            // The disk can have what was stored to the pages of a growth, and lack the header that
+            // records the growth.
+            let meta = file.metadata().map_err(|e| Error::io("opening the pool", e))?;
+            header.take_size_of_file(meta.len());
+        }
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::Sparse };
@@ -466,7 +475,7 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
-        options.whole |= whole;
+        options.whole = whole;
         Store::new(Core::open(Backing::Mapped(mapping), real, header, options)?)
     }
 

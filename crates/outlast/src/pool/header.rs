@@ -322,10 +322,16 @@ impl Header {
         }
         if self.copy_damaged.is_some() {
             // The damaged copy may be the newer one, and record a growth.
-            let pages = actual & !(geometry.page_bytes() - 1);
-            self.set(field::SIZE, pages.min((1 << 48) - geometry.page_bytes()));
+            self.take_size_of_file(actual);
         }
         Ok(())
+    }
+
+    /// Sets the pool's size to that of its file, `actual` bytes, in whole pages. The size that the
+    /// header has may be from before a growth.
+    pub fn take_size_of_file(&mut self, actual: u64) {
+        let page = self.geometry().page_bytes();
+        self.set(field::SIZE, (actual & !(page - 1)).min((1 << 48) - page));
     }
 
     /// Checks that the feature bits allow writing.
