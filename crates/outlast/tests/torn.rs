@@ -148,3 +148,30 @@ fn a_process_killed_while_it_accepts_a_torn_pool_leaves_no_batch_to_repeat() {
         assert!((0..100).any(|key| map.get(&key).unwrap().is_none()), "the batch was repeated");
     }
 }
+
+#[test]
+fn a_sync_repeats_that_of_a_process_killed_while_it_closed_the_pool() {
+    let (_dir, path) = dir();
+    let watch = Watch::new(&path);
+    let pool = create(&watch.options(1), &path);
+    pool.map::<u64, u64>("m").unwrap().put(&1, &2).unwrap();
+    pool.close().unwrap();
+    // The header says that the pool is clean. The disk may not have it yet.
+    let closed = watch.at_header.lock().unwrap().take().expect("a clean header");
+    fs::write(&path, closed).unwrap();
+    let pool = open(&watch.options(1), &path).unwrap();
+    assert!(pool.store().core().is_clean());
+    let synced = || {
+        watch.write_backs.lock().unwrap().clear();
+        pool.sync().unwrap();
+        watch.write_backs.lock().unwrap().clone()
+    };
+    assert_eq!(synced(), [Call::Msync]);
+    assert_eq!(synced(), [], "the disk has the header");
+    pool.close().unwrap();
+    // After a restart, the header was read from the disk.
+    let pool = open(&watch.options(2), &path).unwrap();
+    watch.write_backs.lock().unwrap().clear();
+    pool.sync().unwrap();
+    assert_eq!(*watch.write_backs.lock().unwrap(), []);
+}
