@@ -61,12 +61,9 @@ pub(crate) fn run(
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
     // Without the background thread, the pool does not grow ahead of use.
     let options = options.background(false);
-    let create = || Unfinished::create(to, UNFINISHED, &options);
-    let new = match &args.new {
-        Some(_) => create()?,
-        // Until the new file has the permissions of the old one, no other user may read it.
-        None => privately(create)?,
-    };
+    // A file that replaces the old one gets the old one's permissions when it is complete.
+    let original = args.new.as_ref().map(|_| &*from);
+    let new = Unfinished::create(to, UNFINISHED, &options, original)?;
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
     if args.new.is_some() {
@@ -159,14 +156,6 @@ fn copy_map(
         }
     }
     Ok(count)
-}
-
-/// Calls `make`. Only this user may read or write the files that it creates.
-fn privately<T>(make: impl FnOnce() -> T) -> T {
-    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let made = make();
-    rustix::process::umask(before);
-    made
 }
 
 /// Gives a closed pool a journal, and closes it again.

@@ -84,7 +84,7 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
-    let new = Unfinished::create(to, UNFINISHED, &options)?;
+    let new = Unfinished::create(to, UNFINISHED, &options, Some(from))?;
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();

@@ -472,7 +472,7 @@ impl Pool {
     /// `path`, with one exception: if the last step, the sync of the directory, fails, a power loss
     /// may bring back the previous file.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
-        super::snapshot::snapshot(&self.inner.store, path.as_ref())
+        super::snapshot::snapshot(&self.inner.store, self.inner.locked.as_ref(), path.as_ref())
     }
 
     /// Reports all damage in the pool. A damaged pool is no error: this returns `Ok`, and the

@@ -4,21 +4,21 @@ use super::journal;
 use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
-use crate::pmem::{Call, Disk, Real, Seam, rename_new};
-use crate::pool::backing::Identity;
+use crate::pmem::{Call, Disk, Real, Seam, mode_of_copy, rename_new};
 use crate::pool::core::{Core, random};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot).
-pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
+/// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot). `base` is the file at the pool's
+/// path, if another one is mapped.
+pub(super) fn snapshot(store: &Store<Real>, base: Option<&File>, path: &Path) -> Result<()> {
     let backing = store.core().backing();
-    write(&backing.disk(), backing.identity()?, path, |file| {
+    write(&backing.disk(), base.or(backing.file()), path, |file| {
         store.sync_and(|core| {
             copy(core, file).map_err(|error| failed(path, core.memory.len(), error))?;
             // A pool that is open for reading can be the base of a journaled pool. The copy must
@@ -33,20 +33,23 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
 
 /// Creates a file at `path`, or replaces the existing one. `fill` writes the content to an empty,
 /// locked file, which gets its name only once it is complete and durable. Its lock is released
-/// before this returns, and `fill` may release it earlier. `own` is the file that is copied. On an
-/// error, nothing changes at `path`, except if only the sync of the directory failed.
+/// before this returns, and `fill` may release it earlier. `original` is the file that is copied, if
+/// there is one; the copy gives other users no more permissions than it. On an error, nothing changes
+/// at `path`, except if only the sync of the directory failed.
 pub(super) fn write<T, E: From<Error>>(
     disk: &Disk,
-    own: Identity,
+    original: Option<&File>,
     path: &Path,
     fill: impl FnOnce(&File) -> Result<T, E>,
 ) -> Result<T, E> {
     let action = || format!("writing the snapshot {}", path.display());
+    let original = original.map(File::metadata).transpose();
+    let original = original.map_err(|e| Error::io("reading the pool's permissions", e))?;
     // Held until the copy has its name, so that no one opens the file that is being replaced.
-    let replaced = lock_target(own, path)?;
+    let replaced = lock_target(original.as_ref(), path)?;
     let directory = open_parent(path)?;
     remove_unfinished(parent(path));
-    let target = Target::create(path)?;
+    let target = Target::create(path, original.as_ref())?;
     let filled = fill(&target.file)?;
     target.lock(path)?;
     disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
@@ -71,7 +74,7 @@ pub(super) fn failed(path: &Path, needed: u64, error: IoError) -> Error {
 /// # Errors
 /// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is the pool that is copied.
 /// Replacing either would leave a process with an open file that no longer has a name.
-fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
+fn lock_target(own: Option<&Metadata>, path: &Path) -> Result<Option<Replaced>> {
     let action = || format!("opening {}", path.display());
     let options =
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
@@ -85,7 +88,7 @@ fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
     if !meta.is_file() {
         return Err(invalid("it names something that is not a regular file"));
     }
-    if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {
+    if own.is_some_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
         return Err(invalid("it names the pool itself"));
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -150,6 +153,9 @@ pub(super) fn is_full(error: &IoError) -> bool {
     )
 }
 
+/// The permissions of a copy, unless the original gives fewer.
+const MODE: u32 = 0o644;
+
 /// The copy while it is being written. Its file is locked. If the file system allows unnamed files,
 /// the copy has no name until it is complete.
 struct Target {
@@ -159,24 +165,30 @@ struct Target {
 }
 
 impl Target {
-    fn create(path: &Path) -> Result<Target> {
+    /// Creates a locked file. If it is to be a copy of `original`, it gives no more permissions.
+    fn create(path: &Path, original: Option<&Metadata>) -> Result<Target> {
         let action = || format!("writing the snapshot {}", path.display());
         let [begin, end] = UNFINISHED;
         let temporary = parent(path).join(format!("{begin}{:016x}{end}", random()));
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
-            let target = Target { file: File::from(fd), temporary, named: false };
-            return target.lock(path).map(|()| target);
+        let mode = original.map_or(MODE, |original| mode_of_copy(original, original.gid(), MODE));
+        let target = match rustix::fs::openat(CWD, parent(path), flags, Mode::from_raw_mode(mode)) {
+            Ok(fd) => Target { file: File::from(fd), temporary, named: false },
+            Err(_) => {
+                let mut options = File::options();
+                options.read(true).write(true).create_new(true).mode(mode);
+                let file = options.open(&temporary).map_err(|e| Error::io(action(), e))?;
+                Target { file, temporary, named: true }
+            }
+        };
+        target.lock(path)?;
+        let meta = target.file.metadata().map_err(|e| Error::io(action(), e))?;
+        if let Some(original) = original.filter(|original| original.gid() != meta.gid()) {
+            // The permissions of the original's group are not meant for another group.
+            let mode = Permissions::from_mode(mode_of_copy(original, meta.gid(), meta.mode()));
+            target.file.set_permissions(mode).map_err(|e| Error::io(action(), e))?;
         }
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .map_err(|e| Error::io(action(), e))?;
-        let target = Target { file, temporary, named: true };
-        target.lock(path).map(|()| target)
+        Ok(target)
     }
 
     fn lock(&self, path: &Path) -> Result<()> {
