@@ -126,8 +126,9 @@ fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
 fn a_snapshot_removes_what_dead_processes_left_of_theirs() {
     let (dir, path) = filled();
     let name = |number: u64| dir.path().join(format!(".outlast-{number:016x}.snapshot"));
+    let new = dir.path().join(".outlast-0000000000000003.new");
     let other = dir.path().join("other.snapshot");
-    for file in [&name(1), &name(2), &other] {
+    for file in [&name(1), &name(2), &new, &other] {
         fs::write(file, [0; 100]).unwrap();
     }
     // This one is being written.
@@ -139,8 +140,8 @@ fn a_snapshot_removes_what_dead_processes_left_of_theirs() {
         pool.snapshot(&copy).unwrap();
         open(&copy).unwrap().close().unwrap();
     }
-    let there = [name(1), name(2), other].map(|file| file.exists());
-    assert_eq!(there, [false, true, true]);
+    let there = [name(1), name(2), new, other].map(|file| file.exists());
+    assert_eq!(there, [false, true, false, true]);
     drop(living);
 }
 
