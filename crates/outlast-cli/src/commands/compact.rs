@@ -236,7 +236,7 @@ mod tests {
         assert!(!had_journal);
         drop(hold(&path, had_journal).unwrap());
         open::to_write_with(&path, true).unwrap().close().unwrap();
-        let refused = hold(&path, had_journal).err().expect("refused");
+        let refused = hold(&path, had_journal).expect_err("refused");
         assert!(refused.message().contains("was given a journal"), "{refused:?}");
         // With a journal that has ended, the pool is held.
         let has_journal = end_journal(&path).unwrap();
