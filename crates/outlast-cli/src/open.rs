@@ -97,9 +97,19 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
 pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
     match read(path, false) {
         Ok(pool) => Ok((pool, None)),
-        Err(refused) if refused.is_damage() => Ok((to_read(path, true)?, Some(refused))),
+        Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
+            Ok((to_read(path, true)?, Some(refused)))
+        }
         Err(error) => Err(about(path, error)),
     }
+}
+
+/// Whether a pool cannot be opened because there is no space to complete a batch that a crash has cut
+/// short. A pool without a journal needs space for nothing else when it is opened for reading.
+fn is_half_made(path: &Path, refused: &Error) -> bool {
+    let has_no_journal =
+        || PoolOptions::new().facts(path).is_ok_and(|facts| facts.journal.is_none());
+    matches!(refused, Error::PoolFull { .. } | Error::DiskFull { .. }) && has_no_journal()
 }
 
 /// If a pool is refused because its working file is gone, completes it from its journal. Returns
@@ -416,6 +426,9 @@ pub(crate) fn why_refused(error: &Error) -> String {
             "its process died, and the working file is gone, although the machine was not restarted (or \
              this is a copy, which has none)"
                 .into()
+        }
+        Error::PoolFull { .. } | Error::DiskFull { .. } => {
+            format!("a batch was cut short by a crash, and is perhaps half made: {error}")
         }
         other => other.to_string(),
     }

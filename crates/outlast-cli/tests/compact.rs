@@ -240,6 +240,29 @@ fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {
 }
 
 #[test]
+fn a_copy_gives_other_users_no_more_than_the_pool() {
+    let place = Place::new();
+    let (path, copy) = (place.pool(), place.path("copy.pool"));
+    place.run(["put", "k", "v"]).expect(0);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let usual = mode(&path);
+    for given in [0o600, 0o640, 0o644] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(given)).unwrap();
+        for command in ["compact", "salvage", "snapshot", "backup"] {
+            let mut process = common::command();
+            if ["compact", "salvage"].contains(&command) {
+                process.arg(command).arg(&path).arg(&copy).env_remove("OUTLAST_POOL");
+            } else {
+                process.arg("--pool").arg(&path).arg(command).arg(&copy);
+            }
+            common::finished(process.output().unwrap()).expect(0);
+            assert_eq!(mode(&copy), given & usual, "{command}, {given:o}");
+            std::fs::remove_file(&copy).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_pool_that_was_replaced_meanwhile_is_not_replaced_again() {
     let place = Place::new();
     let (path, other) = (place.pool(), place.path("other.pool"));

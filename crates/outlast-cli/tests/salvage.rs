@@ -3,10 +3,13 @@
 mod common;
 
 use common::{Place, Run};
+use outlast::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{PoolOptions, Scheme};
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 const RECORDS: usize = 2000;
 
@@ -240,4 +243,98 @@ fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
     salvage(&place, &[]).expect(0);
     assert!(!unfinished.exists());
     assert_eq!(in_new(&place, &["count"]).expect(0).text(), "100000\n");
+}
+
+/// Offset of the root in slot 0, whose first word says that the slot is in use.
+const ROOT: usize = 16 << 10;
+
+#[test]
+fn two_maps_of_one_name_are_both_salvaged() {
+    let place = Place::new();
+    let live = place.path("live.pool");
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { PoolOptions::new().background(false).create(&live).unwrap() };
+    let dropped = pool.map::<str, str>("m").unwrap();
+    pool.map::<u64, u64>("m (2)").unwrap().insert(&7, &8).unwrap();
+    dropped.insert("old", "record").unwrap();
+    let root = std::fs::read(&live).unwrap()[ROOT..ROOT + 8].to_vec();
+    // While there is a handle of the dropped map, its slot and its blocks stay as they are.
+    pool.drop_map("m").unwrap();
+    let map = pool.map::<u64, u64>("m").unwrap();
+    (0..3).for_each(|key| assert!(map.insert(&key, &key).unwrap()));
+    // A power loss undoes the drop, and keeps the new map.
+    let mut torn = std::fs::read(&live).unwrap();
+    assert_eq!(torn[ROOT..ROOT + 8], [0; 8]);
+    torn[ROOT..ROOT + 8].copy_from_slice(&root);
+    std::fs::write(place.pool(), torn).unwrap();
+    drop((dropped, map));
+    pool.close().unwrap();
+
+    let found = place.run(["verify", "--accept-possibly-torn", "--json"]).expect(3).objects();
+    let maps: Vec<_> = found.iter().filter(|object| object["event"] == "map").collect();
+    let counts: Vec<_> = maps.iter().map(|map| (&map["name"], &map["records"])).collect();
+    let named = [("m".into(), 1.into()), ("m (2)".into(), 1.into()), ("m".into(), 3.into())];
+    assert_eq!(counts, named.each_ref().map(|(name, records)| (name, records)));
+    place.run(["accept"]).expect(3);
+
+    let report = salvage(&place, &["--json"]).expect(3).objects();
+    let maps: Vec<_> = report.iter().filter(|object| object["event"] == "map").collect();
+    let new = maps.iter().map(|map| (map["new_name"].as_str().unwrap(), &map["records"]));
+    let named = [("m", 1.into()), ("m (2)", 1.into()), ("m (3)", 3.into())];
+    assert!(new.eq(named.iter().map(|(name, records)| (*name, records))), "{report:?}");
+    assert_eq!(in_new(&place, &["get", "--map", "m", "old"]).expect(0).text(), "record\n");
+    assert_eq!(in_new(&place, &["count", "--map", "m (3)"]).expect(0).text(), "3\n");
+    std::fs::remove_file(place.path("new.pool")).unwrap();
+    let text = salvage(&place, &["--map", "m"]).expect(3);
+    assert!(text.text().contains("called m (3) in the new pool"), "{}", text.text());
+}
+
+/// Keeps the content of a pool's file at the first call of the file system during a batch.
+struct InBatch(PathBuf, Mutex<Option<Vec<u8>>>);
+
+impl DiskWatch for InBatch {
+    fn before(&self, _: Call, _: &File) -> Fate {
+        let content = std::fs::read(&self.0).unwrap_or_default();
+        // The word at 8256 leads to the batch that is under way.
+        if content.get(8256..8264).is_some_and(|word| word != [0; 8]) {
+            self.1.lock().unwrap().get_or_insert(content);
+        }
+        Fate::Done
+    }
+}
+
+#[test]
+fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
+    let place = Place::new();
+    let watch = Arc::new(InBatch(place.pool(), Mutex::default()));
+    let options = PoolOptions::new().background(false).max_size(27 << 20);
+    let options = options.disk(Disk::watched(Arc::clone(&watch) as _));
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { options.create(place.pool()).unwrap() };
+    let map = pool.map::<u64, str>("m").unwrap();
+    let damaged = pool.map::<u64, str>("damaged").unwrap();
+    let value = |of: &str| of.repeat(if of == "a" { 40_000 } else { 100_000 });
+    (0..100).for_each(|key| assert!(map.insert(&key, &value("a")).unwrap()));
+    let mut batch = pool.batch();
+    for key in 0..100 {
+        batch.put(&map, &key, &value("b")).unwrap();
+    }
+    let _ = batch.commit();
+    let mut content = watch.1.lock().unwrap().take().expect("the pool grew during the batch");
+    drop((map, damaged, batch, pool));
+    // The process was killed in the middle of the batch. Damage keeps the space that it had set
+    // aside from reuse, so the next process cannot set any aside.
+    content[ROOT + 512 + 104] ^= 1;
+    std::fs::write(place.pool(), content).unwrap();
+    let refused = place.run(["get", "--map", "m", "1"]).expect(1);
+    assert!(refused.err.contains("pool full"), "{}", refused.err);
+
+    let report = salvage(&place, &["--json"]).expect(3).objects();
+    let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
+    assert_eq!((&sum["records"], &sum["lost_maps"]), (&100.into(), &1.into()));
+    assert!(sum["reasons"].to_string().contains("a batch was cut short by a crash"), "{sum}");
+    for key in ["0", "99"] {
+        let found = in_new(&place, &["get", "--map", "m", key]).expect(0);
+        assert!([value("a"), value("b")].contains(&found.text().trim().into()));
+    }
 }

@@ -5,7 +5,9 @@ mod files;
 use files::{check_filled, child_path, create, dir, filled, in_child, open};
 use outlast::pmem::MediumKind;
 use outlast::{Error, JournalOptions, Pool, PoolOptions, TornReason};
-use std::fs::{self};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -124,8 +126,9 @@ fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
 fn a_snapshot_removes_what_dead_processes_left_of_theirs() {
     let (dir, path) = filled();
     let name = |number: u64| dir.path().join(format!(".outlast-{number:016x}.snapshot"));
+    let new = dir.path().join(".outlast-0000000000000003.new");
     let other = dir.path().join("other.snapshot");
-    for file in [&name(1), &name(2), &other] {
+    for file in [&name(1), &name(2), &new, &other] {
         fs::write(file, [0; 100]).unwrap();
     }
     // This one is being written.
@@ -137,9 +140,36 @@ fn a_snapshot_removes_what_dead_processes_left_of_theirs() {
         pool.snapshot(&copy).unwrap();
         open(&copy).unwrap().close().unwrap();
     }
-    let there = [name(1), name(2), other].map(|file| file.exists());
-    assert_eq!(there, [false, true, true]);
+    let there = [name(1), name(2), new, other].map(|file| file.exists());
+    assert_eq!(there, [false, true, false, true]);
     drop(living);
+}
+
+#[test]
+fn a_copy_gives_other_users_no_more_than_the_pool() {
+    let (dir, path) = filled();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    let usual = mode(&path);
+    let copy = dir.path().join("copy.pool");
+    for given in [0o600, 0o640, 0o400, 0o666] {
+        fs::set_permissions(&path, Permissions::from_mode(given)).unwrap();
+        let allowed = usual & (given | 0o600);
+        // SAFETY: no one else writes the file.
+        let pool = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+        pool.snapshot(&copy).unwrap();
+        assert_eq!(mode(&copy), allowed, "a snapshot, {given:o}");
+        drop(pool);
+        // SAFETY: as above.
+        unsafe { PoolOptions::new().backup(&path, &copy).unwrap() };
+        assert_eq!(mode(&copy), allowed, "a backup, {given:o}");
+    }
+    // What was meant for the pool's group is not for another group.
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o644);
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    let meta = fs::metadata(&path).unwrap();
+    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o640);
+    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid() + 1, 0o644), 0o600);
 }
 
 #[test]

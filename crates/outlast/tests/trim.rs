@@ -6,7 +6,7 @@ use files::{child_path, dir, in_child, open};
 use outlast::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -455,6 +455,43 @@ fn opening_a_pool_in_memory_takes_none_for_free_space() {
     // Beyond the frontier, pages are prepared for the next records.
     assert!(opened <= before / 2, "{opened} of {before}, {after} when it was closed");
     check_shrunk(&pool, Scheme::DashEh);
+}
+
+/// Reading a hole of a file in memory takes memory for it.
+#[test]
+fn copying_a_killed_pool_in_memory_takes_none_for_free_space() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: no /dev/shm");
+        return;
+    };
+    let path = dir.path().join("pool");
+    let before = shrunk(&path, Scheme::DashEh);
+    let pool = reopen(&at_once(), &path);
+    pool.map::<u64, u64>("other").unwrap();
+    let headers = std::fs::read(&path).unwrap()[..8192].to_vec();
+    let after = wait_for(&path, before / 3, Duration::from_secs(20));
+    assert!(after <= before / 3, "{after} of {before}");
+    pool.close().unwrap();
+    // With the headers from before the close, the pool is as a killed process leaves it.
+    let killed = || {
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&headers, 0).unwrap();
+    };
+    let copy = dir.path().join("copy");
+    for read_only in [true, false] {
+        killed();
+        let before = blocks(&path);
+        let options = options().background(false);
+        // SAFETY: the file belongs to this test.
+        let read = || unsafe { options.open_read_only(&path).unwrap() };
+        let pool = if read_only { read() } else { reopen(&options, &path) };
+        pool.snapshot(&copy).unwrap();
+        let (now, copied) = (blocks(&path), blocks(&copy));
+        assert!(now < before + (1 << 20), "{now}, {before} before; read-only: {read_only}");
+        assert!(copied < before + (1 << 20), "{copied} of {before}; read-only: {read_only}");
+        drop(pool);
+        check_shrunk(&open(&copy).unwrap(), Scheme::DashEh);
+    }
 }
 
 #[test]

@@ -51,8 +51,7 @@ pub(crate) fn run(
     let start = Instant::now();
     let has_journal = end_journal(&from)?;
     let old_file = Named::open(from.clone())?;
-    // Holds a reader's lock, so that no one changes the file until it is replaced.
-    let old = open::to_read(&from, false)?;
+    let old = hold(&from, has_journal)?;
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
     let to = args.new.as_ref().unwrap_or(&from);
@@ -61,12 +60,9 @@ pub(crate) fn run(
     let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
     // Without the background thread, the pool does not grow ahead of use.
     let options = options.background(false);
-    let create = || Unfinished::create(to, UNFINISHED, &options);
-    let new = match &args.new {
-        Some(_) => create()?,
-        // Until the new file has the permissions of the old one, no other user may read it.
-        None => privately(create)?,
-    };
+    // A file that replaces the old one gets the old one's permissions when it is complete.
+    let original = args.new.as_ref().map(|_| &*from);
+    let new = Unfinished::create(to, UNFINISHED, &options, original)?;
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
     if args.new.is_some() {
@@ -103,13 +99,34 @@ pub(crate) fn run(
 /// If the pool's journal was not closed or still has segments, opens and closes the pool, so that
 /// its file is complete without them. Returns whether the pool has a journal.
 fn end_journal(path: &Path) -> Result<bool, Failure> {
+    let (has_journal, is_ended) = journal(path)?;
+    if !is_ended {
+        open::to_write(path)?.close()?;
+    }
+    Ok(has_journal)
+}
+
+/// Returns whether a pool has a journal, and whether its file is complete without it.
+fn journal(path: &Path) -> Result<(bool, bool), Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
     // A process that died while it closed the pool may have left segments. With those in place, the
     // pool that replaces this one could not be opened.
-    if facts.journal.as_ref().is_some_and(|journal| !journal.closed || journal.segments > 0) {
-        open::to_write(path)?.close()?;
+    let is_ended = |journal: &outlast::JournalFacts| journal.closed && journal.segments == 0;
+    Ok((facts.journal.is_some(), facts.journal.as_ref().is_none_or(is_ended)))
+}
+
+/// Opens the pool for reading. Its lock keeps others from changing the file until it is replaced.
+/// Fails if another process has used the pool with a journal since `has_journal` was found.
+fn hold(path: &Path, has_journal: bool) -> Result<Pool, Failure> {
+    let pool = open::to_read(path, false)?;
+    if journal(path)? != (has_journal, true) {
+        let path = path.display();
+        return Err(Failure::Failed(format!(
+            "{path} was given a journal, or used with it, by another process meanwhile; nothing was done. \
+             Compact it again"
+        )));
     }
-    Ok(facts.journal.is_some())
+    Ok(pool)
 }
 
 /// Copies all maps, and checks the copy. Returns how many maps and records it has.
@@ -161,14 +178,6 @@ fn copy_map(
     Ok(count)
 }
 
-/// Calls `make`. Only this user may read or write the files that it creates.
-fn privately<T>(make: impl FnOnce() -> T) -> T {
-    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let made = make();
-    rustix::process::umask(before);
-    made
-}
-
 /// Gives a closed pool a journal, and closes it again.
 fn give_journal(path: &Path) -> Result<(), Failure> {
     let options = PoolOptions::new().journal(JournalOptions::new()).background(false);
@@ -211,4 +220,31 @@ fn replace(old: &Named, new: &Named) -> Result<(), Failure> {
         File::open(place::parent(&old.path))?.sync_all()
     };
     replace().map_err(|e| Failure::io(format!("replacing {from}"), &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process uses the pool after its journal was ended, and before it is held.
+    #[test]
+    fn a_pool_that_got_a_journal_meanwhile_is_not_replaced_by_one_without() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("test.pool");
+        open::create_as(&path, &PoolOptions::new()).unwrap().close().unwrap();
+        let had_journal = end_journal(&path).unwrap();
+        assert!(!had_journal);
+        drop(hold(&path, had_journal).unwrap());
+        open::to_write_with(&path, true).unwrap().close().unwrap();
+        let refused = hold(&path, had_journal).expect_err("refused");
+        assert!(refused.message().contains("was given a journal"), "{refused:?}");
+        // With a journal that has ended, the pool is held.
+        let has_journal = end_journal(&path).unwrap();
+        assert!(has_journal);
+        drop(hold(&path, has_journal).unwrap());
+        // A process that died while it closed the pool has left a segment.
+        let segment = dir.path().join("test.pool.journal/segment-0000000000000001");
+        std::fs::write(segment, [0; 4096]).unwrap();
+        assert!(hold(&path, has_journal).is_err());
+    }
 }

@@ -13,6 +13,7 @@ use crate::text::counted;
 use indicatif::ProgressBar;
 use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -84,16 +85,22 @@ pub(crate) fn run(
     }
     let start = Instant::now();
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
-    let new = Unfinished::create(to, UNFINISHED, &options)?;
+    let new = Unfinished::create(to, UNFINISHED, &options, Some(from))?;
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
     let mut maps = 0;
-    for info in broken.maps() {
-        match info {
-            Ok(info) if args.map.is_empty() || args.map.contains(&info.name) => {
+    let opened = broken.raw_maps();
+    let name =
+        |map: &outlast::Result<(MapInfo, _)>| map.as_ref().ok().map(|(info, _)| info.name.clone());
+    let all: HashSet<String> = opened.iter().filter_map(name).collect();
+    let mut given = HashSet::new();
+    for map in opened {
+        match map {
+            Ok((info, from)) if args.map.is_empty() || args.map.contains(&info.name) => {
                 maps += 1;
-                sum.add(&salvage(&broken, new.pool(), &info, &bar, out)?);
+                let to = new.pool().raw_map_like(&renamed(&info, &all, &mut given))?;
+                sum.add(&salvage(&info, from, &to, &bar, out)?);
             }
             Ok(_) => {}
             Err(error) => {
@@ -159,19 +166,41 @@ fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> 
     doubts.iter().map(|doubt| format!("may lack records ({doubt})")).collect()
 }
 
+/// Returns the description of a map for the new pool. In a torn pool, two maps can have the same
+/// name: each one after the first gets another name. `all` are the names in the old pool, and `given`
+/// those in the new one.
+fn renamed(info: &MapInfo, all: &HashSet<String>, given: &mut HashSet<String>) -> MapInfo {
+    let mut new = info.clone();
+    let mut number = 1;
+    while !given.insert(new.name.clone()) {
+        number += 1;
+        let mut name = info.name.clone();
+        loop {
+            new.name = format!("{name} ({number})");
+            // A long name is shortened. Without any name at all, the new pool reports the error.
+            if new.check().is_ok() || name.pop().is_none() {
+                break;
+            }
+        }
+        if all.contains(&new.name) {
+            new.name.clone_from(&info.name);
+        }
+    }
+    new
+}
+
 /// Copies one map, prints what became of it, and returns that.
 fn salvage(
-    broken: &Pool,
-    new: &Pool,
     info: &MapInfo,
+    from: outlast::Result<RawMap>,
+    to: &RawMap,
     bar: &ProgressBar,
     out: &mut Output,
 ) -> Result<Tally, Failure> {
-    let to = new.raw_map_like(info)?;
     let mut tally = Tally::default();
     let mut damage = Vec::new();
-    match broken.raw_map(&info.name) {
-        Ok(from) => copy(&from, &to, &mut tally, &mut damage, bar)?,
+    match from {
+        Ok(from) => copy(&from, to, &mut tally, &mut damage, bar)?,
         Err(error) => {
             damage.push(damage_of(error)?);
             tally.lost_maps = 1;
@@ -181,6 +210,7 @@ fn salvage(
     out.object(&json!({
         "event": "map",
         "name": info.name,
+        "new_name": to.info().name,
         "scheme": info.scheme().name(),
         "records": tally.copied,
         "refused": tally.refused,
@@ -194,7 +224,13 @@ fn salvage(
     };
     let (name, copied) = (out.shown(&info.name), counted(tally.copied, "record"));
     let places = counted(tally.places, "damaged place");
-    out.line(format!("map {name}: {copied}, {places}{refused}{lost}"))?;
+    let renamed = match &to.info().name {
+        new if *new == info.name => String::new(),
+        new => {
+            format!(", called {} in the new pool, where another map has its name", out.shown(new))
+        }
+    };
+    out.line(format!("map {name}: {copied}, {places}{refused}{lost}{renamed}"))?;
     for damage in &damage {
         out.line(format!("  {damage}"))?;
     }

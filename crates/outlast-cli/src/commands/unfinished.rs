@@ -6,11 +6,11 @@
 use crate::failure::Failure;
 use crate::open;
 use crate::place;
-use outlast::pmem::rename_new;
+use outlast::pmem::{mode_of_copy, rename_new};
 use outlast::{Pool, PoolOptions};
-use rustix::fs::{FlockOperation, OFlags};
-use std::fs::{File, Metadata};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::{File, Metadata, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A new pool that is not complete. When this is dropped, the file is removed, unless it has been
@@ -22,18 +22,28 @@ pub(super) struct Unfinished {
 
 impl Unfinished {
     /// Creates the pool that is to become `path`, under its temporary name. Removes what a crash
-    /// has left of an earlier one.
+    /// has left of an earlier one. Other users get no more permissions than `original` gives them,
+    /// and none without an original.
     pub(super) fn create(
         path: &Path,
         suffix: &str,
         options: &PoolOptions,
+        original: Option<&Path>,
     ) -> Result<Unfinished, Failure> {
         let path = cleared(path, suffix)?;
-        let pool = open::create_as(&path, options)?;
-        let new = Unfinished { pool, file: Named::open(path)? };
+        let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        let pool = open::create_as(&path, options);
+        rustix::process::umask(mask);
+        let new = Unfinished { pool: pool?, file: Named::open(path)? };
         if new.file.lock() {
             // The new pool has its file locked, so a file that can be locked is another one.
             return Err(new.file.replaced());
+        }
+        if let Some(original) = original {
+            new.file.share(original, 0o644 & !mask.bits()).map_err(|e| {
+                let path = new.file.path.display();
+                Failure::io(format!("setting the permissions of {path}"), &e)
+            })?;
         }
         Ok(new)
     }
@@ -119,6 +129,13 @@ impl Named {
             (Ok(file), Ok(there)) => id(file) == id(there),
             _ => false,
         }
+    }
+
+    /// Gives the file the permissions in `mode` that `original` has as well.
+    fn share(&self, original: &Path, mode: u32) -> std::io::Result<()> {
+        let group = self.file.metadata()?.gid();
+        let mode = mode_of_copy(&original.metadata()?, group, mode);
+        self.file.set_permissions(Permissions::from_mode(mode))
     }
 
     /// Tries to lock the file, and returns whether that succeeded. Dropping this value ends the

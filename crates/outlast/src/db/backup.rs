@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::journal::backup::{self, Copied};
 use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::pmem::{Disk, MappingError};
-use crate::pool::backing::{Identity, mapping_error};
+use crate::pool::backing::mapping_error;
 use crate::pool::layout::field;
 use std::fs::File;
 use std::io;
@@ -124,7 +124,7 @@ impl PoolOptions {
     fn copy_files(&self, path: &Path, to: &Path) -> Result<Option<(u64, u64)>> {
         let reading = |e| Error::io(format!("reading {}", path.display()), e);
         let base = File::open(path).map_err(reading)?;
-        let own = Identity::of(&base)?;
+        let original = base.try_clone().map_err(reading)?;
         let len = base.metadata().map_err(reading)?.len();
         snapshot::check_limit(len).map_err(|e| snapshot::failed(to, len, e))?;
         let base = DiskFile::new(base, Disk::default());
@@ -148,7 +148,7 @@ impl PoolOptions {
             }
             other => mapping_error(other),
         };
-        let copied = snapshot::write(&self.disk, own, to, |file| {
+        let copied = snapshot::write(&self.disk, Some(&original), to, |file| {
             let target = || file.try_clone().map_err(|e| snapshot::failed(to, len, e));
             let written = Box::new(DiskFile::new(target()?, self.disk.clone()));
             let told = |done, all| self.tell_rebuild(done, all);

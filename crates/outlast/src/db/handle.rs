@@ -5,7 +5,7 @@ use super::journal::JournalThreads;
 use super::map_options::MapOptions;
 use super::raw::RawMap;
 use super::roots::MapInfo;
-use super::store::{MapRequest, OpenMap, ReclaimState, Store};
+use super::store::{OpenMap, ReclaimState, Store};
 use super::verify::Verification;
 use super::worker::Worker;
 use crate::error::{Damage, Error, Result};
@@ -204,7 +204,7 @@ impl Pool {
         Batch::new(Arc::clone(&self.inner))
     }
 
-    fn raw(&self, map: Arc<OpenMap>) -> RawMap {
+    pub(super) fn raw(&self, map: Arc<OpenMap>) -> RawMap {
         RawMap { map, pool: Arc::clone(&self.inner) }
     }
 
@@ -220,7 +220,7 @@ impl Pool {
     }
 
     /// Returns the handle of an open map, or an error if the options ask for another record form.
-    fn opened(&self, map: Arc<OpenMap>, options: &MapOptions) -> Result<RawMap> {
+    pub(super) fn opened(&self, map: Arc<OpenMap>, options: &MapOptions) -> Result<RawMap> {
         match options.form {
             Some(form) if map.info().form != form => Err(Error::MapMismatch {
                 name: map.info().name.clone(),
@@ -230,82 +230,6 @@ impl Pool {
             }),
             _ => Ok(self.raw(map)),
         }
-    }
-
-    /// Opens the map `name`, whatever its types.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
-    /// let ages = pool.raw_map("ages")?;
-    /// assert_eq!(ages.info().value_schema, "u64");
-    /// assert_eq!(ages.get(b"Ada")?, Some(36u64.to_le_bytes().to_vec()));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
-    pub fn raw_map(&self, name: &str) -> Result<RawMap> {
-        Ok(self.raw(self.inner.store.open_map(name)?))
-    }
-
-    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. Unless the options
-    /// set a [form](MapOptions::form), the map is inline if both schemas are `u8` to `u64`, `i8` to
-    /// `i64`, `bool`, `f32` or `f64`. A program that opens a map with tuple, array or struct types
-    /// of up to 8 bytes may use another form, so set that form here.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let ages = pool.raw_map_with("ages", "str", "u64", &outlast::MapOptions::new())?;
-    /// ages.put(b"Ada", &36u64.to_le_bytes())?;
-    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Same as for [`map_with`](Pool::map_with).
-    pub fn raw_map_with(
-        &self,
-        name: &str,
-        key_schema: &str,
-        value_schema: &str,
-        options: &MapOptions,
-    ) -> Result<RawMap> {
-        let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
-        self.map_of(name, form, [key_schema, value_schema], options)
-    }
-
-    /// Opens the map that `info` describes, or creates it with the same name, types, record form,
-    /// scheme and settings. With this, a program can copy a map from one pool to another.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
-    /// let other = outlast::PoolOptions::new().anonymous()?;
-    /// for info in pool.maps() {
-    ///     let info = info?;
-    ///     let copy = other.raw_map_like(&info)?;
-    ///     for record in pool.raw_map(&info.name)?.iter() {
-    ///         let (key, value) = record?;
-    ///         copy.put(&key, &value)?;
-    ///     }
-    /// }
-    /// assert_eq!(other.map::<str, u64>("ages")?.get("Ada")?, Some(36));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Same as for [`map_with`](Pool::map_with).
-    pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
-        let options = MapOptions::new().scheme(info.scheme()).form(info.form);
-        let request = MapRequest { info: info.clone(), scheme_matters: true };
-        self.opened(self.inner.store.map(&request)?, &options)
     }
 
     /// Lists every map. A damaged root appears as the error that opening the map would return.
@@ -472,7 +396,7 @@ impl Pool {
     /// `path`, with one exception: if the last step, the sync of the directory, fails, a power loss
     /// may bring back the previous file.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
-        super::snapshot::snapshot(&self.inner.store, path.as_ref())
+        super::snapshot::snapshot(&self.inner.store, self.inner.locked.as_ref(), path.as_ref())
     }
 
     /// Reports all damage in the pool. A damaged pool is no error: this returns `Ok`, and the

@@ -4,16 +4,19 @@ mod settings;
 
 use super::handle::{Guarded, Pool};
 use super::journal::{self, JournalOptions};
+use super::snapshot;
 use super::store::Store;
 use super::trim::TRIM_AFTER;
 use super::worker::Worker;
 use crate::error::{Error, Result};
-use crate::pmem::{Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real};
-use crate::pool::backing::{Backing, mapping_error};
+use crate::pmem::{
+    Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, rename_new,
+};
+use crate::pool::backing::{Backing, Identity, mapping_error};
 use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
 use crate::pool::header::Header;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS, field};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags};
 use std::fs::File;
 use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
@@ -120,23 +123,8 @@ impl PoolOptions {
             return Err(Error::io(format!("creating {}", path.display()), exists));
         }
         let action = || format!("creating {}", path.display());
-        // An unnamed file, so that an interrupted creation leaves nothing behind.
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let (file, temporary) = match rustix::fs::openat(CWD, parent, flags, mode) {
-            Ok(fd) => (File::from(fd), None),
-            Err(_) => {
-                let name = format!(".outlast-{:016x}.new", random());
-                let temporary = parent.join(name);
-                let file = File::options()
-                    .read(true)
-                    .write(true)
-                    .create_new(true)
-                    .open(&temporary)
-                    .map_err(|e| Error::io(action(), e))?;
-                (file, Some(temporary))
-            }
-        };
+        let made = snapshot::new_file(parent, snapshot::NEW, snapshot::MODE);
+        let (file, temporary) = made.map_err(|e| Error::io(action(), e))?;
         let result = self.create_in(&file, path, temporary.as_deref());
         if let Some(temporary) = temporary {
             let _ = std::fs::remove_file(temporary);
@@ -170,7 +158,6 @@ impl PoolOptions {
 
     fn create_in(&self, file: &File, path: &Path, temporary: Option<&Path>) -> Result<Pool> {
         let action = || format!("creating {}", path.display());
-        lock(file, FlockOperation::NonBlockingLockExclusive)?;
         let (_, options) = self.judge(None);
         let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
         let size = first_size(&options, granule);
@@ -183,13 +170,13 @@ impl PoolOptions {
         let (real, options) = self.judge_with(Some(mapping.medium()), options);
         let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
         let directory = open_parent(path)?;
-        // Links a name to the complete pool, and fails if the name is taken.
+        // Gives the complete pool its name, and fails if the name is taken.
         let link = || match temporary {
             None => {
                 let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
                 Ok(rustix::fs::linkat(CWD, &fd, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
             }
-            Some(temporary) => std::fs::hard_link(temporary, path),
+            Some(temporary) => rename_new(temporary, path),
         };
         self.disk.call(Call::Link, file, link).map_err(|e: IoError| Error::io(action(), e))?;
         if let Err(error) = self.disk.fsync_directory(&directory) {
@@ -450,10 +437,19 @@ impl PoolOptions {
     fn store_of(
         &self,
         file: File,
-        header: Header,
+        mut header: Header,
         read_only: bool,
         whole: bool,
     ) -> Result<Arc<Store<Real>>> {
+        let whole = whole || self.core.whole;
+        let identity = Identity::of(&file)?;
+        let is_torn = !whole && header.possibly_torn(identity, self.boot()).is_some();
+        if self.core.mixed || is_torn {
+            // The disk can have what was stored to the pages of a growth, and lack the header that
+            // records the growth.
+            let meta = file.metadata().map_err(|e| Error::io("opening the pool", e))?;
+            header.take_size_of_file(meta.len());
+        }
         let size = header.get(field::SIZE);
         let reserve = self.reserve(size, header.geometry().page_bits());
         let access = if read_only { MapAccess::Private } else { MapAccess::Sparse };
@@ -466,7 +462,7 @@ impl PoolOptions {
             let recorded = MediumKind::from_u64(header.get(field::MEDIUM));
             options.medium = recorded.unwrap_or(MediumKind::PageCache);
         }
-        options.whole |= whole;
+        options.whole = whole;
         Store::new(Core::open(Backing::Mapped(mapping), real, header, options)?)
     }
 

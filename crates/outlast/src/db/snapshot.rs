@@ -4,21 +4,21 @@ use super::journal;
 use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
-use crate::pmem::{Call, Disk, Real, Seam, rename_new};
-use crate::pool::backing::Identity;
+use crate::pmem::{Call, Disk, Real, Seam, mode_of_copy, rename_new};
 use crate::pool::core::{Core, random};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::process::Resource;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot).
-pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
+/// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot). `base` is the file at the pool's
+/// path, if another one is mapped.
+pub(super) fn snapshot(store: &Store<Real>, base: Option<&File>, path: &Path) -> Result<()> {
     let backing = store.core().backing();
-    write(&backing.disk(), backing.identity()?, path, |file| {
+    write(&backing.disk(), base.or(backing.file()), path, |file| {
         store.sync_and(|core| {
             copy(core, file).map_err(|error| failed(path, core.memory.len(), error))?;
             // A pool that is open for reading can be the base of a journaled pool. The copy must
@@ -33,24 +33,27 @@ pub(super) fn snapshot(store: &Store<Real>, path: &Path) -> Result<()> {
 
 /// Creates a file at `path`, or replaces the existing one. `fill` writes the content to an empty,
 /// locked file, which gets its name only once it is complete and durable. Its lock is released
-/// before this returns, and `fill` may release it earlier. `own` is the file that is copied. On an
-/// error, nothing changes at `path`, except if only the sync of the directory failed.
+/// before this returns, and `fill` may release it earlier. `original` is the file that is copied, if
+/// there is one; the copy gives other users no more permissions than it. On an error, nothing changes
+/// at `path`, except if only the sync of the directory failed.
 pub(super) fn write<T, E: From<Error>>(
     disk: &Disk,
-    own: Identity,
+    original: Option<&File>,
     path: &Path,
     fill: impl FnOnce(&File) -> Result<T, E>,
 ) -> Result<T, E> {
     let action = || format!("writing the snapshot {}", path.display());
+    let original = original.map(File::metadata).transpose();
+    let original = original.map_err(|e| Error::io("reading the pool's permissions", e))?;
     // Held until the copy has its name, so that no one opens the file that is being replaced.
-    let replaced = lock_target(own, path)?;
+    let replaced = lock_target(original.as_ref(), path)?;
     let directory = open_parent(path)?;
     remove_unfinished(parent(path));
-    let target = Target::create(path)?;
+    let target = Target::create(path, original.as_ref())?;
     let filled = fill(&target.file)?;
     target.lock(path)?;
     disk.fsync(&target.file).map_err(|e| Error::io(action(), e))?;
-    if replaced.as_ref().is_some_and(|replaced| !replaced.is_at(path)) {
+    if replaced.as_ref().is_some_and(|replaced| !is_at(&replaced.0, path)) {
         return Err(made_meanwhile().into());
     }
     target.rename_to(disk, path, replaced.is_some())?;
@@ -71,7 +74,7 @@ pub(super) fn failed(path: &Path, needed: u64, error: IoError) -> Error {
 /// # Errors
 /// [`Error::Locked`] if it is an open pool, and [`Error::Invalid`] if it is the pool that is copied.
 /// Replacing either would leave a process with an open file that no longer has a name.
-fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
+fn lock_target(own: Option<&Metadata>, path: &Path) -> Result<Option<Replaced>> {
     let action = || format!("opening {}", path.display());
     let options =
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
@@ -85,7 +88,7 @@ fn lock_target(own: Identity, path: &Path) -> Result<Option<Replaced>> {
     if !meta.is_file() {
         return Err(invalid("it names something that is not a regular file"));
     }
-    if own.inode != 0 && (own.device, own.inode) == (meta.dev(), meta.ino()) {
+    if own.is_some_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
         return Err(invalid("it names the pool itself"));
     }
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -104,15 +107,6 @@ fn made_meanwhile() -> Error {
 /// A locked file that a copy is about to replace.
 struct Replaced(File);
 
-impl Replaced {
-    /// Returns whether the path still leads to this file.
-    fn is_at(&self, path: &Path) -> bool {
-        let id = |meta: Metadata| (meta.dev(), meta.ino());
-        let here = self.0.metadata().map(id);
-        here.is_ok_and(|here| path.metadata().map(id).is_ok_and(|there| there == here))
-    }
-}
-
 impl Drop for Replaced {
     fn drop(&mut self) {
         // Closing the file is not enough; see `Backing::unlock`. If no copy was made, the file stays.
@@ -120,17 +114,22 @@ impl Drop for Replaced {
     }
 }
 
-/// What the names of unfinished snapshots begin and end with.
-const UNFINISHED: [&str; 2] = [".outlast-", ".snapshot"];
+/// What the names of unfinished files begin with.
+const UNFINISHED: &str = ".outlast-";
+/// What the names of unfinished snapshots end with.
+const SNAPSHOT: &str = ".snapshot";
+/// What the names of unfinished new pools end with.
+pub(super) const NEW: &str = ".new";
 
-/// Removes the unfinished snapshots that dead processes have left in a directory. A snapshot that
-/// is still being written is locked, and stays. Errors are ignored: at worst, a file takes space
-/// for longer.
+/// Removes the unfinished snapshots and new pools that dead processes have left in a directory. A
+/// file that is still being written is locked, and stays. Errors are ignored: at worst, a file takes
+/// space for longer.
 fn remove_unfinished(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_one = name.to_str().is_some_and(|name| {
-            name.strip_prefix(UNFINISHED[0]).is_some_and(|rest| rest.ends_with(UNFINISHED[1]))
+            let rest = name.strip_prefix(UNFINISHED);
+            rest.is_some_and(|rest| rest.ends_with(SNAPSHOT) || rest.ends_with(NEW))
         });
         if is_one
             && entry.file_type().is_ok_and(|kind| kind.is_file())
@@ -142,6 +141,57 @@ fn remove_unfinished(directory: &Path) {
     }
 }
 
+/// Returns a name for an unfinished file in a directory.
+fn temporary(directory: &Path, end: &str) -> PathBuf {
+    directory.join(format!("{UNFINISHED}{:016x}{end}", random()))
+}
+
+/// Creates a locked file in a directory. If the file system allows unnamed files, it has no name, so
+/// that a process that dies leaves nothing behind. Otherwise, also returns its temporary name, which
+/// ends with `end`.
+pub(super) fn new_file(
+    directory: &Path,
+    end: &str,
+    mode: u32,
+) -> std::io::Result<(File, Option<PathBuf>)> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, directory, flags, Mode::from_raw_mode(mode)) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            // A file system without locks cannot hold a pool.
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            Ok((file, None))
+        }
+        Err(_) => {
+            remove_unfinished(directory);
+            new_named(directory, end, mode).map(|(file, name)| (file, Some(name)))
+        }
+    }
+}
+
+/// Like [`new_file`], for a file with a name.
+fn new_named(directory: &Path, end: &str, mode: u32) -> std::io::Result<(File, PathBuf)> {
+    loop {
+        let name = temporary(directory, end);
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(mode);
+        let file = options.open(&name)?;
+        // Before it was locked, another process may have taken it for that of a dead process.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if is_at(&file, &name) => return Ok((file, name)),
+            Ok(()) | Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Returns whether a path leads to this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |meta: Metadata| (meta.dev(), meta.ino());
+    let here = file.metadata().map(id);
+    here.is_ok_and(|here| path.metadata().map(id).is_ok_and(|there| there == here))
+}
+
 /// Returns whether an error means that the file system cannot store more.
 pub(super) fn is_full(error: &IoError) -> bool {
     matches!(
@@ -149,6 +199,9 @@ pub(super) fn is_full(error: &IoError) -> bool {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     )
 }
+
+/// The permissions of a new pool, and of a copy unless the original gives fewer.
+pub(super) const MODE: u32 = 0o644;
 
 /// The copy while it is being written. Its file is locked. If the file system allows unnamed files,
 /// the copy has no name until it is complete.
@@ -159,28 +212,25 @@ struct Target {
 }
 
 impl Target {
-    fn create(path: &Path) -> Result<Target> {
+    /// Creates a locked file. If it is to be a copy of `original`, it gives no more permissions.
+    fn create(path: &Path, original: Option<&Metadata>) -> Result<Target> {
         let action = || format!("writing the snapshot {}", path.display());
-        let [begin, end] = UNFINISHED;
-        let temporary = parent(path).join(format!("{begin}{:016x}{end}", random()));
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        if let Ok(fd) = rustix::fs::openat(CWD, parent(path), flags, mode) {
-            let target = Target { file: File::from(fd), temporary, named: false };
-            return target.lock(path).map(|()| target);
+        let mode = original.map_or(MODE, |original| mode_of_copy(original, original.gid(), MODE));
+        let made = new_file(parent(path), SNAPSHOT, mode);
+        let (file, name) = made.map_err(|e| Error::io(action(), e))?;
+        let named = name.is_some();
+        let temporary = name.unwrap_or_else(|| temporary(parent(path), SNAPSHOT));
+        let target = Target { file, temporary, named };
+        let meta = target.file.metadata().map_err(|e| Error::io(action(), e))?;
+        if let Some(original) = original.filter(|original| original.gid() != meta.gid()) {
+            // The permissions of the original's group are not meant for another group.
+            let mode = Permissions::from_mode(mode_of_copy(original, meta.gid(), meta.mode()));
+            target.file.set_permissions(mode).map_err(|e| Error::io(action(), e))?;
         }
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-            .map_err(|e| Error::io(action(), e))?;
-        let target = Target { file, temporary, named: true };
-        target.lock(path).map(|()| target)
+        Ok(target)
     }
 
     fn lock(&self, path: &Path) -> Result<()> {
-        // A file system without locks cannot hold a pool either.
         rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| Error::io(format!("writing the snapshot {}", path.display()), e.into()))
     }
@@ -259,4 +309,32 @@ fn copy<S: Seam>(core: &Core<S>, target: &File) -> std::io::Result<()> {
         at = hole.end;
     }
     target.set_len(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn a_new_file_is_not_taken_for_that_of_a_dead_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let done = AtomicBool::new(false);
+        let mut lost = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    remove_unfinished(dir.path());
+                }
+            });
+            for _ in 0..5_000 {
+                let made = new_named(dir.path(), NEW, MODE);
+                let is_there = made.as_ref().is_ok_and(|(file, path)| is_at(file, path));
+                lost += u32::from(!is_there);
+                let _ = made.map(|(_, path)| std::fs::remove_file(path));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(lost, 0);
+    }
 }

@@ -155,18 +155,12 @@ impl<S: MapSeam> Store<S> {
 
     /// Opens the map of this name, whatever its types.
     pub fn open_map(&self, name: &str) -> Result<Arc<OpenMap>> {
-        self.open_map_by(name, false)
-    }
-
-    /// Like [`open_map`](Store::open_map). `inside` says whether the calling thread has passed the
-    /// gate or holds it.
-    pub(super) fn open_map_by(&self, name: &str, inside: bool) -> Result<Arc<OpenMap>> {
         self.check()?;
         loop {
             let Some((slot, info)) = self.find(name)? else {
                 return Err(Error::NoSuchMap { name: name.into() });
             };
-            if let Some(map) = self.open(slot, info, inside)? {
+            if let Some(map) = self.open(slot, info, false)? {
                 return Ok(map);
             }
         }

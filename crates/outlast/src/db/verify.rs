@@ -113,8 +113,10 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     let mut owned = Owned::default();
     let mut own = |offset, bytes| core.alloc().own(core, &mut owned, (offset, bytes));
     for (slot, info) in store.maps() {
-        let map = match info.and_then(|info| store.open_map_by(&info.name, true)) {
-            Ok(map) => map,
+        // No map is dropped while the gate is held.
+        let map = match info.and_then(|info| store.open(slot, info, true)) {
+            Ok(Some(map)) => map,
+            Ok(None) => continue,
             Err(Error::Damaged(damage) | Error::DamagedRoot { damage, .. }) => {
                 found.damage.push(damage);
                 continue;
@@ -126,6 +128,13 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
             Ok(())
         })?;
         verified.damage.extend(missing_features(&core.header(), slot, map.info()));
+        let name = &map.info().name;
+        if found.maps.iter().any(|(info, _)| info.name == *name) {
+            // A power loss can undo the dropping of a map, and keep another one of that name.
+            let again = format!("{name:?} a second time");
+            let place = root_offset(slot).raw();
+            verified.damage.push(Damage::new(place, "maps with different names", again));
+        }
         found.maps.push((map.info().clone(), verified));
     }
     core.collect();

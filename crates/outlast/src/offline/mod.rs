@@ -459,8 +459,12 @@ fn walk_image<'r>(
         return Err(Error::Truncated { expected: size, actual: file_bytes });
     }
     let one_copy = !header.problems.is_empty();
-    if one_copy {
-        // The damaged copy may have recorded a growth.
+    let frontier = image.word(FRONTIER_OFFSET)?;
+    let whole_frontier = frontier >> 32 == u64::from(crc(&[&(frontier as u32).to_le_bytes()]));
+    let outgrown = whole_frontier && frontier & 0xffff_ffff > size >> page_bits;
+    if one_copy || outgrown && get(field::DIRTY) != 0 {
+        // The damaged copy may have recorded a growth. Or a power loss has undone the header that
+        // recorded it, but not the frontier.
         size = file_bytes >> page_bits << page_bits;
     }
     image.len = size;
@@ -490,13 +494,10 @@ fn walk_image<'r>(
         walk.region(offset, HEADER_WORDS as u64 * 8, What::Header);
     }
     walk.region(FRONTIER_OFFSET, 8, What::Frontier);
-    let word = walk.image.word(FRONTIER_OFFSET)?;
-    walk.frontier = word & 0xffff_ffff;
-    if word >> 32 != u64::from(crc(&[&(word as u32).to_le_bytes()]))
-        || !(least >> page_bits..=walk.total).contains(&walk.frontier)
-    {
+    walk.frontier = frontier & 0xffff_ffff;
+    if !whole_frontier || !(least >> page_bits..=walk.total).contains(&walk.frontier) {
         let expected = "the frontier: a number of pages and its checksum";
-        walk.problem(Damage::new(FRONTIER_OFFSET, expected, format!("{word:#x}")));
+        walk.problem(Damage::new(FRONTIER_OFFSET, expected, format!("{frontier:#x}")));
         walk.frontier = walk.total;
     }
     walk.read_descriptors()?;

@@ -10,11 +10,11 @@ use super::mapping::{MappingError, no_blocks};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -71,6 +71,15 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
         }
         renamed => Ok(renamed?),
     }
+}
+
+/// Returns the permissions for a copy of a file: those in `mode`, but for users other than the owner
+/// no more than the original gives. `group` is the group of the copy. If that is not the original's
+/// group, the permissions that the original gives only to its group are not given.
+pub fn mode_of_copy(original: &Metadata, group: u32, mode: u32) -> u32 {
+    let given = original.mode();
+    let given = if original.gid() == group { given } else { given & (given << 3 | 0o707) };
+    mode & (given | 0o600) & 0o777
 }
 
 /// The file system, possibly watched by a test.

@@ -295,8 +295,10 @@ impl Mapping {
     /// file system cannot tell.
     pub fn holes(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         match &self.backing {
-            Backing::File { file, .. } => blocks::holes(file, self.len()),
-            Backing::PrivateFile { .. } | Backing::Anonymous => Ok(Some(Vec::new())),
+            Backing::File { file, .. } | Backing::PrivateFile { file } => {
+                blocks::holes(file, self.len())
+            }
+            Backing::Anonymous => Ok(Some(Vec::new())),
         }
     }
 

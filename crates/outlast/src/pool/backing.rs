@@ -305,13 +305,18 @@ impl Backing {
         }
     }
 
+    /// Returns the pool's file, if it has one. That of a journaled pool is the base.
+    pub fn file(&self) -> Option<&std::fs::File> {
+        match self {
+            Backing::Mapped(m) => m.as_file(),
+            Backing::Journaled(j) => Some(&j.base),
+            Backing::Heap(_) => None,
+        }
+    }
+
     /// Returns what distinguishes the file from others. Memory has no identity.
     pub fn identity(&self) -> Result<Identity> {
-        match self {
-            Backing::Mapped(m) => m.as_file().map_or(Ok(Identity::default()), Identity::of),
-            Backing::Journaled(j) => Identity::of(&j.base),
-            Backing::Heap(_) => Ok(Identity::default()),
-        }
+        self.file().map_or(Ok(Identity::default()), Identity::of)
     }
 
     /// The file system that the pool is on.

@@ -179,12 +179,13 @@ impl Header {
 
     /// Sets the medium of a header that was just read, or created under this boot.
     ///
-    /// If a process of this boot has left the pool dirty, the older copy holds a dirty mark that is
-    /// on the disk, and the newer copy may be only in the page cache.
+    /// If a process of this boot has written the pool, the newer copy may be only in the page cache:
+    /// that process may have died before it synced the copy. The older copy is on the disk. If the
+    /// pool was left dirty or has just been closed, that is a dirty mark.
     #[must_use]
     pub fn of_medium(mut self, medium: MediumKind, boot: u128) -> Self {
         self.is_cached = medium.needs_fsync();
-        let left = self.is_dirty() && self.boot() == boot && self.copy_damaged.is_none();
+        let left = self.boot() == boot && self.copy_damaged.is_none();
         self.unsynced = self.is_cached && left;
         self
     }
@@ -192,6 +193,11 @@ impl Header {
     /// Records that the write with this sequence number is on the disk.
     pub fn now_durable(&mut self, sequence: u64) {
         self.unsynced &= self.get(field::SEQUENCE) != sequence;
+    }
+
+    /// Whether the copy written last may not be on the disk yet.
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced
     }
 
     /// Returns the sequence number of the next write. It decides which copy the write goes to.
@@ -322,10 +328,16 @@ impl Header {
         }
         if self.copy_damaged.is_some() {
             // The damaged copy may be the newer one, and record a growth.
-            let pages = actual & !(geometry.page_bytes() - 1);
-            self.set(field::SIZE, pages.min((1 << 48) - geometry.page_bytes()));
+            self.take_size_of_file(actual);
         }
         Ok(())
+    }
+
+    /// Sets the pool's size to that of its file, `actual` bytes, in whole pages. The size that the
+    /// header has may be from before a growth.
+    pub fn take_size_of_file(&mut self, actual: u64) {
+        let page = self.geometry().page_bytes();
+        self.set(field::SIZE, (actual & !(page - 1)).min((1 << 48) - page));
     }
 
     /// Checks that the feature bits allow writing.
@@ -428,6 +440,11 @@ mod tests {
         assert_eq!(next(&header), copy(&header), "another write was made durable");
         header.now_durable(header.get(field::SEQUENCE));
         assert_ne!(next(&header), copy(&header));
+        // The mark "clean" of a pool that was just closed may be in the page cache alone, too.
+        let mut closed = dirty(MediumKind::PageCache);
+        closed.set(field::DIRTY, 0);
+        let closed = closed.of_medium(MediumKind::PageCache, 1);
+        assert_eq!(next(&closed), copy(&closed));
         // What an earlier boot left was read from the disk, and flushes make it durable on DAX.
         for (medium, boot) in [(MediumKind::PageCache, 2), (MediumKind::Dax, 1)] {
             let header = dirty(medium).of_medium(medium, boot);

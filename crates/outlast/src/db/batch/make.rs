@@ -240,8 +240,9 @@ impl<S: MapSeam> Store<S> {
         }
         if core.is_torn() {
             tracing::warn!("a batch may have been under way when the pool was torn");
-            let read_only = options.read_only;
-            return if read_only { Ok(()) } else { core.change_alone(|| batch::forget(core)) };
+            // The word goes before the header names this process. If this process dies in between,
+            // the next open finds a pool that is torn, rather than one whose batch it would finish.
+            return if options.read_only { Ok(()) } else { batch::forget(core) };
         }
         let found = match core.header().is_dirty() {
             true => Log::find(core).map_err(Error::from),

@@ -221,15 +221,19 @@ impl Alloc {
     }
 
     /// Returns the free pages, as far as they are known: those below the frontier, and those beyond
-    /// it up to `total`.
+    /// it up to `total`. Until all space is accounted for after a crash, only those below the
+    /// frontier that may lack disk blocks are known.
     pub(in crate::pool) fn free_ranges<S: Seam>(
         &self,
         core: &Core<S>,
         total: u32,
     ) -> Vec<Range<u32>> {
         let space = core.memory.seam().lock(&self.space);
-        let below = space.runs.iter().map(|(&head, &len)| head..head + len);
-        below.chain(self.unsystematic(space.frontier..total)).collect()
+        let mut free = Ranges::default();
+        let runs = space.runs.iter().map(|(&head, &len)| head..head + len);
+        let beyond = self.unsystematic(space.frontier..total);
+        runs.chain(space.bare.iter()).chain(beyond).for_each(|pages| free.insert(pages));
+        free.iter().collect()
     }
 
     /// Returns `pages` without the pool's own pages, in parts.

@@ -510,7 +510,7 @@ impl<S: Seam> Core<S> {
             return Err(Error::Suspect);
         }
         if !held.dirty {
-            return self.let_copies_be_clean();
+            return self.keep_clean();
         }
         self.collect();
         // An opening does not trust the free state of a file that may be a copy of a pool in use.
@@ -554,15 +554,18 @@ impl<S: Seam> Core<S> {
         Ok(())
     }
 
-    /// If the pool is clean only until its file is copied, makes it clean until it is changed.
-    fn let_copies_be_clean(&self) -> Result<()> {
+    /// Makes a clean pool durably so: the process that closed it may have died before its header was
+    /// synced. If the pool is clean only until its file is copied, makes it clean until it is
+    /// changed.
+    fn keep_clean(&self) -> Result<()> {
         {
             let mut header = self.memory.seam().lock(&self.header);
-            if !header.is_synced_idle() {
+            if header.is_synced_idle() {
+                let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
+                self.write_clean(&mut header, lost, Until::Changed)?;
+            } else if !header.is_unsynced() {
                 return Ok(());
             }
-            let lost = self.lost_root.as_ref().map(|(slot, _)| *slot);
-            self.write_clean(&mut header, lost, Until::Changed)?;
         }
         self.fsync(Backing::sync_header)
     }

@@ -36,9 +36,10 @@ impl<S: Seam> Core<S> {
     }
 
     /// Notes which free pages have holes in the file, and gets disk blocks for all other pages with
-    /// holes.
+    /// holes, unless the pool is read-only.
     pub(super) fn find_holes(&self) -> Result<()> {
-        let Some(mapping) = self.sparse() else { return Ok(()) };
+        let read = || self.backing.mapping().filter(|_| self.options.read_only);
+        let Some(mapping) = self.sparse().or_else(read) else { return Ok(()) };
         let total = self.geometry.pages_in(self.size());
         let failed = |e| Error::io("looking for holes in the pool", e);
         let Some(holes) = mapping.holes().map_err(failed)? else {
