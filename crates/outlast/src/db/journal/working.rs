@@ -78,18 +78,26 @@ pub(super) fn working_path(place: &Path, life: u128) -> PathBuf {
 fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
     let io = |e| Error::io(format!("opening {}", path.display()), e);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let file = match File::options().read(true).write(true).custom_flags(flags).open(path) {
+    let opened = File::options().read(true).write(true).custom_flags(flags).open(path);
+    let meta = match &opened {
+        Ok(file) => file.metadata(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(io)?,
+        Err(_) => std::fs::symlink_metadata(path),
     };
-    let meta = file.metadata().map_err(io)?;
     // In a directory that others can write to, the file may be anyone's.
-    let ours = [owner, rustix::process::geteuid().as_raw()].contains(&meta.uid());
-    if !ours || !meta.is_file() {
-        let why = format!("it belongs to user {}", meta.uid());
-        return Err(io(std::io::Error::new(ErrorKind::PermissionDenied, why)));
+    let ours = [owner, rustix::process::geteuid().as_raw()];
+    match meta {
+        Ok(meta) if !ours.contains(&meta.uid()) => {
+            let why = format!(
+                "it belongs to user {}. If that user has used the pool, the last changes may be in it: open \
+                 the pool as that user. Otherwise remove the file",
+                meta.uid()
+            );
+            Err(io(std::io::Error::new(ErrorKind::PermissionDenied, why)))
+        }
+        Ok(meta) if !meta.is_file() => Err(io(std::io::Error::other("it is not a file"))),
+        meta => opened.and_then(|file| meta.map(|_| Some(file))).map_err(io),
     }
-    Ok(Some(file))
 }
 
 /// Locks the working file of a process that has died. The kernel may still be tearing down that
