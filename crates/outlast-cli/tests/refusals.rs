@@ -5,15 +5,16 @@ mod common;
 use common::{Place, command, finished};
 use outlast::PoolOptions;
 use std::ffi::{CString, OsStr};
+use std::fs::File;
 use std::process::Stdio;
 
-/// Runs `test` in a directory on an in-memory file system of `size`, which is visible only to the
-/// test's thread and the processes that it starts. Skips the test if the file system cannot be
-/// mounted.
+/// Runs `test` in a directory on an in-memory file system of `size` for up to 200 files. The file
+/// system is visible only to the test's thread and the processes that it starts. Skips the test if it
+/// cannot be mounted.
 fn on_small_disk(size: &str, test: impl FnOnce(&Place) + Send) {
     let place = Place::new();
     let target = CString::new(place.dir.path().to_str().unwrap()).unwrap();
-    let options = CString::new(format!("size={size}")).unwrap();
+    let options = CString::new(format!("size={size},nr_inodes=200")).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // SAFETY: all pointers are to C strings or null. The mount namespace belongs to this thread
@@ -59,7 +60,10 @@ fn a_full_disk_of_a_journal_is_told_with_what_is_stored_and_what_to_do() {
     on_small_disk("120m", |place| {
         let warned = place.run(["put", "k", "v", "--journal"]);
         assert_eq!(warned.code, 0);
-        let filler = place.file("filler", vec![1; 90 << 20]);
+        // The disk has no room for names, except for that of the journal's first segment.
+        let name = |n: u32| place.path(format!("filler-{n}"));
+        let fillers = (0..).find(|&n| File::create(name(n)).is_err()).unwrap();
+        std::fs::remove_file(name(0)).unwrap();
         let line = |n| format!("{n}\t{}\n", "value ".repeat(20));
         let lines: String = (0..200_000).map(line).collect();
         let full = place.run_with(["load"], lines.as_bytes()).expect(1).err;
@@ -67,7 +71,7 @@ fn a_full_disk_of_a_journal_is_told_with_what_is_stored_and_what_to_do() {
             assert!(full.contains(part), "{full}");
         }
         assert!(place.run(["put", "later", "w"]).expect(1).err.contains("Make room"));
-        std::fs::remove_file(filler).unwrap();
+        (1..fillers).for_each(|n| std::fs::remove_file(name(n)).unwrap());
         place.run(["put", "last", "x"]).expect(0);
         assert_eq!(place.run(["get", "later"]).expect(0).text(), "w\n");
         let loaded: String = full.chars().skip_while(|c| !c.is_ascii_digit()).collect();
