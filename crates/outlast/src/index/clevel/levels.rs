@@ -493,7 +493,7 @@ pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::index::kit::{change, lookup};
     use crate::index::{Change, Config, Inline, Previous};
@@ -506,8 +506,13 @@ mod tests {
     /// Opens a second table on the map's blocks. The test does not use the map's own table, so no
     /// other one changes the blocks.
     fn table() -> (Pool, Arc<Core<Real>>, Table) {
-        let pool = PoolOptions::new().background(false).anonymous().unwrap();
-        let options = MapOptions::new().scheme(Scheme::Clevel);
+        table_in(&PoolOptions::new())
+    }
+
+    /// Does what [`table`] does, in a pool with these options. The table begins with two buckets.
+    pub(in super::super) fn table_in(options: &PoolOptions) -> (Pool, Arc<Core<Real>>, Table) {
+        let pool = options.clone().background(false).anonymous().unwrap();
+        let options = MapOptions::new().scheme(Scheme::Clevel).bucket_bits(1);
         drop(pool.map_with::<u64, u64>("m", &options).unwrap());
         let Config::Clevel(config) = pool.maps().remove(0).unwrap().config else { unreachable!() };
         let core = Arc::clone(pool.store().core());
