@@ -2,8 +2,7 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
 use outlast::RecordForm;
-use outlast::index::clevel::layout::state;
-use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes};
+use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes, state};
 use outlast::index::clevel::points;
 use outlast::pmem::{Access, Event, Point, Word};
 use outlast::pool::points as pool;
@@ -181,15 +180,17 @@ fn events_of_failure(
     events[flushed.expect("a flush before the damage")..].to_vec()
 }
 
+/// A word that is no record's state.
+const BAD: u64 = 7 << 60;
+
+fn is_fenced(events: &[Event], at: &'static Point) -> bool {
+    events.iter().any(|e| e.point == Some(at) && matches!(e.access, Access::Fence))
+}
+
 /// An operation that meets damage may have changed slots already. Other threads no longer find their
 /// records through these slots, and retire the records. So the slots must be durable all the same.
 #[test]
-fn what_was_changed_before_damage_is_durable() {
-    const BAD: u64 = 7 << 60;
-    let fenced = |events: &[Event], at| {
-        let fence = |e: &Event| e.point == Some(at) && matches!(e.access, Access::Fence);
-        events.iter().any(fence)
-    };
+fn slots_that_a_change_has_changed_before_damage_are_durable() {
     for form in RecordForm::ALL {
         for (change, at) in
             [(Do::Remove, &points::REMOVE_SLOT), (Do::Update(VALUE + 41), &points::UPDATE_SLOT)]
@@ -198,15 +199,28 @@ fn what_was_changed_before_damage_is_durable() {
             let events = events_of_failure(&mut bench, (records[3], BAD), at, |bench| {
                 bench.session.change("m", SPECIAL, change).map_err(|fault| fault.to_string())
             });
-            assert!(fenced(&events, at), "{change:?}");
+            assert!(is_fenced(&events, at), "{change:?}");
         }
-        // Rehashing has copied other records of the bucket when it meets the damage.
+    }
+}
+
+/// Rehashing has copied other records of the bucket when it meets the damage.
+#[test]
+fn slots_that_rehashing_has_changed_before_damage_are_durable() {
+    for form in RecordForm::ALL {
         let (mut bench, records) = crowd(form, 3);
-        let events = events_of_failure(&mut bench, (records[3], BAD), &points::CONFIRM, |bench| {
+        let last = &points::CONFIRM;
+        let events = events_of_failure(&mut bench, (records[3], BAD), last, |bench| {
             bench.session.background().map(drop).map_err(|fault| fault.to_string())
         });
-        assert!(fenced(&events, &points::FREEZE), "rehashing");
-        // The trace has emptied the slot of a removed record.
+        assert!(is_fenced(&events, &points::FREEZE));
+    }
+}
+
+/// The trace has emptied the slot of a removed record when it meets the damage.
+#[test]
+fn slots_that_the_trace_has_repaired_before_damage_are_durable() {
+    for form in RecordForm::ALL {
         let (mut bench, records) = crowd(form, 1);
         let core = bench.session.store().core();
         let first = &core.memory.words(records[0], 8).unwrap()[0];
@@ -216,6 +230,6 @@ fn what_was_changed_before_damage_is_durable() {
         let events = events_of_failure(&mut bench, (records[3], BAD), at, |bench| {
             bench.session.verify().map_err(|fault| fault.to_string())
         });
-        assert!(fenced(&events, at), "the trace");
+        assert!(is_fenced(&events, at));
     }
 }

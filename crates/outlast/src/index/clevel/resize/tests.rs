@@ -141,6 +141,32 @@ fn a_shrunk_table_keeps_no_large_level_ready() {
     }
 }
 
+/// The space for the smaller level is that of the level kept ready.
+#[test]
+fn a_table_shrinks_in_a_full_pool() {
+    let (_pool, core, table) =
+        table_in(&PoolOptions::new().initial_size(8 << 20).page_bits(12).max_size(8 << 20));
+    let mut end = 0;
+    while end < 20_000 || ready(&table) != Some(newest(&table).bits + 1) {
+        insert(&table, end);
+        while step(&core, &table) {}
+        end += 1;
+    }
+    let bits = newest(&table).bits;
+    for n in 20..end {
+        let removed = change::change(&table, key(n), Change::Remove, Previous::UNWANTED);
+        assert!(removed.unwrap().applied);
+    }
+    core.collect();
+    exhaust(&core);
+    while step(&core, &table) {}
+    let now = newest(&table).bits;
+    assert!(now + 4 < bits, "{now} and {bits}");
+    for n in 0..20 {
+        assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
+    }
+}
+
 /// The maker of a copy finds the record damaged. The copy must go, because its maker's number is
 /// free for another thread.
 #[test]
