@@ -503,15 +503,15 @@ pub(super) mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// Opens a second table on the map's blocks. The test does not use the map's own table, so no
-    /// other one changes the blocks.
-    fn table() -> (Pool, Arc<Core<Real>>, Table) {
-        table_in(&PoolOptions::new())
-    }
-
-    /// Does what [`table`] does, in a pool with these options. The table begins with two buckets.
-    pub(in super::super) fn table_in(options: &PoolOptions) -> (Pool, Arc<Core<Real>>, Table) {
-        let pool = options.clone().background(false).anonymous().unwrap();
+    /// Opens a second table on the map's blocks, which begins with two buckets. The test does not use the
+    /// map's own table, so no other one changes the blocks. If `size` is not 0, the pool has this size.
+    pub(in super::super) fn table_in(size: u64) -> (Pool, Arc<Core<Real>>, Table) {
+        let options = PoolOptions::new().background(false);
+        let options = match size {
+            0 => options,
+            _ => options.page_bits(12).initial_size(size).max_size(size),
+        };
+        let pool = options.anonymous().unwrap();
         let options = MapOptions::new().scheme(Scheme::Clevel).bucket_bits(1);
         drop(pool.map_with::<u64, u64>("m", &options).unwrap());
         let Config::Clevel(config) = pool.maps().remove(0).unwrap().config else { unreachable!() };
@@ -563,7 +563,7 @@ pub(super) mod tests {
     #[test]
     fn notes_that_were_made_ready_are_those_of_the_level_that_comes_next() {
         const RECORDS: u64 = 60_000;
-        let (_pool, core, table) = table();
+        let (_pool, core, table) = table_in(0);
         let first = {
             let guard = table.guard(false);
             Arc::clone(table.context(&guard).unwrap().newest())

@@ -19,9 +19,6 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-#[cfg(test)]
-mod tests;
-
 /// The most buckets that a check of a level's load reads.
 const SAMPLE: u64 = 64;
 /// The least load at which the table grows when a record finds no free slot in its buckets. Below
@@ -958,3 +955,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.rehash(STEP_PARTS)
     }
 }
+
+#[cfg(test)]
+mod tests;

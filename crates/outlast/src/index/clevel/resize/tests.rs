@@ -1,7 +1,6 @@
 //! Resizes in a full pool, after a shrink, and beside damage.
 
 use super::*;
-use crate::PoolOptions;
 use crate::index::clevel::levels::tests::table_in;
 
 use crate::index::kit::{change, lookup};
@@ -48,8 +47,7 @@ fn exhaust(core: &Core<Real>) {
 #[test]
 fn an_emptied_level_is_dropped_in_a_full_pool() {
     for (records, prepares) in [(0, false), (0, true), (20_000, false), (20_000, true)] {
-        let (_pool, core, table) =
-            table_in(&PoolOptions::new().initial_size(8 << 20).page_bits(12).max_size(8 << 20));
+        let (_pool, core, table) = table_in(8 << 20);
         for n in 0..records {
             insert(&table, n);
             while step(&core, &table) {}
@@ -87,8 +85,7 @@ fn an_emptied_level_is_dropped_in_a_full_pool() {
 /// space that becomes free between two steps.
 #[test]
 fn levels_that_piled_up_are_dropped_in_a_full_pool() {
-    let (_pool, core, table) =
-        table_in(&PoolOptions::new().initial_size(8 << 20).page_bits(12).max_size(8 << 20));
+    let (_pool, core, table) = table_in(8 << 20);
     let levels = || {
         let guard = table.guard(false);
         table.context(&guard).unwrap().levels.len()
@@ -120,7 +117,7 @@ fn a_shrunk_table_keeps_no_large_level_ready() {
     const RECORDS: u64 = 40_000;
     // In the second case, the level is made ready beside the shrink, and linked after it.
     for late in [false, true] {
-        let (pool, core, table) = table_in(&PoolOptions::new());
+        let (pool, core, table) = table_in(0);
         let mut end = 0;
         while end < RECORDS || ready(&table) != Some(newest(&table).bits + 1) {
             insert(&table, end);
@@ -156,8 +153,7 @@ fn a_shrunk_table_keeps_no_large_level_ready() {
 /// The space for the smaller level is that of the level kept ready.
 #[test]
 fn a_table_shrinks_in_a_full_pool() {
-    let (_pool, core, table) =
-        table_in(&PoolOptions::new().initial_size(8 << 20).page_bits(12).max_size(8 << 20));
+    let (_pool, core, table) = table_in(8 << 20);
     let mut end = 0;
     while end < 20_000 || ready(&table) != Some(newest(&table).bits + 1) {
         insert(&table, end);
@@ -183,7 +179,7 @@ fn a_table_shrinks_in_a_full_pool() {
 /// free for another thread.
 #[test]
 fn a_copy_of_a_damaged_record_is_withdrawn() {
-    let (_pool, _core, table) = table_in(&PoolOptions::new());
+    let (_pool, _core, table) = table_in(0);
     let mut end = 0;
     while !table.is_draining().unwrap() {
         insert(&table, end);
@@ -206,6 +202,6 @@ fn a_copy_of_a_damaged_record_is_withdrawn() {
     table.core.memory.store(&head.state, 7 << 60, &points::RECORD);
     let copied = table.copy(&guard, context, offset, hash, 3);
     assert!(copied.is_err_and(|error| error.is_damage()));
-    assert!(words().any(|word| slot::is_link(word)));
+    assert!(words().any(slot::is_link));
     assert!(words().all(|word| slot::mark(word) != slot::COPY));
 }
