@@ -148,3 +148,90 @@ fn levels_go_when_the_table_empties() {
     assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
     assert_eq!(found.records(), MANY / 100 + more);
 }
+
+/// Returns a pool of 2 MiB that cannot grow and has no background thread.
+fn limited() -> PoolOptions {
+    PoolOptions::new().background(false).page_bits(12).initial_size(2 << 20).max_size(2 << 20)
+}
+
+/// Fills a pool with records of another map until no block of any size is left.
+fn exhaust(pool: &Pool) {
+    let filler = pool.map::<u64, [u8]>("filler").unwrap();
+    let mut n = 0;
+    for bytes in (16..8192).rev().step_by(8) {
+        loop {
+            n += 1;
+            match filler.insert(&n, &vec![1; bytes]) {
+                Ok(done) => assert!(done),
+                Err(error) if error.is_full() => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// The level is emptied by another process than the one that filled the pool.
+#[test]
+fn an_emptied_level_goes_from_a_full_pool_after_a_reopening() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pool");
+    // SAFETY: the file belongs to this test.
+    let pool = unsafe { limited().create(&path).unwrap() };
+    let map = pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(Scheme::Clevel)).unwrap();
+    let mut end = 0;
+    while stats(&pool).segments < 3 {
+        assert!(map.insert(&scrambled(end), &(end + 1)).unwrap());
+        end += 1;
+    }
+    exhaust(&pool);
+    drop(map);
+    pool.close().unwrap();
+    // SAFETY: as above.
+    let pool = unsafe { limited().open(&path).unwrap() };
+    let map = pool.map::<u64, u64>("m").unwrap();
+    let filler = pool.map::<u64, [u8]>("filler").unwrap();
+    // Returns whether a record of any size finds space.
+    let fills = || (16..8192).step_by(8).any(|bytes| filler.insert(&0, &vec![1; bytes]).is_ok());
+    assert!(!fills());
+    while pool.step().unwrap() {}
+    assert_eq!(stats(&pool).segments, 2);
+    assert!(fills(), "its space is used again");
+    for n in 0..end {
+        assert_eq!(map.get(&scrambled(n)).unwrap(), Some(n + 1));
+    }
+    let found = pool.verify().unwrap();
+    assert!(found.is_sound() && found.leaked_bytes == Some(0), "{found:?}");
+}
+
+/// A change that does not apply needs no space, whatever it would have stored. Nor does a removal.
+#[test]
+fn changes_that_store_nothing_succeed_in_a_full_pool() {
+    let pool = limited().anonymous().unwrap();
+    let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(Scheme::Clevel)).unwrap();
+    const VALUE: &[u8] = &[7; 40];
+    let mut end = 0;
+    while stats(&pool).segments < 3 {
+        assert!(map.insert(&end, VALUE).unwrap());
+        end += 1;
+    }
+    exhaust(&pool);
+    let is_full = |error: &outlast::Error| error.is_full();
+    assert!(map.insert(&end, VALUE).is_err_and(|error| is_full(&error)));
+    assert!(map.put(&end, VALUE).is_err_and(|error| is_full(&error)));
+    assert!(map.update(&3, VALUE).is_err_and(|error| is_full(&error)), "the record needs a block");
+    for n in 0..end {
+        assert!(!map.insert(&n, VALUE).unwrap());
+    }
+    assert!(!map.update(&end, VALUE).unwrap());
+    assert!(!map.compare_swap(&end, VALUE, &[8; 40]).unwrap());
+    assert!(!map.compare_swap(&3, &[9; 40], &[8; 40]).unwrap());
+    assert!(!map.compare_remove(&3, &[9; 40]).unwrap());
+    assert_eq!(map.get(&3).unwrap().as_deref(), Some(VALUE));
+    assert!(map.remove(&3).unwrap().is_some());
+    assert!(map.compare_remove(&4, VALUE).unwrap());
+    assert!(map.remove_if(&5, |_| true).unwrap().is_some());
+    assert_eq!(map.alter(&6, |_| None).unwrap(), None);
+    for n in 3..7 {
+        assert_eq!(map.get(&n).unwrap(), None);
+    }
+}

@@ -2,9 +2,9 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
 use outlast::RecordForm;
-use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes};
+use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes, state};
 use outlast::index::clevel::points;
-use outlast::pmem::Event;
+use outlast::pmem::{Access, Event, Point, Word};
 use outlast::pool::points as pool;
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::Do;
@@ -136,5 +136,100 @@ fn an_overflow_node_is_durable_before_its_link() {
             }
         }
         assert!(nodes >= 2);
+    }
+}
+
+/// Returns a map with keys of one hash, from [`SPECIAL`] on, and the offsets of their records. It has
+/// `levels` levels, and lookups find the keys in order.
+fn crowd(form: RecordForm, levels: u64) -> (Bench, Vec<u64>) {
+    let mut bench = Bench::in_pool(shape(form, 1, 1), colliding());
+    let mut records = Vec::new();
+    for key in SPECIAL.. {
+        let events = bench.change(key, Do::Insert(VALUE + key));
+        let written = |event: &Event| match event.access {
+            Access::Store { offset, .. } if event.point == Some(&points::RECORD) => Some(offset),
+            _ => None,
+        };
+        records.extend(events.iter().find_map(written));
+        if records.len() >= 4 && bench.session.grown("m").unwrap() + 1 >= levels {
+            break;
+        }
+    }
+    (bench, records)
+}
+
+/// Does what `run` does, which must fail with damage, after the state of a record has become `word`.
+/// Returns the events from the last flush at `last` on. What was flushed must be fenced.
+fn events_of_failure(
+    bench: &mut Bench,
+    (record, word): (u64, u64),
+    last: &'static Point,
+    run: impl FnOnce(&mut Bench) -> Result<(), String>,
+) -> Vec<Event> {
+    let core = bench.session.store().core();
+    let place: &Word = &core.memory.words(record, 8).unwrap()[0];
+    core.memory.store(place, word, &points::RECORD);
+    bench.seam.take();
+    bench.seam.start(false);
+    let error = run(bench).unwrap_err();
+    assert!(error.contains("a record's state"), "{error}");
+    let events = bench.seam.take();
+    let flushed = events.iter().rposition(|event| {
+        event.point == Some(last) && matches!(event.access, Access::Flush { .. })
+    });
+    events[flushed.expect("a flush before the damage")..].to_vec()
+}
+
+/// A word that is no record's state.
+const BAD: u64 = 7 << 60;
+
+fn is_fenced(events: &[Event], at: &'static Point) -> bool {
+    events.iter().any(|e| e.point == Some(at) && matches!(e.access, Access::Fence))
+}
+
+/// An operation that meets damage may have changed slots already. Other threads no longer find their
+/// records through these slots, and retire the records. So the slots must be durable all the same.
+#[test]
+fn slots_that_a_change_has_changed_before_damage_are_durable() {
+    for form in RecordForm::ALL {
+        for (change, at) in
+            [(Do::Remove, &points::REMOVE_SLOT), (Do::Update(VALUE + 41), &points::UPDATE_SLOT)]
+        {
+            let (mut bench, records) = crowd(form, 1);
+            let events = events_of_failure(&mut bench, (records[3], BAD), at, |bench| {
+                bench.session.change("m", SPECIAL, change).map_err(|fault| fault.to_string())
+            });
+            assert!(is_fenced(&events, at), "{change:?}");
+        }
+    }
+}
+
+/// Rehashing has copied other records of the bucket when it meets the damage.
+#[test]
+fn slots_that_rehashing_has_changed_before_damage_are_durable() {
+    for form in RecordForm::ALL {
+        let (mut bench, records) = crowd(form, 3);
+        let last = &points::CONFIRM;
+        let events = events_of_failure(&mut bench, (records[3], BAD), last, |bench| {
+            bench.session.background().map(drop).map_err(|fault| fault.to_string())
+        });
+        assert!(is_fenced(&events, &points::FREEZE));
+    }
+}
+
+/// The trace has emptied the slot of a removed record when it meets the damage.
+#[test]
+fn slots_that_the_trace_has_repaired_before_damage_are_durable() {
+    for form in RecordForm::ALL {
+        let (mut bench, records) = crowd(form, 1);
+        let core = bench.session.store().core();
+        let first = &core.memory.words(records[0], 8).unwrap()[0];
+        let dead = state::with_kind(core.memory.load(first), state::DEAD);
+        core.memory.store(first, dead, &points::REMOVE);
+        let at = &points::REPAIR_SLOT;
+        let events = events_of_failure(&mut bench, (records[3], BAD), at, |bench| {
+            bench.session.verify().map_err(|fault| fault.to_string())
+        });
+        assert!(is_fenced(&events, at));
     }
 }

@@ -4,7 +4,7 @@ use super::layout::{Bucket, RECORD_HEADER, slot, state};
 use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::ops::Place;
 use super::{Clevel, points};
-use crate::error::{Damage, Result};
+use crate::error::{Damage, Error, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::clevel::bugs;
@@ -58,7 +58,10 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         draft: &mut Option<Draft<'t, S>>,
     ) -> Attempt<Step<R, u64>> {
         if let (None, Some(value)) = (&draft, plan.value) {
-            *draft = Some(self.draft(key.key, value)?);
+            match self.draft(key.key, value) {
+                Ok(new) => *draft = Some(new),
+                Err(error) => return self.without_space(key, plan, error),
+            }
         }
         let guard = self.guard(true);
         let Some(place) = self.find(&guard, key)? else {
@@ -76,14 +79,9 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 _ => Ok(Step::absent(false)),
             };
         };
-        let memory = &self.core.memory;
-        let value = || Ok(R::read_value(memory, place.body));
+        let value = || Ok(R::read_value(&self.core.memory, place.body));
         let before = plan.before.take(value)?;
-        let applied = plan.replaces
-            && plan.expected.is_none_or(|value| {
-                R::has_value(memory, place.body, value)
-                    || self.seeded(&index_bugs::COMPARISON_IGNORED)
-            });
+        let applied = self.applies(plan, &place);
         if applied {
             let changed = match (draft, plan.value) {
                 (Some(draft), Some(value)) => {
@@ -105,6 +103,40 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
+    /// Returns whether a change applies to this record of its key.
+    #[inline(always)]
+    fn applies(&self, plan: &Plan<'_, R>, place: &Place<'_>) -> bool {
+        plan.replaces
+            && plan.expected.is_none_or(|value| {
+                R::has_value(&self.core.memory, place.body, value)
+                    || self.seeded(&index_bugs::COMPARISON_IGNORED)
+            })
+    }
+
+    /// Attempts a change whose new record got no block, because of `error`. The change still
+    /// succeeds if there is no space but it turns out not to apply.
+    #[cold]
+    fn without_space(
+        &self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        error: Error,
+    ) -> Attempt<Step<R, u64>> {
+        if !error.is_full() {
+            return Err(Box::new(error));
+        }
+        let guard = self.guard(true);
+        match self.find(&guard, key)? {
+            None if !plan.inserts => Ok(Step::absent(false)),
+            Some(place) if !self.applies(plan, &place) => {
+                let value = || Ok(R::read_value(&self.core.memory, place.body));
+                let before = plan.before.take(value)?;
+                Ok(Step::Done(Changed { applied: false, before, present: true }))
+            }
+            _ => Err(Box::new(error)),
+        }
+    }
+
     /// Allocates a block for a record. Its content is undefined.
     #[inline(always)]
     fn draft(&self, key: R::Key<'_>, value: R::Value<'_>) -> Result<Draft<'_, S>> {
@@ -236,7 +268,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let memory = &self.core.memory;
         let new = to.map_or(slot::EMPTY, |offset| slot::word(offset, tag_of(hash)));
         let mut stored = false;
-        self.search(guard, hash, |place, mut word| {
+        let searched = self.search(guard, hash, |place, mut word| {
             while slot::is_link(word) && slot::tag(word) == tag_of(hash) {
                 match slot::mark(word) {
                     slot::ANNOUNCED => break,
@@ -264,11 +296,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(Some(()));
             }
             Ok(None::<()>)
-        })?;
+        });
+        // Also if the search met damage. A thread that no longer finds its record in a slot that was
+        // changed here may retire the record.
         if stored {
             memory.fence(at);
         }
-        Ok(())
+        searched.map(drop)
     }
 
     // ---- Insert -----------------------------------------------------------------

@@ -493,7 +493,7 @@ pub(super) fn context_check(block: u64, counts: u64, levels: &[u64]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::index::kit::{change, lookup};
     use crate::index::{Change, Config, Inline, Previous};
@@ -503,11 +503,16 @@ mod tests {
 
     type Table = Clevel<Real, Inline>;
 
-    /// Opens a second table on the map's blocks. The test does not use the map's own table, so no
-    /// other one changes the blocks.
-    fn table() -> (Pool, Arc<Core<Real>>, Table) {
-        let pool = PoolOptions::new().background(false).anonymous().unwrap();
-        let options = MapOptions::new().scheme(Scheme::Clevel);
+    /// Opens a second table on the map's blocks, which begins with two buckets. The test does not use the
+    /// map's own table, so no other one changes the blocks. If `size` is not 0, the pool has this size.
+    pub(in super::super) fn table_in(size: u64) -> (Pool, Arc<Core<Real>>, Table) {
+        let options = PoolOptions::new().background(false);
+        let options = match size {
+            0 => options,
+            _ => options.page_bits(12).initial_size(size).max_size(size),
+        };
+        let pool = options.anonymous().unwrap();
+        let options = MapOptions::new().scheme(Scheme::Clevel).bucket_bits(1);
         drop(pool.map_with::<u64, u64>("m", &options).unwrap());
         let Config::Clevel(config) = pool.maps().remove(0).unwrap().config else { unreachable!() };
         let core = Arc::clone(pool.store().core());
@@ -558,7 +563,7 @@ mod tests {
     #[test]
     fn notes_that_were_made_ready_are_those_of_the_level_that_comes_next() {
         const RECORDS: u64 = 60_000;
-        let (_pool, core, table) = table();
+        let (_pool, core, table) = table_in(0);
         let first = {
             let guard = table.guard(false);
             Arc::clone(table.context(&guard).unwrap().newest())

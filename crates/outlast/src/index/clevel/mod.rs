@@ -93,7 +93,8 @@
 //! 6. A block is retired exactly once: by the thread whose exchange took it out of effect, or by
 //!    the inserter if its insert lost. That thread retires it only when no slot leads to it any
 //!    more. If another thread changed a slot so that it no longer leads to the block, that change
-//!    is durable before that thread's guard ends, and the block cannot be reused before then.
+//!    is durable before that thread's guard ends, even if its operation fails, and the block cannot
+//!    be reused before then.
 //! 7. No thread follows a C, and only its *maker*, the thread that made it, confirms it. Makers
 //!    have numbers, which are part of the word. A thread that replaces or removes a record first
 //!    exchanges the state, and then checks every slot that can lead to the record, and empties
@@ -116,9 +117,10 @@
 //! | lookup | none (if it reads a word marked P, it flushes that line and fences) | 0, 0 | nothing |
 //! | map | the level and the context, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
 //! | level kept ready | the level, completely; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
-//! | expansion | the level, completely (or, if one was kept ready, root: none ready); fence; context block; fence; root (commit); fence | level + context + 1 (or context + 2), 3 | blocks that the trace frees, or one more level |
+//! | level kept in reserve | the same, with the smallest level | 5, 2 | the same |
+//! | expansion | the level, completely (or, if one was kept ready, root: none ready); fence; the reserve, if the root names no level now; context block; fence; root (commit); fence | level + context + 1 (or context + 2), 3; and the reserve's | blocks that the trace frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
-//! | dropping a level | context block; fence; root (commit); fence | context + 1, 2 | a level that is empty |
+//! | dropping a level | (in a full pool, root: none ready; fence); context block; fence; root (commit); fence | context + 1, 2 (or context + 2, 3) | a level that is empty; and possibly a block that the trace frees |
 //! | overflow node | the node, completely; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
 //!
 //! Why no fewer:
@@ -260,6 +262,27 @@
 //! in effect from the opening on. A forward or dead state that is durable stays. If it is not
 //! durable, no thread has returned or durably stored anything that depends on it (invariant 5).
 //!
+//! # In a full pool
+//!
+//! Dropping a level takes a block for the new context. A full pool may not have one, and then the
+//! level's space would never come back. So a thread that adds a level first makes sure that the
+//! root names a level kept ready. If there is none for the next expansion, it is the smallest level,
+//! the *reserve*, whose block has the size of a context. A drop that is refused a block takes it:
+//!
+//! 1. The root's word of the level kept ready becomes 0, durably. A crash leaves a block that the
+//!    trace frees, so there is space for the context after the crash.
+//! 2. The context is written into the block. A crash leaves the same, because the root does not name
+//!    the block as a level any more.
+//! 3. The root names the context, and the drop goes on as with any other block.
+//!
+//! The block needs no grace period, because no other thread reads it: a level kept ready is read only
+//! by the thread that has taken it, and by `verify`, which holds writers back. The reserve is on
+//! media, so it also serves the process that opens the pool next. If several levels have to be
+//! dropped, each drop makes the space from which the next reserve is allocated.
+//!
+//! Removals and changes that do not apply need no space, and succeed. An update that applies needs a
+//! block in both record forms, because it commits in the state of the record that it replaces.
+//!
 //! # Deviations from the paper
 //!
 //! - In the paper, two inserts of one key can both succeed: thread 1 inserts *k* into one bucket
@@ -287,7 +310,7 @@
 //!   others, and any record if there is no room for a level.
 //! - The paper keeps more than two levels only while it rehashes, and leaves shrinking to future
 //!   work. Here more than two levels stay once a level has reached the largest possible size, and a
-//!   nearly empty table shrinks.
+//!   nearly empty table shrinks. Then a level kept ready that is too large for it is freed.
 
 pub mod bugs;
 mod change;

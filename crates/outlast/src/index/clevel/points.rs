@@ -39,6 +39,8 @@ crate::commit_points! { "clevel":
     LEVEL = "expansion: new level": store, flush, fence;
     /// A level kept ready for the next expansion.
     READY = "expansion: level kept ready": store, flush, fence;
+    /// The smallest level, kept ready as the reserve that dropping a level takes in a full pool.
+    RESERVE = "expansion: level kept in reserve": store, flush, fence;
     /// A new context: durable before the root names it.
     CONTEXT = "new context": store, flush, fence;
     /// The root, naming a new context.

@@ -14,6 +14,7 @@ use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
 use crate::pmem::{Memory, Offset, Point, Seam, Shared, Word};
 use crate::pool::core::Core;
+use crate::pool::geometry::LARGE;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,6 +34,9 @@ const LARGE_SLOTS: u64 = 1 << 13;
 const STEP_PARTS: u64 = 16;
 /// The number of removals between two checks of whether the table is too large.
 const REMOVALS: u64 = 256;
+/// log2 of the buckets of the level that is kept in reserve, whose block has the size of a context's.
+/// No expansion makes so small a level.
+const RESERVE_BITS: u32 = 1;
 
 /// Writes an empty level and flushes it, without a fence.
 fn write_level<S: Seam>(
@@ -130,6 +134,11 @@ enum Copied {
     Changed,
     /// No slot is free for it.
     NoRoom,
+}
+
+/// Passes every error on, except that there is no space.
+fn unless_full(error: Error) -> Result<()> {
+    if error.is_full() { Ok(()) } else { Err(error) }
 }
 
 impl<S: Seam, R: Record> Clevel<S, R> {
@@ -241,10 +250,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let keep = if bits > context.newest().bits { 2 } else { context.keep + 1 };
             (bits, keep)
         };
-        let mut level = match self.take_ready(bits)? {
-            Some(level) => level,
-            None => self.new_level(bits)?,
+        let mut level = match self.take_ready(|found| found == bits)? {
+            Some((level, _)) => level,
+            None => self.new_level(bits, &points::LEVEL)?,
         };
+        self.keep_reserve()?;
         if self.add_level(seen, level.offset(), bits, keep, block)? {
             level.set_linked();
             self.counters.splits.add_one();
@@ -287,22 +297,25 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         LEVEL_BITS.take_while(fits).last().unwrap_or(*LEVEL_BITS.start())
     }
 
-    fn new_level(&self, bits: u32) -> Result<UnlinkedBlock<'_, S>> {
+    fn new_level(&self, bits: u32, at: &'static Point) -> Result<UnlinkedBlock<'_, S>> {
         let level =
             UnlinkedBlock::allocate(&self.core, layout::level_bytes(bits, self.shape.group_bits))?;
-        write_level(&self.core.memory, level.offset(), bits, self.shape, &points::LEVEL)?;
-        self.core.memory.fence(&points::LEVEL);
+        write_level(&self.core.memory, level.offset(), bits, self.shape, at)?;
+        self.core.memory.fence(at);
         Ok(level)
     }
 
-    /// Takes the level that is kept ready, if it has this size. Its removal from the root is
-    /// durable when this returns, because if another expansion comes first, the level is freed and
-    /// its space reused.
-    fn take_ready(&self, bits: u32) -> Result<Option<UnlinkedBlock<'_, S>>> {
+    /// Takes the level that is kept ready, if `wants` accepts log2 of its buckets, which it returns
+    /// too. Its removal from the root is durable when this returns, because the level may be freed
+    /// and its space reused, for example if another expansion comes first.
+    fn take_ready(
+        &self,
+        wants: impl Fn(u32) -> bool,
+    ) -> Result<Option<(UnlinkedBlock<'_, S>, u32)>> {
         let place = self.root(root::READY);
         let word = self.look(place);
-        let Some((offset, found)) = self.ready_level(word)? else { return Ok(None) };
-        if found != bits {
+        let Some((offset, bits)) = self.ready_level(word)? else { return Ok(None) };
+        if !wants(bits) {
             return Ok(None);
         }
         self.core.before_unlink(offset)?;
@@ -314,7 +327,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // The level is checked only now that this thread owns it. Before, another thread could have
         // taken it, and its space could have been reused.
         match self.check_level(offset, bits) {
-            Ok(()) => Ok(Some(level)),
+            Ok(()) => Ok(Some((level, bits))),
             Err(damage) => {
                 // The block is not freed, because the space may belong to something else. Instead,
                 // the next close does not save the free state, so the trace after the next opening
@@ -324,6 +337,49 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 Err(damage.into())
             }
         }
+    }
+
+    /// Makes sure that the root has a level in reserve: any level that is kept ready, or the smallest
+    /// one. When a level has been emptied, dropping it takes a block for the new context, and a full
+    /// pool has none; see [`drop_context`](Self::drop_context). So the reserve is made before a level
+    /// is added. It is on media, and so serves a later process too.
+    fn keep_reserve(&self) -> Result<()> {
+        let place = self.root(root::READY);
+        if self.look(place) != 0 {
+            return Ok(());
+        }
+        let mut level = self.new_level(RESERVE_BITS, &points::RESERVE)?;
+        let word = pack_level(level.offset(), RESERVE_BITS);
+        // If this exchange fails, another thread has put a level there.
+        if self.exchange(place, 0, word, &points::READY).is_ok() {
+            level.set_linked();
+            self.core.memory.persist(place, &points::READY);
+        }
+        Ok(())
+    }
+
+    /// Allocates the block of a context that drops a level. In a full pool, takes the block of the
+    /// level kept ready.
+    fn drop_context(&self) -> Result<UnlinkedBlock<'_, S>> {
+        loop {
+            let error = match UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES) {
+                Err(error) if error.is_full() => error,
+                done => return done,
+            };
+            let Some((block, bits)) = self.take_ready(|_| true)? else { return Err(error) };
+            let bytes = layout::level_bytes(bits, self.shape.group_bits);
+            if self.core.geometry.class_for(bytes) != LARGE {
+                return Ok(block);
+            }
+            // A block of whole pages is too large for a context. It is freed here, and its pages hold
+            // many contexts.
+        }
+    }
+
+    /// Returns whether the level kept ready is too large to follow `newest`, as it is after a shrink.
+    fn has_large_ready(&self, newest: &Level) -> bool {
+        let ready = unpack_level(self.look(self.root(root::READY)));
+        ready.is_some_and(|(_, bits)| bits > newest.bits + 1)
     }
 
     /// Reads the root's word of the level that is kept ready.
@@ -354,7 +410,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // while another level was the newest. Only its filters are missing.
             return self.prepare_notes(newest, offset);
         }
-        let mut level = self.new_level(bits)?;
+        let mut level = self.new_level(bits, &points::LEVEL)?;
         let (offset, at) = (level.offset(), &points::READY);
         if let Some((offset, _)) = found {
             self.core.before_unlink(offset)?;
@@ -445,13 +501,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         loop {
             let mut copied = [0; SLOTS];
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
-                match self.drain_slot(guard, context, place, maker)? {
-                    Ok(word) => *copied = word,
-                    Err(hash) => {
+                match self.drain_slot(guard, context, place, maker) {
+                    Ok(Ok(word)) => *copied = word,
+                    stopped => {
                         // What was done so far is kept: this makes the copies durable, and the
-                        // slots that now lead directly to their records.
+                        // slots that are frozen or now lead directly to their records.
                         memory.persist(bucket, &points::FREEZE);
-                        return Ok(Some(hash));
+                        return stopped.map(Result::err);
                     }
                 }
             }
@@ -596,11 +652,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         // The state is read after the copy is visible. A thread that replaces or removes the record
         // from here on finds the copy. If one has done so before, the copy is withdrawn, and no
         // thread has followed it.
-        let found = self.state(offset, self.head(offset)?)?;
-        let is_record = matches!(state::kind(found), state::LIVE | state::UNDECIDED);
+        let found = self.head(offset).and_then(|head| self.state(offset, head));
+        let is_record = found
+            .as_ref()
+            .is_ok_and(|&found| matches!(state::kind(found), state::LIVE | state::UNDECIDED));
         if !is_record && !self.seeded(&bugs::COPY_UNCHECKED) {
             self.withdraw(place, copy);
-            return Ok(Copied::Changed);
+            return Ok(found.map(|_| Copied::Changed)?);
         }
         if self.exchange(place, copy, plain, &points::CONFIRM).is_err() {
             return Ok(Copied::Changed);
@@ -724,7 +782,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         match full {
             Ok((hash, seen)) => self.make_room(hash, seen)?,
-            Err(seen) => self.drop_level(seen)?,
+            Err(seen) => {
+                self.drop_level(seen)?;
+                // This drop may have used the reserve, and the next level needs one too. It is also
+                // dropped without, but then only if the pool has space again.
+                if self.is_draining()? {
+                    self.keep_reserve().or_else(unless_full)?;
+                }
+            }
         }
         Ok(true)
     }
@@ -768,7 +833,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Drops the oldest level, all of which is frozen.
     fn drop_level(&self, seen: u64) -> Result<()> {
-        let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
+        let block = self.drop_context()?;
         let guard = self.guard(true);
         let context = self.context(&guard)?;
         if context.word != seen {
@@ -826,8 +891,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let buckets = (records * 4).div_ceil(SLOTS as u64).next_power_of_two();
             (context.word, buckets.ilog2().max(self.shape.first_bits))
         };
+        // The level kept ready is for a larger table. It goes first, because the pool may be full.
+        drop(self.take_ready(|found| found > bits + 1)?);
         let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
-        let mut level = self.new_level(bits)?;
+        let mut level = self.new_level(bits, &points::LEVEL)?;
+        self.keep_reserve()?;
         if self.add_level(seen, level.offset(), bits, 1, block)? {
             level.set_linked();
         }
@@ -844,7 +912,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         let guard = self.guard(false);
         let Ok(context) = self.context(&guard) else { return false };
-        context.draining().is_some() || self.wants_level(context)
+        context.draining().is_some()
+            || self.wants_level(context)
+            || self.has_large_ready(context.newest())
     }
 
     fn is_draining(&self) -> Result<bool> {
@@ -866,17 +936,25 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             self.removed.store(self.seam(), 0, Ordering::Relaxed);
             self.shrink()?;
         }
-        let newest = {
+        let (newest, wants) = {
             let guard = self.guard(true);
             let context = self.context(&guard)?;
             // Only one thread makes a level ready: the first that finds one wanted.
             let wants = self.wants_level(context)
                 && !context.newest().succeeded.swap(self.seam(), true, Ordering::Relaxed);
-            wants.then(|| Arc::clone(context.newest()))
+            (Arc::clone(context.newest()), wants)
         };
-        if let Some(newest) = newest {
-            self.prepare(&newest)?;
+        if wants {
+            // The level is only made ahead of need.
+            self.prepare(&newest).or_else(unless_full)?;
+        }
+        // A thread that made a level ready beside a shrink may have linked it after the shrink.
+        if self.has_large_ready(&newest) {
+            drop(self.take_ready(|bits| bits > newest.bits + 1)?);
         }
         self.rehash(STEP_PARTS)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -277,7 +277,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let at = &points::REPAIR_SLOT;
         let mut records = HashSet::new();
         let mut stored = false;
-        self.walk(guard, (low, high), |part| {
+        let walked = self.walk(guard, (low, high), |part| {
             let (place, mut word) = match part {
                 Part::Node(node) => return visit(BlockKind::Overflow, node, NODE_BYTES),
                 Part::Slot(_, _, place, word) => (place, word),
@@ -316,10 +316,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 };
             }
             Ok(())
-        })?;
+        });
+        // Also if the walk met damage, as in `relink`.
         if stored {
             memory.fence(at);
         }
-        Ok(())
+        walked
     }
 }
