@@ -105,7 +105,7 @@ pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> 
 }
 
 /// Whether a pool cannot be opened because there is no space to complete a batch that a crash has cut
-/// short. A pool without a journal needs space for nothing else when it is opened for reading.
+/// short. A pool without a journal needs no other space for the batch.
 fn is_half_made(path: &Path, refused: &Error) -> bool {
     let has_no_journal =
         || PoolOptions::new().facts(path).is_ok_and(|facts| facts.journal.is_none());

@@ -526,3 +526,31 @@ fn a_snapshot_has_no_free_pages() {
         check_shrunk(&copied, scheme);
     });
 }
+
+/// In a file that was copied with holes where it has zeros, the pages of the saved free state can have
+/// holes, too. They are not free.
+#[test]
+fn a_snapshot_of_a_sparse_copy_keeps_the_saved_free_state() {
+    let (_dir, path) = dir();
+    let [sparse, copy] = ["sparse", "copy"].map(|extension| path.with_extension(extension));
+    let pool = create(&options().background(false), &path);
+    let map = pool.map::<u64, u64>("m").unwrap();
+    (0..1_000).for_each(|key| assert!(map.insert(&key, &(key + 1)).unwrap()));
+    drop(map);
+    pool.close().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let file = File::create(&sparse).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    for (block, at) in bytes.chunks(4096).zip((0..).step_by(4096)) {
+        if block.iter().any(|&byte| byte != 0) {
+            file.write_all_at(block, at).unwrap();
+        }
+    }
+    drop(file);
+    let pool = reopen(&options().background(false), &sparse);
+    pool.snapshot(&copy).unwrap();
+    pool.close().unwrap();
+    let copy = reopen(&options().background(false), &copy);
+    copy.verify().unwrap().ensure_sound().unwrap();
+    assert_eq!(copy.map::<u64, u64>("m").unwrap().iter().count(), 1_000);
+}

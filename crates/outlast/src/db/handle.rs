@@ -359,8 +359,11 @@ impl Pool {
     /// later call can succeed. [`Error::NotOpen`]. Without a journal, those of [`sync`](Pool::sync).
     pub fn wait_durable(&self) -> Result<()> {
         let store = &self.inner.store;
-        store.check()?;
-        match store.core().journal() {
+        let journal = store.core().journal();
+        if let Err(closed) = store.check() {
+            return Err(journal.and_then(|journal| journal.failure()).unwrap_or(closed));
+        }
+        match journal {
             Some(journal) => journal.wait(&**store.core()),
             None if self.durability().survives_power_loss => Ok(()),
             None => store.sync(),

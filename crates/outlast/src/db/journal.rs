@@ -254,7 +254,7 @@ impl PoolOptions {
                     // The segments of other owners, and those without an intact header, such as a
                     // spare one that the dead process had prepared.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
-                    remove_old(&places, identity, owner.life);
+                    remove_old(&places, identity, user, owner.life);
                     let pages = Pages::all(working.size / PAGE as u64, durable);
                     let locked = [locked, lockable];
                     return self.start_journaled(options, base, writer, working, pages, locked);
@@ -299,7 +299,7 @@ impl PoolOptions {
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
         let owned = Owned { owner, boot, base: identity };
-        remove_old(&places, identity, life);
+        remove_old(&places, identity, user, life);
         let place = options.place_for(size, &directory);
         let working = self.build(&place, &locked, owned, header, epoch)?;
         let begin = |meta: &mut Meta| {
@@ -406,6 +406,8 @@ impl PoolOptions {
         [locked, directory]: [File; 2],
     ) -> Result<Pool> {
         let Working { file, path, notes, header, size } = working;
+        let again = || File::open(&path).map_err(|e| Error::io("opening the working file", e));
+        let watched = if Mapping::is_tmpfs(&file) { None } else { Some(again()?) };
         let reserve = self.reserve(size, header.geometry().page_bits()).min(notes.capacity());
         let mapping =
             Mapping::file_on(self.disk.clone(), file, MapAccess::Allocated, size, reserve)
@@ -425,6 +427,7 @@ impl PoolOptions {
             directory,
             growing,
             is_in_memory,
+            watched,
         });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());

@@ -59,6 +59,8 @@ pub struct Preparer {
     /// The number of the next segment.
     next: Arc<AtomicU64>,
     spare: Arc<Mutex<Option<Spare>>>,
+    /// No larger segment than this is tried without need, after the disk was too full for one.
+    fits: Arc<AtomicU64>,
 }
 
 impl Preparer {
@@ -97,14 +99,23 @@ impl Preparer {
             // If this fails, a file without a header stays until the next life.
             let _ = self.directory.remove(&name_of(spare.number));
         }
-        match self.create(segment_bytes.max(bytes)) {
-            // On a full disk, this epoch alone may still fit. A checkpoint needs it, and frees room.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull && bytes < segment_bytes => {
-                self.create(bytes)
+        let mut size = segment_bytes.min(self.fits.load(Ordering::Relaxed)).max(bytes);
+        loop {
+            match self.create(size) {
+                // A smaller segment may still fit. A checkpoint needs the epoch, and frees room.
+                Err(error) if is_full(&error) && size > bytes => size = (size / 2).max(bytes),
+                created => {
+                    // Other programs can free room, too, so the next segment may be larger.
+                    self.fits.store(2 * size, Ordering::Relaxed);
+                    return created;
+                }
             }
-            created => created,
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Writes epochs.
@@ -156,7 +167,8 @@ impl Writer {
             closed.push(Closed { name: name_of(segment.number), last: durable, bytes });
         }
         let next = Arc::new(AtomicU64::new(next_number(&*directory)?));
-        let preparer = Preparer { directory: Arc::clone(&directory), next, spare: Arc::default() };
+        let (spare, fits) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
+        let preparer = Preparer { directory: Arc::clone(&directory), next, spare, fits };
         Ok(Writer {
             preparer,
             last: None,

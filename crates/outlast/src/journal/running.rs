@@ -53,7 +53,8 @@ pub trait Source {
     fn pause(&self, time: Duration);
 
     /// Fails if what was copied since the last call may be older than what was stored, because the
-    /// working file is on a disk that could not write a part of it back.
+    /// working file is on a disk that could not write a part of it back. Then the pool refuses all
+    /// operations from now on.
     fn check_working(&self) -> io::Result<()> {
         Ok(())
     }
@@ -381,6 +382,9 @@ impl Journal {
         // Ends the turn, even if this unwinds.
         let _end = EndOfTurn(self);
         let mut turn = lock(&self.turn);
+        if lock(&self.state).ended {
+            return Outcome::Ended;
+        }
         if !turn.pending {
             match self.cut(&mut turn, source) {
                 Outcome::Done => {}
@@ -446,7 +450,7 @@ impl Journal {
         );
         let mut state = lock(&self.state);
         state.failure = Some(Failure { kind: error.kind(), number: None, text });
-        state.ended = true;
+        (state.ended, state.began) = (true, None);
     }
 
     fn begin_cut(&self) -> u64 {

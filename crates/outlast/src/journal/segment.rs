@@ -49,8 +49,8 @@ pub(super) fn number_of_any(name: &str) -> Option<u64> {
     number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
 }
 
-/// Lists the segments of any owner: name, owner, and the segment's first epoch, if it has one.
-fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Option<u64>)>> {
+/// Lists the segments of any owner, with their names.
+fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Found)>> {
     let mut found = Vec::new();
     for name in directory.names()? {
         if number_of(&name).is_some() {
@@ -59,11 +59,7 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Opt
             let whole = file.read_at(&mut head, 0)? == HEADER;
             let owner = owner_in(&head);
             if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
-                let chain = checksum_in(&head);
-                let segment = Found { number, after, chain, file };
-                let epoch = after + 1;
-                let first = Reader::new(&segment).next(epoch)?.map(|_| epoch);
-                found.push((name, owner, first));
+                found.push((name, owner, Found { number, after, chain: checksum_in(&head), file }));
             }
         }
     }
@@ -73,18 +69,25 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Opt
 /// Returns whether a directory has a segment that `owner` must not delete. A segment of another pool
 /// is one.
 ///
-/// If the owner's base needs no segments, because its life ended with epoch `end` or it had no journal
-/// yet, so is any segment of another life that holds an epoch: the segments of earlier lives have been
-/// deleted durably by then. A segment of this life is one if it begins after `end`, because a life can
-/// go on with its working file. Such a segment belongs to a base of which this one is a copy, perhaps
-/// an older one.
+/// `end` is set if the owner's base needs no segments, because its life ended with that epoch, or
+/// because it had no journal yet (0). Then the segments of earlier lives have been deleted durably, and
+/// this life's segments continue from epochs before `end`. All others belong to a base of which this one
+/// is a copy, perhaps an older one: segments of other lives, and segments of this life that continue
+/// from `end` or later, because a life can go on with its working file. The exception is an empty
+/// segment that continues from `end`: an opening that was cut short has left it.
 pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> io::Result<bool> {
-    let is_later =
-        |other: Owner, first: u64| end.is_some_and(|end| other.life != owner.life || first > end);
-    let all = all_segments(directory)?;
-    Ok(all.iter().any(|&(_, other, first)| {
-        other.pool != owner.pool || first.is_some_and(|first| is_later(other, first))
-    }))
+    for (_, other, segment) in all_segments(directory)? {
+        if other.pool != owner.pool {
+            return Ok(true);
+        }
+        let Some(end) = end else { continue };
+        let is_earlier = other.life == owner.life && segment.after < end;
+        let has_epoch = || Reader::new(&segment).next(segment.after + 1).map(|e| e.is_some());
+        if !is_earlier && (segment.after > end || has_epoch()?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Returns whether a directory has a segment of this owner. Writes nothing.

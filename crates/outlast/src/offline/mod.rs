@@ -462,7 +462,7 @@ fn walk_image<'r>(
     let frontier = image.word(FRONTIER_OFFSET)?;
     let whole_frontier = frontier >> 32 == u64::from(crc(&[&(frontier as u32).to_le_bytes()]));
     let outgrown = whole_frontier && frontier & 0xffff_ffff > size >> page_bits;
-    if one_copy || outgrown && get(field::DIRTY) != 0 {
+    if one_copy || outgrown {
         // The damaged copy may have recorded a growth. Or a power loss has undone the header that
         // recorded it, but not the frontier.
         size = file_bytes >> page_bits << page_bits;

@@ -381,6 +381,7 @@ fn a_working_file_that_could_not_be_written_back_is_given_up() {
     }
     let (pool, faulty) = create_on_faulty_disk(place.path());
     insert(&pool, 0..1_000);
+    let map = map(&pool);
     pool.wait_durable().unwrap();
     faulty.fail(1, libc::EIO, Some(Call::WriteBack));
     insert(&pool, 1_000..1_100);
@@ -389,7 +390,11 @@ fn a_working_file_that_could_not_be_written_back_is_given_up() {
         assert!(source.to_string().contains("working file"), "{source}");
     }
     assert!(!pool.durability().confirmed_survives_power_loss);
-    assert!(matches!(pool.close(), Err(Error::Io { .. })));
+    // What is stored from now on would be lost.
+    assert!(matches!(map.insert(&2_000, &6_000), Err(Error::NotOpen(_))));
+    assert!(matches!(map.get(&5), Err(Error::NotOpen(_))));
+    drop(map);
+    assert!(pool.close().is_err());
     assert!(working_files(place.path()).is_empty());
     assert_holds(&open(place.path()).unwrap(), 0..1_000);
 }

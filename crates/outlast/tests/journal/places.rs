@@ -358,6 +358,27 @@ fn an_older_copy_does_not_delete_the_journal_of_a_life_that_went_on() {
     assert_holds_all(place.path(), durable);
 }
 
+/// What an opening that was cut short has left is no obstacle: a segment of the life that it was to begin,
+/// without an epoch.
+#[test]
+fn an_opening_that_was_cut_short_is_repeated() {
+    let place = tempfile::tempdir().unwrap();
+    let pool = create(place.path());
+    insert(&pool, 0..10);
+    pool.close().unwrap();
+    let closed = place.path().join("closed.pool");
+    std::fs::copy(place.path().join("a.pool"), &closed).unwrap();
+    let left = open(place.path()).unwrap();
+    let journal = journal(place.path());
+    let names = || std::fs::read_dir(&journal).unwrap().map(|e| e.unwrap().path());
+    let segments: Vec<_> = names().map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+    assert_eq!(segments.len(), 1);
+    left.close().unwrap();
+    std::fs::rename(closed, place.path().join("a.pool")).unwrap();
+    segments.iter().for_each(|(bytes, path)| std::fs::write(path, bytes).unwrap());
+    assert_holds(&open(place.path()).unwrap(), 0..10);
+}
+
 /// The number of calls after which [`dies`] ends.
 const CALLS: &str = "OUTLAST_TEST_CALLS";
 

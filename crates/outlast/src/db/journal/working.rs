@@ -149,8 +149,9 @@ pub(in crate::db) fn find(
     Ok(None)
 }
 
-/// Removes the working files of this base's other lives, unless a process has one open.
-pub(super) fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
+/// Removes the working files of this base's other lives, unless a process has one open. `user` owns
+/// the base.
+pub(super) fn remove_old(places: &[PathBuf], base: Identity, user: u32, life: u128) {
     for place in places {
         for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
@@ -160,7 +161,6 @@ pub(super) fn remove_old(places: &[PathBuf], base: Identity, life: u128) {
             if !is_one || path == working_path(place, life) {
                 continue;
             }
-            let user = rustix::process::geteuid().as_raw();
             if let Ok(Some(file)) = open_working(&path, user)
                 && lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && let Ok(Some(notes)) = Notes::open(&file)

@@ -254,7 +254,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             Some((level, _)) => level,
             None => self.new_level(bits, &points::LEVEL)?,
         };
-        self.keep_reserve()?;
+        if let Err(error) = self.keep_reserve() {
+            self.offer_ready(level, bits);
+            return Err(error);
+        }
         if self.add_level(seen, level.offset(), bits, keep, block)? {
             level.set_linked();
             self.counters.splits.add_one();
@@ -344,18 +347,22 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// pool has none; see [`drop_context`](Self::drop_context). So the reserve is made before a level
     /// is added. It is on media, and so serves a later process too.
     fn keep_reserve(&self) -> Result<()> {
-        let place = self.root(root::READY);
-        if self.look(place) != 0 {
-            return Ok(());
+        if self.look(self.root(root::READY)) == 0 {
+            let level = self.new_level(RESERVE_BITS, &points::RESERVE)?;
+            self.offer_ready(level, RESERVE_BITS);
         }
-        let mut level = self.new_level(RESERVE_BITS, &points::RESERVE)?;
-        let word = pack_level(level.offset(), RESERVE_BITS);
+        Ok(())
+    }
+
+    /// Keeps a level ready, unless one is. Otherwise frees it.
+    fn offer_ready(&self, mut level: UnlinkedBlock<'_, S>, bits: u32) {
+        let place = self.root(root::READY);
+        let word = pack_level(level.offset(), bits);
         // If this exchange fails, another thread has put a level there.
         if self.exchange(place, 0, word, &points::READY).is_ok() {
             level.set_linked();
             self.core.memory.persist(place, &points::READY);
         }
-        Ok(())
     }
 
     /// Allocates the block of a context that drops a level. In a full pool, takes the block of the
@@ -782,14 +789,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         match full {
             Ok((hash, seen)) => self.make_room(hash, seen)?,
-            Err(seen) => {
-                self.drop_level(seen)?;
-                // This drop may have used the reserve, and the next level needs one too. It is also
-                // dropped without, but then only if the pool has space again.
-                if self.is_draining()? {
-                    self.keep_reserve().or_else(unless_full)?;
-                }
-            }
+            Err(seen) => self.drop_level(seen)?,
         }
         Ok(true)
     }
@@ -895,7 +895,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         drop(self.take_ready(|found| found > bits + 1)?);
         let block = UnlinkedBlock::allocate(&self.core, CONTEXT_BYTES)?;
         let mut level = self.new_level(bits, &points::LEVEL)?;
-        self.keep_reserve()?;
+        if let Err(error) = self.keep_reserve() {
+            self.offer_ready(level, bits);
+            return Err(error);
+        }
         if self.add_level(seen, level.offset(), bits, 1, block)? {
             level.set_linked();
         }
@@ -948,11 +951,17 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // The level is only made ahead of need.
             self.prepare(&newest).or_else(unless_full)?;
         }
+        // A drop may have used the reserve, and the next level needs one too. It is also dropped
+        // without, but then only if the pool has space again.
+        if self.is_draining()? {
+            self.keep_reserve().or_else(unless_full)?;
+        }
+        let more = self.rehash(STEP_PARTS)?;
         // A thread that made a level ready beside a shrink may have linked it after the shrink.
         if self.has_large_ready(&newest) {
             drop(self.take_ready(|bits| bits > newest.bits + 1)?);
         }
-        self.rehash(STEP_PARTS)
+        Ok(more)
     }
 }
 

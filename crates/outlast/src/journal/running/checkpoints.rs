@@ -113,7 +113,12 @@ impl Journal {
             let synced = lock(&self.writer).sync_deletions();
             synced.map_err(|e| Error::io("syncing the journal's directory", e))?;
         }
-        let done = (0..TRIES).find_map(|_| self.try_checkpoint(source, closed).transpose());
+        let attempt = |n| {
+            // After the first attempt, a later epoch is to become durable.
+            let waited = if n == 0 { Ok(()) } else { self.wait(source) };
+            waited.and_then(|()| self.try_checkpoint(source, closed)).transpose()
+        };
+        let done = (0..TRIES).find_map(attempt);
         let changed = || io::Error::other("the pool changed while it was closed");
         let done =
             done.unwrap_or_else(|| Err(Error::io("writing the base of the journal", changed())));
@@ -175,7 +180,11 @@ impl Journal {
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
             self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        if closed && lock(&self.writer).durable() != checkpoint.epoch() {
+        // From here on, no later epoch can become durable if the life is to end.
+        let turn = closed.then(|| lock(&self.turn));
+        if let Some(turn) = &turn
+            && (turn.pending || lock(&self.writer).durable() != checkpoint.epoch())
+        {
             return Ok(None);
         }
         // The base can become shorter only if another program writes to it. That program may have
@@ -190,6 +199,10 @@ impl Journal {
                 format!("the base has {len} bytes, and had {known}: another program wrote to it");
             return Err(failed(io::Error::other(why)));
         }
-        checkpoint.finish(&self.base, closed).map(Some).map_err(failed)
+        let epoch = checkpoint.finish(&self.base, closed).map_err(failed)?;
+        if turn.is_some() {
+            lock(&self.state).ended = true;
+        }
+        Ok(Some(epoch))
     }
 }

@@ -82,7 +82,8 @@ impl Journal {
         drop(state);
         if closed {
             // Segments that cannot be deleted now are deleted when the next life begins.
-            let _ = lock(&self.writer).delete_all();
+            let mut writer = lock(&self.writer);
+            let _ = writer.delete_all().and_then(|()| writer.sync_deletions());
             if !self.settings.keep {
                 let _ = std::fs::remove_file(&self.settings.working);
             }

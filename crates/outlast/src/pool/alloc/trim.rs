@@ -233,6 +233,9 @@ impl Alloc {
         let runs = space.runs.iter().map(|(&head, &len)| head..head + len);
         let beyond = self.unsystematic(space.frontier..total);
         runs.chain(space.bare.iter()).chain(beyond).for_each(|pages| free.insert(pages));
+        // The saved free state is in pages that nothing else uses. They can have holes where nothing
+        // was written.
+        space.saved.into_iter().for_each(|(head, pages)| free.remove(head..head + pages));
         free.iter().collect()
     }
 

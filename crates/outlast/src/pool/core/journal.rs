@@ -5,7 +5,8 @@ use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
-use crate::pmem::{Mapping, Offset, Seam, Word};
+use crate::pmem::{Offset, Seam, Word};
+use crate::pool::backing::{Backing, Journaled};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, TryLockError};
@@ -88,12 +89,12 @@ impl<S: Seam> Source for Core<S> {
     }
 
     fn check_working(&self) -> io::Result<()> {
-        match self.backing.mapping().and_then(|mapping| Some((mapping, mapping.as_file()?))) {
-            Some((mapping, file)) if !Mapping::is_tmpfs(file) => {
-                mapping.disk().check_written_back(file)
-            }
-            _ => Ok(()),
-        }
+        let Backing::Journaled(Journaled { mapping, watched: Some(file), .. }) = &self.backing
+        else {
+            return Ok(());
+        };
+        // Lookups can read older content, too, and what is stored from now on would be lost.
+        mapping.disk().check_written_back(file).inspect_err(|_| self.poison())
     }
 
     fn touch(&self, lines: Range<u64>) {
