@@ -57,11 +57,26 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         plan: &Plan<'_, R>,
         draft: &mut Option<Draft<'t, S>>,
     ) -> Attempt<Step<R, u64>> {
+        let done = self.try_change(key, plan, draft);
+        done.or_else(|error| self.without_space(key, plan, draft.is_some(), error))
+    }
+
+    fn grow(&self, key: HashedKey<'_, R>, context: u64) -> Result<()> {
+        self.make_room(key.hash, context)
+    }
+}
+
+impl<S: Seam, R: Record> Clevel<S, R> {
+    /// Makes one attempt at a change.
+    #[inline(always)]
+    fn try_change<'t>(
+        &'t self,
+        key: HashedKey<'_, R>,
+        plan: &Plan<'_, R>,
+        draft: &mut Option<Draft<'t, S>>,
+    ) -> Attempt<Step<R, u64>> {
         if let (None, Some(value)) = (&draft, plan.value) {
-            match self.draft(key.key, value) {
-                Ok(new) => *draft = Some(new),
-                Err(error) => return self.without_space(key, plan, error),
-            }
+            *draft = Some(self.draft(key.key, value)?);
         }
         let guard = self.guard(true);
         let Some(place) = self.find(&guard, key)? else {
@@ -79,7 +94,8 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
                 _ => Ok(Step::absent(false)),
             };
         };
-        let value = || Ok(R::read_value(&self.core.memory, place.body));
+        let memory = &self.core.memory;
+        let value = || Ok(R::read_value(memory, place.body));
         let before = plan.before.take(value)?;
         let applied = self.applies(plan, &place);
         if applied {
@@ -97,12 +113,6 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         Ok(Step::Done(Changed { applied, before, present: true }))
     }
 
-    fn grow(&self, key: HashedKey<'_, R>, context: u64) -> Result<()> {
-        self.make_room(key.hash, context)
-    }
-}
-
-impl<S: Seam, R: Record> Clevel<S, R> {
     /// Returns whether a change applies to this record of its key.
     #[inline(always)]
     fn applies(&self, plan: &Plan<'_, R>, place: &Place<'_>) -> bool {
@@ -113,17 +123,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             })
     }
 
-    /// Attempts a change whose new record got no block, because of `error`. The change still
-    /// succeeds if there is no space but it turns out not to apply.
+    /// Decides about an attempt that has failed. If its new record got no block because there is no
+    /// space (not `has_block`), the change still succeeds if it turns out not to apply.
     #[cold]
     fn without_space(
         &self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        error: Error,
+        has_block: bool,
+        error: Box<Error>,
     ) -> Attempt<Step<R, u64>> {
-        if !error.is_full() {
-            return Err(Box::new(error));
+        if has_block || !error.is_full() {
+            return Err(error);
         }
         let guard = self.guard(true);
         match self.find(&guard, key)? {
@@ -133,7 +144,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 let before = plan.before.take(value)?;
                 Ok(Step::Done(Changed { applied: false, before, present: true }))
             }
-            _ => Err(Box::new(error)),
+            _ => Err(error),
         }
     }
 
