@@ -354,6 +354,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(())
     }
 
+    /// Does the same if a level is being emptied, because dropping it may need the reserve. It is also
+    /// dropped without, but then only if the pool has space again.
+    fn keep_reserve_to_drain(&self) -> Result<()> {
+        if self.is_draining()? { self.keep_reserve().or_else(unless_full) } else { Ok(()) }
+    }
+
     /// Keeps a level ready, unless one is. Otherwise frees it.
     fn offer_ready(&self, mut level: UnlinkedBlock<'_, S>, bits: u32) {
         let place = self.root(root::READY);
@@ -789,7 +795,11 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         };
         match full {
             Ok((hash, seen)) => self.make_room(hash, seen)?,
-            Err(seen) => self.drop_level(seen)?,
+            Err(seen) => {
+                self.drop_level(seen)?;
+                // The drop may have used the reserve.
+                self.keep_reserve_to_drain()?;
+            }
         }
         Ok(true)
     }
@@ -951,11 +961,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // The level is only made ahead of need.
             self.prepare(&newest).or_else(unless_full)?;
         }
-        // A drop may have used the reserve, and the next level needs one too. It is also dropped
-        // without, but then only if the pool has space again.
-        if self.is_draining()? {
-            self.keep_reserve().or_else(unless_full)?;
-        }
+        self.keep_reserve_to_drain()?;
         let more = self.rehash(STEP_PARTS)?;
         // A thread that made a level ready beside a shrink may have linked it after the shrink.
         if self.has_large_ready(&newest) {
