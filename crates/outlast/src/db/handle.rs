@@ -356,7 +356,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, so a
-    /// later call can succeed. [`Error::NotOpen`]. Without a journal, those of [`sync`](Pool::sync).
+    /// later call can succeed, unless the disk failed to keep the working file: then the pool refuses
+    /// all operations until it is opened again. [`Error::NotOpen`]. Without a journal, those of
+    /// [`sync`](Pool::sync).
     pub fn wait_durable(&self) -> Result<()> {
         let store = &self.inner.store;
         let journal = store.core().journal();
