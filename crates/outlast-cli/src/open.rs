@@ -162,8 +162,8 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
     let bar = progress::spinner("reclaiming the space that a crash has left");
     let mut failed = 0;
     while pool.stats().reclaim == ReclaimState::Running && failed < 1_000 {
-        // A step can fail for a map and still advance the reclaim. What is left when too many have
-        // failed is left to the next process.
+        // A step can fail for a map and still advance the reclaim. After too many failures, the next
+        // process does the rest.
         let step = pool.step();
         failed += u32::from(step.is_err());
         // The pool's background thread does steps as well, so at times this thread can only wait.

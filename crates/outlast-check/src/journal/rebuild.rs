@@ -60,8 +60,8 @@ pub(super) struct Rebuild<'r> {
     pub(super) seed: u64,
 }
 
-/// The base (`None` if no `meta` was written to the file yet, so that it is still a pool without a
-/// journal), the epoch that it holds, and its pool.
+/// The base, the epoch that it holds, and its pool. There is no base if the file has no `meta` yet: it is
+/// still a pool without a journal.
 type Done = (Option<Base>, u64, Image);
 
 impl Rebuild<'_> {

@@ -159,7 +159,7 @@ fn crowd(form: RecordForm, levels: u64) -> (Bench, Vec<u64>) {
 }
 
 /// Does what `run` does, which must fail with damage, after the state of a record has become `word`.
-/// Returns the events from the last flush at `last` on. What was flushed must be fenced.
+/// Returns the last flush at `last` and all events after it. The caller checks that a fence follows.
 fn events_of_failure(
     bench: &mut Bench,
     (record, word): (u64, u64),

@@ -114,9 +114,9 @@ pub(super) fn take_back(
     Ok(count)
 }
 
-/// Returns how many of a thread's first entries are still in effect: the greatest number, at least
-/// `confirmed`, such that these entries, without the later ones, leave exactly what is found.
-/// Returns `None` if there is no such number.
+/// Returns how many of a thread's first entries are still in effect. That is the greatest number for
+/// which these entries alone leave exactly what is found. Returns `None` if no number from `confirmed`
+/// on does.
 fn kept(
     contents: &impl Contents,
     items: &[Item],

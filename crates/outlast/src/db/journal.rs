@@ -103,9 +103,9 @@ impl JournalOptions {
     /// if that is a tmpfs and has room for twice the pool, otherwise the directory of the journal.
     /// The pool's file notes the directory. After the process has died, the working file is looked
     /// for in this directory, the noted one, and the default ones. If it is in none of them, the
-    /// pool is rebuilt from the disk, and what was not durable is lost. The same happens if the
-    /// directory is on a disk that could not write the file back: the pool refuses all operations, and
-    /// its next opening rebuilds it.
+    /// pool is rebuilt from the disk, and changes that were not durable are lost. If the directory is
+    /// on a disk that fails to write the file back, the pool refuses all operations. The next opening
+    /// then rebuilds the pool in the same way.
     #[must_use]
     pub fn working_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.working = Some(directory.into());

@@ -445,8 +445,8 @@ impl PoolOptions {
         let identity = Identity::of(&file)?;
         let is_torn = !whole && header.possibly_torn(identity, self.boot()).is_some();
         if self.core.mixed || is_torn {
-            // The disk can have what was stored to the pages of a growth, and lack the header that
-            // records the growth.
+            // After a growth, the disk can have the content of the new pages, but still the old header,
+            // with the old size.
             let meta = file.metadata().map_err(|e| Error::io("opening the pool", e))?;
             header.take_size_of_file(meta.len());
         }

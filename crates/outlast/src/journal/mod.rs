@@ -67,6 +67,9 @@
 //!    lines that the epochs restore (invariant 1).
 //! 4. Once all pages are written, fdatasync the base.
 //! 5. Set `checkpoint` in `meta`, durably, in both copies. Until then, the segments are needed.
+//!    If the life ends here, `closed` is set with it. Before step 1, the directory was synced, so that
+//!    the segments of earlier lives cannot come back. From before step 4 on, no epoch can become
+//!    durable, so that this life leaves no epoch after `checkpoint`.
 //! 6. Delete the segments that hold no epoch after `checkpoint`, except for the last one.
 //!
 //! A new segment: write zeros under another name and sync them, rename the file, and sync the

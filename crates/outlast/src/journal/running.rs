@@ -52,9 +52,9 @@ pub trait Source {
     /// Holds all writers back for `time`, unless another thread has control of the gate.
     fn pause(&self, time: Duration);
 
-    /// Fails if what was copied since the last call may be older than what was stored, because the
-    /// working file is on a disk that could not write a part of it back. Then the pool refuses all
-    /// operations from now on.
+    /// Checks that the working file has lost no stores. It can lose some if it is on a disk that
+    /// fails to write a part of it back. Then this fails, nothing that was copied since the last call
+    /// may be used, and the pool refuses all further operations.
     fn check_working(&self) -> io::Result<()> {
         Ok(())
     }
