@@ -1,5 +1,5 @@
-//! Fills a pool of fixed size until it is almost full, kills the process, and expects the pool to
-//! take inserts right after reopening.
+//! Fills a pool of fixed size, removes one record in twenty, kills the process, and expects the
+//! pool to take inserts right after it is reopened.
 
 use crate::codec::key_bytes;
 use crate::growth::map_options;

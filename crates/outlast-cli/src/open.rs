@@ -93,10 +93,16 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
 
 /// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
 /// batch can complete it, that is done first. If the pool opens only because possible losses are
-/// accepted, also returns the error with which it is refused otherwise.
+/// accepted, or without what its working file held, also returns the error with which it is refused
+/// otherwise.
 pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
     match read(path, false) {
         Ok(pool) => Ok((pool, None)),
+        // The error is returned as well, because what only the working file held is lost.
+        Err(refused @ Error::NoWorkingFile) => {
+            complete(path)?;
+            Ok((to_read(path, true)?, Some(refused)))
+        }
         Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
             Ok((to_read(path, true)?, Some(refused)))
         }

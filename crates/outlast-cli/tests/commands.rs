@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, command};
+use common::{Place, command, loading};
 use outlast::PoolOptions;
 use serde_json::json;
 use std::ffi::OsStr;
@@ -72,24 +72,6 @@ fn what_cannot_be_put_makes_no_pool_and_no_map() {
         place.run(args).expect(code);
         assert_eq!(maps(&place), 1, "{args:?}");
     }
-}
-
-/// Starts a command that has loaded most of 100,000 records and waits for more.
-fn loading(place: &Place) -> (Child, ChildStdin) {
-    let mut load = command()
-        .arg("--pool")
-        .arg(place.pool())
-        .arg("load")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = load.stdin.take().unwrap();
-    // This is more than a pipe holds. So once all of it is written, most of it was loaded.
-    let lines: String = (0..100_000).map(|n| format!("k{n}\t{n}\n")).collect();
-    input.write_all(lines.as_bytes()).unwrap();
-    (load, input)
 }
 
 #[test]

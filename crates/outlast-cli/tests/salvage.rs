@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const RECORDS: usize = 2000;
 
@@ -337,4 +338,21 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
         let found = in_new(&place, &["get", "--map", "m", key]).expect(0);
         assert!([value("a"), value("b")].contains(&found.text().trim().into()));
     }
+}
+
+#[test]
+fn a_pool_whose_working_file_is_gone_is_completed_from_its_journal() {
+    let place = Place::new();
+    place.run(["put", "k", "v", "--journal"]).expect(0);
+    let (mut load, _input) = common::loading(&place);
+    // Longer than the journal's interval, so that most of what was loaded is durable.
+    std::thread::sleep(Duration::from_millis(300));
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let facts = PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
+    std::fs::remove_file(facts.working.unwrap()).unwrap();
+    let err = salvage(&place, &[]).expect(3).err;
+    assert!(err.contains("the working file is gone"), "{err}");
+    let records = lines(&in_new(&place, &["scan"]).expect(0));
+    assert!(records.contains("k\tv") && records.len() > 1000, "{}", records.len());
 }

@@ -325,8 +325,9 @@ impl Error {
         matches!(self, Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. })
     }
 
-    /// Returns whether the pool itself is damaged or incomplete, or may be, as opposed to full,
-    /// locked, misused and so on.
+    /// Returns whether the pool is refused, or an operation failed, because the pool is damaged,
+    /// incomplete or possibly torn. `Suspect` and `Unfinished` do not count: such a pool still
+    /// works, or opening it for writing completes it.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,

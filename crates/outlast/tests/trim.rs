@@ -51,6 +51,14 @@ fn wait_for(path: &Path, most: u64, time: Duration) -> u64 {
     blocks(path)
 }
 
+/// Waits until a file that had `before` bytes of disk blocks has at most a third of them. Returns how
+/// many it has then.
+fn wait_for_a_third(path: &Path, before: u64) -> u64 {
+    let after = wait_for(path, before / 3, Duration::from_secs(20));
+    assert!(after <= before / 3, "{after} of {before}");
+    after
+}
+
 /// Runs `test` for each scheme, several at a time.
 fn for_each_scheme(test: impl Fn(Scheme) + Sync) {
     std::thread::scope(|scope| {
@@ -427,8 +435,7 @@ fn a_clean_pool_stays_clean() {
     let before = shrunk(&path, Scheme::DashEh);
     let pool = reopen(&at_once(), &path);
     assert!(pool.store().core().is_clean());
-    let after = wait_for(&path, before / 3, Duration::from_secs(20));
-    assert!(after <= before / 3, "{after} of {before}");
+    wait_for_a_third(&path, before);
     assert!(pool.store().core().is_clean());
     // A copy of a clean pool is clean.
     let copy = path.with_extension("copy");
@@ -446,8 +453,7 @@ fn opening_a_pool_in_memory_takes_none_for_free_space() {
     let path = dir.path().join("pool");
     let before = shrunk(&path, Scheme::DashEh);
     let pool = reopen(&at_once(), &path);
-    let after = wait_for(&path, before / 3, Duration::from_secs(20));
-    assert!(after <= before / 3, "{after} of {before}");
+    let after = wait_for_a_third(&path, before);
     pool.close().unwrap();
     let pool = reopen(&options().trim(false), &path);
     std::thread::sleep(Duration::from_millis(600));
@@ -469,8 +475,7 @@ fn copying_a_killed_pool_in_memory_takes_none_for_free_space() {
     let pool = reopen(&at_once(), &path);
     pool.map::<u64, u64>("other").unwrap();
     let headers = std::fs::read(&path).unwrap()[..8192].to_vec();
-    let after = wait_for(&path, before / 3, Duration::from_secs(20));
-    assert!(after <= before / 3, "{after} of {before}");
+    wait_for_a_third(&path, before);
     pool.close().unwrap();
     // With the headers from before the close, the pool is as a killed process leaves it.
     let killed = || {

@@ -124,7 +124,8 @@ impl Workload {
             return Ok(known.entry(name).or_insert((fills, keys)).clone());
         };
         let mut fills: Vec<Fill> = Vec::new();
-        // For each word, the number of the record that was inserted when it was first stored.
+        // For each value that was stored in a word: the number of the record whose insert or
+        // removal was the first to store it.
         let mut stored_with = HashMap::new();
         let filled = if self.emptied { EMPTIED_FROM } else { 0 };
         for number in 0..filled {

@@ -10,7 +10,7 @@
 //! about flushes. Those are checked on recorded traces ([`explore`]).
 //!
 //! A pool with a journal is on a disk of our own, a network block device ([`nbd`]). At a cut, that
-//! disk does lose what the guest's kernel has not flushed ([`volume`]).
+//! disk can lose any sector that the guest's kernel wrote and did not flush ([`volume`]).
 //!
 //! [`explore`]: crate::explore
 

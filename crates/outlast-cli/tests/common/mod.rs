@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A directory for a pool, which may not exist yet.
@@ -141,4 +141,22 @@ pub(crate) fn finished(output: Output) -> Run {
         out: stdout,
         err: String::from_utf8_lossy(&stderr).into_owned(),
     }
+}
+
+/// Starts a command that has loaded most of 100,000 records and waits for more.
+pub(crate) fn loading(place: &Place) -> (Child, ChildStdin) {
+    let mut load = command()
+        .arg("--pool")
+        .arg(place.pool())
+        .arg("load")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = load.stdin.take().unwrap();
+    // This is more than a pipe holds. So once all of it is written, most of it was loaded.
+    let lines: String = (0..100_000).map(|n| format!("k{n}\t{n}\n")).collect();
+    input.write_all(lines.as_bytes()).unwrap();
+    (load, input)
 }

@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Backup {
     /// Size of the copy in bytes.
     pub bytes: u64,
-    /// Whether the copy was made from the files of the base and the journal: another process used
-    /// the pool, or the working file was lost.
+    /// Whether the copy was made from the files of the base and the journal: because the pool was
+    /// open for writing, because its working file was lost, or because a batch had to be completed.
     pub in_use: bool,
     /// Number of epochs of the journal that were needed to complete the copy.
     pub epochs: u64,
@@ -46,8 +46,8 @@ impl PoolOptions {
     /// had claimed at that moment is reclaimed when the copy is opened for writing.
     ///
     /// If nobody has the pool open for writing, this opens it for reading and makes a
-    /// [`snapshot`](crate::Pool::snapshot). A pool whose working file was lost in a power loss is copied from
-    /// base and journal.
+    /// [`snapshot`](crate::Pool::snapshot). If its working file was lost, or a batch is unfinished
+    /// in a journaled pool, the copy is made from base and journal.
     ///
     /// The function set by [`recovery_progress`](Self::recovery_progress) receives how many bytes
     /// of the base have been copied. Of the other options, only the journal's

@@ -86,8 +86,8 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
-        // The thread may hold the last handle to the store, but never this `Worker`. The check
-        // makes sure that it does not join itself.
+        // The thread can hold the last handle to the store, but it never holds this `Worker`, so it
+        // never gets here. If that ever changes, the check keeps the thread from joining itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != std::thread::current().id()
         {

@@ -129,8 +129,8 @@ pub enum Seeded {
     InCode(&'static SeededBug),
 }
 
-/// A mark in the record: the beginning or the end of a call of the index interface, or the death of
-/// the process.
+/// A mark in the recorded trace: the beginning or the end of an operation, such as a call of the
+/// index interface or the opening of the pool, or the death of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mark {
     /// An operation begins. The text describes it for the reader of a report.

@@ -2,7 +2,7 @@
 
 use super::layout::{Bucket, RECORD_HEADER, slot, state};
 use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
-use super::ops::Place;
+use super::records::Place;
 use super::{Clevel, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::Changed;

@@ -193,9 +193,10 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         missing
     }
 
-    /// `spare` has buckets that no chain links to. Returns those that have an owner, which must
-    /// have lost its link to them, each with that chain. A chain whose records were moved keeps its
-    /// buckets until the table is retired, but is not followed, so its buckets are left out.
+    /// `spare` has the buckets that opening did not reach through any chain. Returns those that
+    /// have an owner, each with its owner: the chain that must have lost its link to the bucket.
+    /// Leaves out the buckets of a moved chain, which keeps them until the table is retired but is
+    /// not followed.
     ///
     /// In a table that was being filled when the pool crashed, such buckets can be copies that no
     /// chain has linked to yet, so none is returned.

@@ -16,11 +16,11 @@
 //!
 //! | what | in EA-PHT and -H | in -HPR |
 //! |---|---|---|
-//! | the next table's headers | with the thread's own first buckets ([`FIRST`]), without which the resize cannot end | before the root names the table |
-//! | copies | after the claim, before they count as moved | before the mark on the old bucket |
-//! | the counter of overflow buckets | with the copies; before a bucket is given back | the same |
+//! | the next table's headers | with the copies of the thread's first buckets ([`FIRST`]), without which the resize cannot end | before the root names the table |
+//! | copies | once for all buckets of a claim, before they count as moved | before the mark on the old bucket |
+//! | the counter of overflow buckets | with the copies; if nothing was copied, before a bucket is given back | the same |
 //! | the mark on the old bucket | none on media | before the mark in its lock |
-//! | the root | before the next table is the current one | the same |
+//! | the root | before the next table is the current one | the same; its second word, before any bucket is moved |
 
 use super::bucket::BucketRef;
 use super::layout::{self, Link, MAX_DEPTH, MOVED as MOVED_ON_MEDIA, SLOTS};
@@ -126,8 +126,8 @@ struct Reserved<'t, S: Seam> {
     table: &'t Table,
     memory: &'t Memory<S>,
     buckets: Vec<u64>,
-    /// Whether another fence makes the counter durable before a bucket that is given back is used.
-    /// If not, the drop fences.
+    /// Whether the counter is durable already, or a later fence of this thread makes it durable
+    /// before the table is used. If not, the drop fences before it gives buckets back.
     is_counted: bool,
 }
 

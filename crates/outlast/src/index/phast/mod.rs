@@ -224,6 +224,7 @@ mod route;
 mod salvage;
 mod scan;
 mod state;
+mod structure;
 mod verify;
 
 #[cfg(test)]

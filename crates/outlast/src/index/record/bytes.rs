@@ -29,7 +29,8 @@ const RECORD_HEADER: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bytes {}
 
-/// A record block that a slot links to. The record's lengths fit the block's size class.
+/// A record block that a slot links to. The record's lengths fit the size class in the link, or,
+/// for a large block, the rest of the pool.
 pub(in crate::index) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,

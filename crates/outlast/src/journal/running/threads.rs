@@ -96,7 +96,8 @@ impl Journal {
     }
 }
 
-/// Counts a thread of the journal as running until this is dropped, even if the thread unwinds.
+/// Ends the count of a running thread, which [`expect`](Journal::expect) began, when it is dropped,
+/// also if the thread unwinds.
 pub(super) struct Running<'j>(pub(super) &'j Journal);
 
 impl Drop for Running<'_> {

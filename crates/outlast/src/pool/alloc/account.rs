@@ -5,7 +5,7 @@ use super::{Account, Alloc};
 use crate::error::{Damage, Result};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
-use crate::pool::geometry::LARGE;
+use crate::pool::geometry::{CLASS_COUNT, LARGE};
 use crate::pool::layout::{Descriptor, PageKind};
 use std::collections::{BTreeSet, HashMap};
 
@@ -108,15 +108,12 @@ impl Alloc {
             (space.frontier, space.free_pages, space.saved.map_or(0, |(_, pages)| pages))
         };
         self.check_free_descriptors(core, (free_from, frontier), &mut account.damage);
-        for shard in &self.shards {
-            let shard = seam.lock(shard);
-            for (class, blocks) in shard.in_hand.iter().enumerate() {
-                let bytes = self.geometry.class_bytes(class as u8).unwrap_or(0);
-                // Blocks at hand count as used in their runs. The difference could be negative only
-                // if two maps shared a block, and one of them freed it while it was at hand.
-                in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
-            }
-        }
+        self.shards.visit_hands(seam, |class, blocks| {
+            let bytes = self.geometry.class_bytes(class).unwrap_or(0);
+            // Blocks at hand count as used in their runs. The difference could be negative only if
+            // two maps shared a block, and one of them freed it while it was at hand.
+            in_use = in_use.saturating_sub(blocks.len() as u64 * bytes);
+        });
         // Pages that are in no run, and that no claim can take either.
         let pages = self.geometry.first_page()..frontier;
         let all = pages.filter(|&page| !self.geometry.is_system(page)).count() as u64;
@@ -132,12 +129,12 @@ impl Alloc {
     /// their runs are not listed.
     fn unlisted_bytes(&self, seam: &impl Seam) -> u64 {
         let mut listed = BTreeSet::new();
-        for (class, heads) in self.partial.iter().enumerate() {
-            listed.extend(seam.lock(heads).iter().map(|&head| (class, head)));
+        for class in 0..CLASS_COUNT as u8 {
+            listed.extend(self.shards.listed(seam, class).into_iter().map(|head| (class, head)));
         }
         let mut bytes = 0;
         for (head, _, class, _) in self.runs_in_use(seam) {
-            if !listed.contains(&(usize::from(class), head))
+            if !listed.contains(&(class, head))
                 && let Slot::Run(run) = &*seam.lock(self.slot(head))
             {
                 bytes += u64::from(run.free) * run.block_bytes;

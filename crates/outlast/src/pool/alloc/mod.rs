@@ -3,8 +3,8 @@
 //! The medium holds only the page descriptors (which run of pages holds blocks of which size) and
 //! the frontier. The descriptors are written when a run is claimed and when it is released, the
 //! frontier when a claim moves it. Both are durable before the run's first block is linked. Which
-//! blocks are free is DRAM state: a bitmap per run, a list per class of runs with free blocks, and
-//! a few blocks at hand per shard of threads. This state is saved at a clean close. After a crash
+//! blocks are free is DRAM state: a bitmap per run, and, for each shard of the threads, a list per
+//! class of runs with free blocks, and a few blocks at hand. This state is saved at a clean close. After a crash
 //! it is rebuilt by a trace (see `db/reclaim.rs`).
 //!
 //! # Life of a run
@@ -23,13 +23,14 @@
 //! # Locks
 //!
 //! `space` (pages) and the slots (one per page) are never held together. A shard is held only for a
-//! push or a pop. Nothing here runs under a lock of an index: indexes allocate before they lock.
+//! push or a pop, possibly inside of a slot. Nothing here runs under a lock of an index: indexes allocate before they lock.
 
 mod account;
 mod ranges;
 mod recovery;
 mod run;
 mod saved;
+mod shards;
 mod space;
 mod trim;
 
@@ -40,9 +41,9 @@ use super::points;
 use crate::error::{Damage, Error, Result};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::bugs;
-use crate::reclaim::threads::thread_number;
 pub use account::Owned;
 use run::{Run, RunGuard, Slot, bit, freed_twice, no_block};
+use shards::Shards;
 use space::Space;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -60,16 +61,13 @@ pub struct Block {
     pub bytes: u64,
 }
 
-const SHARDS: usize = 16;
-
 /// The pool's allocator: the runs of pages in use, and the free blocks in them.
 pub struct Alloc {
     geometry: Geometry,
     /// The slots of each region's pages, allocated once one of them is used.
     regions: Box<[OnceLock<Region>]>,
     space: Mutex<Space>,
-    partial: Vec<Mutex<Vec<u32>>>,
-    shards: Vec<Mutex<Shard>>,
+    shards: Shards,
     /// Class and offset of freed blocks, if the seam [reuses them
     /// immediately](Seam::reuses_at_once). These are hints: the run decides whether a block is
     /// free.
@@ -85,11 +83,6 @@ pub struct Alloc {
 }
 
 type Region = Box<[Mutex<Slot>]>;
-
-#[derive(Default)]
-struct Shard {
-    in_hand: Vec<Vec<u64>>,
-}
 
 /// Statistics of the allocator.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,10 +113,7 @@ impl Alloc {
             geometry,
             regions: (0..regions).map(|_| OnceLock::new()).collect(),
             space: Mutex::new(Space { frontier, ..Space::default() }),
-            partial: (0..CLASS_COUNT).map(|_| Mutex::default()).collect(),
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard { in_hand: vec![Vec::new(); CLASS_COUNT] }))
-                .collect(),
+            shards: Shards::new(),
             freed: Mutex::default(),
             old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
             outs: AtomicU64::new(0),
@@ -189,33 +179,21 @@ impl Alloc {
         {
             return Ok(Some(Block { offset, class, bytes: block_bytes }));
         }
-        let shard = &self.shards[thread_number() % SHARDS];
-        let index = usize::from(class);
-        // The refill gets the empty list, to reuse its memory.
-        let mut taken = {
-            let in_hand = &mut seam.lock(shard).in_hand[index];
-            if let Some(offset) = in_hand.pop() {
-                return Ok(Some(Block { offset, class, bytes: block_bytes }));
-            }
-            std::mem::take(in_hand)
+        let mut taken = match self.shards.take_from_hand(seam, class) {
+            Ok(offset) => return Ok(Some(Block { offset, class, bytes: block_bytes })),
+            Err(empty) => empty,
         };
         match self.refill(core, class, block_bytes, &mut taken) {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             // Blocks at hand in other shards are free as well.
             Err(error) if error.is_full() => {
-                let in_hand = |shard: &Mutex<Shard>| seam.lock(shard).in_hand[index].pop();
-                taken.push(self.shards.iter().find_map(in_hand).ok_or(error)?);
+                taken.push(self.shards.take_from_any_hand(seam, class).ok_or(error)?);
             }
             Err(error) => return Err(error),
         }
         let offset = taken.pop().expect("a refill brings at least one block");
-        let in_hand = &mut seam.lock(shard).in_hand[index];
-        if in_hand.is_empty() {
-            *in_hand = taken;
-        } else {
-            in_hand.append(&mut taken);
-        }
+        self.shards.add_to_hand(seam, class, taken);
         Ok(Some(Block { offset, class, bytes: block_bytes }))
     }
 
@@ -242,10 +220,10 @@ impl Alloc {
         }
     }
 
-    /// Whether the list of runs with free blocks of a class is not empty. It can name runs that were
-    /// released meanwhile.
+    /// Whether any run is listed that has free blocks of a class. It may have been released
+    /// meanwhile.
     pub(super) fn has_blocks<S: Seam>(&self, core: &Core<S>, class: u8) -> bool {
-        !core.memory.seam().lock(&self.partial[usize::from(class)]).is_empty()
+        self.shards.has_listed(core.memory.seam(), class, 0)
     }
 
     fn new_run(&self, class: u8, pages: u32) -> Run {
@@ -264,12 +242,11 @@ impl Alloc {
     ) -> Result<bool> {
         let seam = core.memory.seam();
         let want = (8192 / block_bytes).clamp(1, 32) as usize;
-        let list = &self.partial[usize::from(class)];
         let pages = self.geometry.run_pages(class);
         let block_is_large = block_bytes > self.geometry.small_max();
         let head = loop {
             let unreclaimed = self.old_frontier() != 0;
-            let Some(head) = seam.lock(list).pop() else {
+            let Some(head) = self.shards.take_listed(seam, class) else {
                 if block_is_large && pages > self.geometry.pages_for(block_bytes) as u32 {
                     let total = self.geometry.pages_in(core.size());
                     match self.claim(core, PageKind::Blocks, class, pages, total) {
@@ -299,7 +276,7 @@ impl Alloc {
                 run.take(want, |i| taken.push(start + u64::from(i) * block_bytes));
                 run.listed = run.free > 0;
                 if run.listed {
-                    seam.lock(list).push(head);
+                    self.shards.list(seam, class, head);
                 }
                 if !taken.is_empty() {
                     taken.reverse();
@@ -314,7 +291,7 @@ impl Alloc {
         let listed = run.listed;
         self.set_run(seam, head, run);
         if listed {
-            seam.lock(list).push(head);
+            self.shards.list(seam, class, head);
         }
         taken.reverse();
         Ok(true)
@@ -466,12 +443,12 @@ impl Alloc {
         let class = run.class;
         if !run.listed && class != LARGE {
             run.listed = true;
-            seam.lock(&self.partial[usize::from(class)]).push(head);
+            self.shards.list(seam, class, head);
         }
         // Keeps one empty run per class, so that a run is not claimed and released over and over,
         // unless its blocks are so large that this would keep much space.
         let is_large = run.block_bytes > self.geometry.small_max();
-        let release = empty && (is_large || seam.lock(&self.partial[usize::from(class)]).len() > 1);
+        let release = empty && (is_large || self.shards.has_listed(seam, class, 1));
         if release {
             let pages = run.pages;
             slot.clear();
@@ -506,13 +483,12 @@ impl Alloc {
         let seam = core.memory.seam();
         let before = self.stats(core).free_pages;
         self.empty_hands(core)?;
-        for (class, list) in self.partial.iter().enumerate() {
-            // The list may keep entries of released runs; see `refill`.
-            let heads = seam.lock(list).clone();
-            for head in heads {
+        for class in 0..CLASS_COUNT as u8 {
+            // Runs on the list may have been released; see `refill`.
+            for head in self.shards.listed(seam, class) {
                 let mut slot = seam.lock(self.slot(head));
                 if let Slot::Run(run) = &*slot
-                    && usize::from(run.class) == class
+                    && run.class == class
                     && run.listed
                     && run.free == run.blocks
                 {
@@ -528,14 +504,8 @@ impl Alloc {
 
     /// Frees the blocks that the shards have at hand.
     fn empty_hands<S: Seam>(&self, core: &Core<S>) -> Result<()> {
-        for shard in &self.shards {
-            let in_hand: Vec<u64> = {
-                let mut shard = core.memory.seam().lock(shard);
-                shard.in_hand.iter_mut().flat_map(|class| class.drain(..)).collect()
-            };
-            for offset in in_hand {
-                self.free(core, offset)?;
-            }
+        for offset in self.shards.empty_hands(core.memory.seam()) {
+            self.free(core, offset)?;
         }
         Ok(())
     }

@@ -202,7 +202,7 @@ impl Alloc {
             }
             if run.free > 0 {
                 run.listed = true;
-                seam.lock(&self.partial[usize::from(class)]).push(page);
+                self.shards.list(seam, class, page);
             }
         }
         Ok(page + pages)

@@ -143,7 +143,7 @@ impl Alloc {
         for (head, mut run) in runs {
             if run.free > 0 {
                 run.listed = true;
-                seam.lock(&self.partial[usize::from(run.class)]).push(head);
+                self.shards.list(seam, run.class, head);
             }
             self.set_run(seam, head, run);
         }

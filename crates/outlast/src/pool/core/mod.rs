@@ -92,7 +92,8 @@ pub struct Core<S: Seam> {
     suspect: AtomicBool,
 }
 
-/// How many turns an allocation waits for operations of other threads that keep space from reuse.
+/// How many turns an allocation, or a call that finishes the reclaim, waits for operations of other
+/// threads that keep space from reuse.
 pub const GRACE_TURNS: u32 = 1 << 10;
 /// Like [`GRACE_TURNS`], if the allocation would otherwise fail: some seconds.
 const FULL_TURNS: u32 = 1 << 16;
