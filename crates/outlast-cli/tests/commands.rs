@@ -7,9 +7,9 @@ use common::{Place, command, loading};
 use outlast::PoolOptions;
 use serde_json::json;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::Stdio;
 
 #[test]
 fn what_is_put_is_got_until_it_is_deleted() {

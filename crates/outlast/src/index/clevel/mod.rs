@@ -326,6 +326,9 @@ mod resize;
 mod scan;
 mod verify;
 
+#[cfg(test)]
+mod tests;
+
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;

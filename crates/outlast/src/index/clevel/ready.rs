@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// log2 of the buckets of the level that is kept in reserve, whose block has the size of a context's.
 /// No expansion makes so small a level.
-const RESERVE_BITS: u32 = 1;
+pub(super) const RESERVE_BITS: u32 = 1;
 
 /// Passes every error on, except that there is no space.
 pub(super) fn unless_full(error: Error) -> Result<()> {

@@ -43,7 +43,7 @@ impl<S: Seam> Drop for Maker<'_, S> {
 }
 
 /// The outcome of copying a record.
-enum Copied {
+pub(super) enum Copied {
     /// A slot in a newer level leads to it, and is durable after the next fence.
     Yes,
     /// The record has changed: retry.
@@ -194,7 +194,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     ///    slot.
     /// 4. The first thread continues and confirms that copy. Now a slot leads to a block that is
     ///    about to be reused.
-    fn copy(
+    pub(super) fn copy(
         &self,
         guard: &Guard<'_, S>,
         context: &Context,

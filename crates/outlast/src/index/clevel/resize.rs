@@ -421,6 +421,3 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         Ok(more)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,11 +1,14 @@
 //! Resizes in a full pool, after a shrink, and beside damage.
 
+use super::layout::{CONTEXT_BYTES, slot};
+use super::levels::Level;
+use super::levels::tests::table_in;
+use super::ready::RESERVE_BITS;
 use super::*;
-use crate::index::clevel::levels::tests::table_in;
-
 use crate::index::kit::{change, lookup};
 use crate::index::{Change, Inline, Previous};
 use crate::pmem::Real;
+use crate::pool::geometry::LARGE;
 
 type Table = Clevel<Real, Inline>;
 
