@@ -59,6 +59,7 @@ impl Session {
             text: "create pool".into(),
             before: None,
             after: Arc::clone(&state),
+            between: Vec::new(),
         }];
         Ok(Session {
             store: Store::with_alive(core, Arc::clone(alive))?,
@@ -89,7 +90,7 @@ impl Session {
         let log = logged.map(|state| {
             seam.mark(|| Mark::Begin("open".into()));
             let (before, after) = (Some(Arc::clone(state)), Arc::clone(state));
-            vec![Step { kind: Kind::Open, text: "open".into(), before, after }]
+            vec![Step { kind: Kind::Open, text: "open".into(), before, after, between: Vec::new() }]
         });
         let store = open_bytes(file, capacity, seam.clone(), alive)?;
         if log.is_some() {
@@ -161,6 +162,7 @@ impl Session {
             text: text.clone(),
             before: Some(Arc::clone(&self.state)),
             after: Arc::clone(&after),
+            between: Vec::new(),
         });
         let explain = |fault: Fault| Fault(format!("{text}: {fault}"));
         self.seam.mark(|| Mark::Begin(text.clone()));
@@ -249,6 +251,37 @@ impl Session {
             None
         };
         self.step(change.kind(), text, state, run)
+    }
+
+    /// Changes several keys with one call, and checks the results. A crash meanwhile leaves some of
+    /// the changes; of several changes of one key, the first ones.
+    pub fn change_many(&mut self, name: &str, changes: &[(u64, Do)]) -> Checked {
+        let before = Arc::clone(&self.state);
+        let mut after = State::clone(&before);
+        let mut between = vec![State::clone(&before)];
+        let mut expected = Vec::new();
+        for &(key, change) in changes {
+            self.used.insert(key);
+            let value = after.maps.get(name).and_then(|map| map.records.get(&key)).copied();
+            let (applies, new) = change.on(value);
+            expected.push((applies, value.is_some()));
+            set(&mut after, name, key, new);
+            let mut with = between.clone();
+            with.iter_mut().for_each(|state| set(state, name, key, new));
+            between.extend(with);
+            between.dedup();
+        }
+        let after = Arc::new(after);
+        between.retain(|state| *state != *before && *state != *after);
+        let map = self.map(name)?;
+        let text = || format!("{changes:?} in {name:?}");
+        let step = self.logged();
+        self.step(Kind::Many, text, Some(after), |session| {
+            if let Some(step) = session.log.as_mut().and_then(|log| log.get_mut(step)) {
+                step.between = between.into_iter().map(Arc::new).collect();
+            }
+            with_form!(map.index(), R, index => apply_many::<R>(&**index, changes, &expected))
+        })
     }
 
     /// Makes a batch. A crash meanwhile leaves all of its changes or none.

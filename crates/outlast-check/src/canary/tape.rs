@@ -81,6 +81,7 @@ pub(super) fn placed(events: &[Event], start: usize, steps: &[Step]) -> Vec<Allo
                 let Some(step) = step else { break };
                 let mut states = vec![step.before.clone(), Some(Arc::clone(&step.after))];
                 states.dedup();
+                states.extend(step.between.iter().cloned().map(Some));
                 states
             }
             Access::Mark(Mark::End(_)) => {

@@ -214,6 +214,40 @@ pub(super) fn batch_full(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
+/// Changes of several keys with one call: beside growth, of one key twice, and after a crash.
+pub(super) fn many(play: &mut Play) -> Checked {
+    play.map()?;
+    let count = play.brim() / 2;
+    play.insert_to_the_brim(count)?;
+    play.prepared();
+    let mut key = 500;
+    while play.session.grown("m")? < 1 && key < 900 {
+        let inserts = [0, 1, 2, 3].map(|n| (key + n, Do::Insert(key + n + 100_000)));
+        play.change_many(&inserts)?;
+        key += 4;
+    }
+    play.change_many(&[
+        (500, Do::Update(1)),
+        (501, Do::Put(SPECIAL)),
+        (502, Do::Remove),
+        (900, Do::Put(2)),
+    ])?;
+    play.change_many(&[(503, Do::Remove), (503, Do::Insert(3)), (503, Do::Put(4))])?;
+    play.change_many(&[
+        (502, Do::Update(5)),
+        (500, Do::Insert(6)),
+        (901, Do::Remove),
+        (500, Do::Swap(1, 7)),
+    ])?;
+    play.session.crash()?;
+    play.change_many(&[(500, Do::Remove), (501, Do::Update(8)), (902, Do::Insert(9))])?;
+    while play.session.is_reclaiming() {
+        play.session.background()?;
+    }
+    play.change_many(&[(501, Do::Remove), (900, Do::CompareRemove(2)), (902, Do::Put(10))])?;
+    play.session.verify()
+}
+
 pub(super) fn fill(play: &mut Play) -> Checked {
     play.map()?;
     let smallest = play.shape.is_smallest();

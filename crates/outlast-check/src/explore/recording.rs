@@ -119,10 +119,12 @@ impl Recording {
         } else {
             events.extend_from_slice(&life[opened..]);
         }
-        let found = Some(&steps[0].after);
-        if let Some(other) = allowed.0.into_iter().find(|state| state.as_ref() != found) {
+        let found = Some(Arc::clone(&steps[0].after));
+        let mut others = allowed.0.into_iter().filter(|state| *state != found);
+        if let Some(other) = others.next() {
             steps[0].before = other;
         }
+        steps[0].between.extend(others.flatten());
         let capacity = initial.bytes.len();
         timeline.least_and(&[], &mut initial);
         let initial_len = initial.bytes.len() as u64;
@@ -224,6 +226,7 @@ impl Recording {
             if !step.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &step.after)) {
                 allowed.push(Some(Arc::clone(&step.after)));
             }
+            allowed.extend(step.between.iter().cloned().map(Some));
             return Allowed(allowed);
         }
         Allowed(vec![match self.begun(moment) {

@@ -111,6 +111,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
     add("batch", "changes of several maps", usual, common::batch, &batches);
     let full = PoolShape { pages: 34, max_pages: 64, ..usual };
     add("batch-full", "a batch that the pool has no space for", full, common::batch_full, &batches);
+    add("many", "changes of several keys with one call", usual, common::many, &[]);
     add("collide", "keys of one hash", colliding, common::collide, &[]);
     add("blocks", "blocks of all sizes, reused", usual, common::blocks, freed);
     for (number, &(ending, config)) in structure.shapes.iter().enumerate() {

@@ -40,6 +40,13 @@ impl Play {
         self.session.change(name, self.key(key), change)
     }
 
+    /// Makes changes with one call.
+    pub(crate) fn change_many(&mut self, changes: &[(u64, Do)]) -> Checked {
+        let changes: Vec<_> =
+            changes.iter().map(|&(key, change)| (self.key(key), change)).collect();
+        self.session.change_many("m", &changes)
+    }
+
     pub(crate) fn get(&mut self, key: u64) -> Checked {
         self.session.get("m", self.key(key))
     }

@@ -105,7 +105,8 @@ impl Subject {
     /// Stops one thread for ever. Whatever another thread's operation returned must still hold.
     fn stopped(&self, bug: Option<Seeded>) -> Checked {
         let every = if bug.is_some() { 1 } else { WITHOUT };
-        for meanwhile in [Meanwhile::Get, Meanwhile::Insert, Meanwhile::OpenMap] {
+        let all = [Meanwhile::Get, Meanwhile::GetOfMany, Meanwhile::Insert, Meanwhile::OpenMap];
+        for meanwhile in all {
             pairs::told((self.scheme, self.form), meanwhile, every, &self.alive)?;
         }
         for tape in pairs::stopped(self.scheme, self.form, &self.alive)? {

@@ -5,7 +5,7 @@ use super::baton::Baton;
 use super::hold::{Held, hold, reference};
 use super::opening::{Opened, Pool};
 use super::workload::Instance;
-use crate::codec::{Form, raw_key, raw_value};
+use crate::codec::{Form, SPECIAL, raw_key, raw_value};
 use crate::history::{Answer, Call};
 use crate::session::Do;
 use crate::state::{Checked, Fault, Records};
@@ -13,7 +13,7 @@ use crate::with_form;
 use outlast::Error;
 use outlast::db::batch::BatchRecord;
 use outlast::db::store::MapRequest;
-use outlast::index::{Change, Cursor, Index, Previous};
+use outlast::index::{Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -94,34 +94,52 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
             }
             return Ok(Answer::Records(records));
         }
-        Call::Change(key, change) => (R::nth_key(key), change),
+        Call::Change(key, change) => (key, change),
     };
-    let [first, second] = match change {
-        Do::Insert(v) | Do::Put(v) | Do::Update(v) | Do::CompareRemove(v) => [v, 0],
-        Do::Swap(expected, new) => [expected, new],
-        Do::Remove => [0, 0],
+    if way.is_multiple_of(4) {
+        return change_with_another(index, key, change, way.is_multiple_of(8));
     }
-    .map(R::nth_value);
-    let [first, second] = [R::value_of(&first), R::value_of(&second)];
+    let operands = change.operands::<R>();
     let wanted = !way.is_multiple_of(3);
-    let done = index.change(
-        R::key_of(&key),
-        match change {
-            Do::Insert(_) => Change::Insert(first),
-            Do::Put(_) => Change::Put(first),
-            Do::Update(_) => Change::Update(first),
-            Do::Swap(..) => Change::Swap { expected: first, new: second },
-            Do::Remove => Change::Remove,
-            Do::CompareRemove(_) => Change::CompareRemove(first),
-        },
-        Previous::when(wanted),
-    )?;
+    let key = R::nth_key(key);
+    let done =
+        index.change(R::key_of(&key), change.with::<R>(&operands), Previous::when(wanted))?;
     let before = done.before.as_ref().map(number::<R>).transpose()?;
     if wanted && done.present && before.is_none() {
         return Err(Asked::Wrong(format!("{call}: the previous value was not returned")));
     }
     Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
 }
+
+/// Changes a key with one call that also attempts a change of another key, `before` or after it. That
+/// one never applies, because no key has such a value.
+fn change_with_another<R: Form>(
+    index: &dyn Index<R>,
+    key: u64,
+    change: Do,
+    before: bool,
+) -> Result<Answer, Asked> {
+    let mut changes = [(key, change), (key + 1, Do::CompareRemove(NO_VALUE))];
+    if before {
+        changes.reverse();
+    }
+    let keys = changes.map(|(key, _)| R::nth_key(key));
+    let operands = changes.map(|(_, change)| change.operands::<R>());
+    let mut done = Vec::new();
+    index.change_many(
+        &keys.each_ref().map(R::key_of),
+        &[0, 1].map(|n: usize| changes[n].1.with::<R>(&operands[n])),
+        &mut done,
+    )?;
+    let (done, other) = (&done[usize::from(before)], &done[usize::from(!before)]);
+    if other.applied {
+        return Err(Asked::Wrong(format!("a value of key {} that nobody wrote", key + 1)));
+    }
+    Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before: None })
+}
+
+/// The number of a value that no operation writes.
+const NO_VALUE: u64 = SPECIAL - 9;
 
 /// The state that the threads of a run share.
 pub(super) struct Shared<'r> {

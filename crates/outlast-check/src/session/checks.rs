@@ -4,7 +4,7 @@ use super::Do;
 use crate::codec::Form;
 use crate::state::{Checked, Fault, Records, State, ensure};
 use crate::structures::structure;
-use outlast::index::{Change, Cursor, Index, Previous};
+use outlast::index::{Cursor, Index, Previous};
 use outlast::{Scheme, Verification};
 
 pub(super) fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
@@ -47,22 +47,8 @@ pub(super) fn apply<R: Form>(
     applies: bool,
 ) -> Checked {
     let key = R::nth_key(key);
-    let values = match change {
-        Do::Insert(v) | Do::Put(v) | Do::Update(v) | Do::CompareRemove(v) => {
-            [R::nth_value(v), R::nth_value(0)]
-        }
-        Do::Swap(expected, new) => [R::nth_value(expected), R::nth_value(new)],
-        Do::Remove => [R::nth_value(0), R::nth_value(0)],
-    };
-    let [first, second] = values.each_ref().map(R::value_of);
-    let change = match change {
-        Do::Insert(_) => Change::Insert(first),
-        Do::Put(_) => Change::Put(first),
-        Do::Update(_) => Change::Update(first),
-        Do::Swap(..) => Change::Swap { expected: first, new: second },
-        Do::Remove => Change::Remove,
-        Do::CompareRemove(_) => Change::CompareRemove(first),
-    };
+    let operands = change.operands::<R>();
+    let change = change.with::<R>(&operands);
     let done = index.change(R::key_of(&key), change, Previous::WANTED)?;
     ensure(done.applied == applies, || {
         format!("returned applied: {}, expected {applies}", done.applied)
@@ -78,6 +64,24 @@ pub(super) fn apply<R: Form>(
     ensure(told.is_some() || before.is_none() || !applies, || {
         format!("returned no previous value, it was {before:?}")
     })
+}
+
+/// Makes changes with one call. `expected` says for each whether it applies, and whether its key is
+/// present.
+pub(super) fn apply_many<R: Form>(
+    index: &dyn Index<R>,
+    changes: &[(u64, Do)],
+    expected: &[(bool, bool)],
+) -> Checked {
+    let keys: Vec<_> = changes.iter().map(|&(key, _)| R::nth_key(key)).collect();
+    let operands: Vec<_> = changes.iter().map(|(_, change)| change.operands::<R>()).collect();
+    let keys: Vec<_> = keys.iter().map(R::key_of).collect();
+    let changes =
+        changes.iter().zip(&operands).map(|((_, change), operands)| change.with::<R>(operands));
+    let mut done = Vec::new();
+    index.change_many(&keys, &changes.collect::<Vec<_>>(), &mut done)?;
+    let done: Vec<_> = done.iter().map(|done| (done.applied, done.present)).collect();
+    ensure(done == expected, || format!("returned {done:?}, expected {expected:?}"))
 }
 
 pub(super) fn number<R: Form>(value: &R::Owned) -> Checked<u64> {

@@ -1,6 +1,8 @@
 //! What a session consists of: steps, and changes of keys.
 
+use crate::codec::Form;
 use crate::state::State;
+use outlast::index::Change;
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub enum Kind {
     Remove,
     /// Compares and removes.
     CompareRemove,
+    /// Changes several keys.
+    Many,
     /// Makes a batch.
     Batch,
     /// Lookups and iteration. They store when they are the first to touch something after a crash.
@@ -57,6 +61,7 @@ impl fmt::Display for Kind {
             Kind::Swap => "swap",
             Kind::Remove => "remove",
             Kind::CompareRemove => "compare and remove",
+            Kind::Many => "many",
             Kind::Batch => "batch",
             Kind::Read => "read",
             Kind::Sync => "sync",
@@ -78,6 +83,8 @@ pub struct Step {
     pub before: Option<Arc<State>>,
     /// The contents once the step has returned.
     pub after: Arc<State>,
+    /// What else a crash during the step can leave, if the step consists of several changes.
+    pub between: Vec<Arc<State>>,
 }
 
 /// A change of a batch: the map, the key, and the value to put, or `None` to remove the key.
@@ -110,6 +117,29 @@ impl Do {
             Do::Swap(..) => Kind::Swap,
             Do::Remove => Kind::Remove,
             Do::CompareRemove(_) => Kind::CompareRemove,
+        }
+    }
+
+    /// Returns the values that the change needs. Where it needs none, they have the number 0.
+    pub(crate) fn operands<R: Form>(self) -> [R::Owned; 2] {
+        match self {
+            Do::Insert(v) | Do::Put(v) | Do::Update(v) | Do::CompareRemove(v) => [v, 0],
+            Do::Swap(expected, new) => [expected, new],
+            Do::Remove => [0, 0],
+        }
+        .map(R::nth_value)
+    }
+
+    /// Returns the change with its [operands](Self::operands).
+    pub(crate) fn with<R: Form>(self, operands: &[R::Owned; 2]) -> Change<'_, R> {
+        let [first, second] = operands.each_ref().map(R::value_of);
+        match self {
+            Do::Insert(_) => Change::Insert(first),
+            Do::Put(_) => Change::Put(first),
+            Do::Update(_) => Change::Update(first),
+            Do::Swap(..) => Change::Swap { expected: first, new: second },
+            Do::Remove => Change::Remove,
+            Do::CompareRemove(_) => Change::CompareRemove(first),
         }
     }
 

@@ -63,8 +63,8 @@ fn a_key_can_stand_twice(put: bool) -> bool {
             let others = table.index();
             table.stops.limit(Role::First, first);
             let left = scope(|scope| {
-                let act = || change(others, b"kk", mine);
-                let thread = scope.spawn(|| Stops::play(Role::First, act));
+                let act = move || change(others, b"kk", mine);
+                let thread = scope.spawn(move || Stops::play(Role::First, act));
                 table.stops.await_stop(Role::First, &thread);
                 if !table.stops.is_stopped(Role::First) {
                     return 2;

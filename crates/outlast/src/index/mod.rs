@@ -62,6 +62,15 @@ pub enum Change<'a, R: Record> {
     CompareRemove(R::Value<'a>),
 }
 
+impl<R: Record> Clone for Change<'_, R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R: Record> Copy for Change<'_, R> {}
+
 /// Whether the caller of a change wants the previous value, and how that value is checked.
 #[derive(Debug)]
 pub struct Previous<R: Record> {
@@ -301,6 +310,20 @@ pub trait Index<R: Record>: Send + Sync {
         change: Change<'_, R>,
         before: Previous<R>,
     ) -> Result<Changed<R>>;
+
+    /// Applies changes of several keys, one change for each key, in order, and adds the result of
+    /// each to `done`. Each change is atomic; all are durable when this returns. A crash meanwhile
+    /// can keep any of the changes that were under way, up to [`BATCH`] of them.
+    ///
+    /// # Errors
+    /// Those of [`change`](Index::change). Then `done` has the results of the changes before the one
+    /// that failed, and those after it have not been made.
+    fn change_many(
+        &self,
+        keys: &[R::Key<'_>],
+        changes: &[Change<'_, R>],
+        done: &mut Vec<Changed<R>>,
+    ) -> Result<()>;
 
     /// Appends the next records of an iteration to `out` and advances the cursor.
     ///

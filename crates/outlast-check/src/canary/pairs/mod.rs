@@ -20,7 +20,7 @@ use crate::stop::{self, Stops};
 use crate::structures::Shape;
 use crate::with_form;
 use outlast::db::store::{MapRequest, OpenMap};
-use outlast::index::{Change, Index, Previous, Record};
+use outlast::index::{Index, Previous, Record};
 use outlast::pmem::{Access, Alive, Event, Mark, Point, Seam, Traced};
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
@@ -265,22 +265,21 @@ fn marks(events: &[Event]) -> Vec<usize> {
 
 fn change(map: &OpenMap, key: u64, what: Do) -> Checked {
     with_form!(map.index(), R, index => {
-        let key = R::nth_key(key);
-        let v = match what {
-            Do::Insert(v) | Do::Update(v) | Do::Put(v) | Do::Swap(_, v) => v,
-            Do::CompareRemove(v) => v,
-            Do::Remove => 0,
-        };
-        let value = R::nth_value(v);
-        let change = match what {
-            Do::Remove => Change::Remove,
-            Do::CompareRemove(_) => Change::CompareRemove(R::value_of(&value)),
-            Do::Insert(_) => Change::Insert(R::value_of(&value)),
-            _ => Change::Update(R::value_of(&value)),
-        };
+        let (key, operands) = (R::nth_key(key), what.operands::<R>());
+        let change = what.with::<R>(&operands);
         let done = Index::<R>::change(&**index, R::key_of(&key), change, Previous::UNWANTED)?;
         crate::state::ensure(done.applied, || format!("{what:?} was not applied"))
     })
+}
+
+/// Changes both keys in the same way, with one call.
+fn change_both(map: &OpenMap, keys: [u64; 2], what: Do) -> Checked {
+    with_form!(map.index(), R, index => {
+        let (keys, operands) = (keys.map(R::nth_key), what.operands::<R>());
+        let change = what.with::<R>(&operands);
+        index.change_many(&keys.each_ref().map(R::key_of), &[change; 2], &mut Vec::new())?;
+    });
+    Ok(())
 }
 
 /// Returns a key's value, as text.

@@ -1,7 +1,7 @@
 //! Checks what an operation returns while another thread is stopped, before the other thread's
 //! stores are durable.
 
-use super::{Plan, change, joined, marks, plans, value};
+use super::{Plan, change, change_both, joined, marks, plans, value};
 use crate::canary::tape::{Allowed, Tape, least_and, placed};
 use crate::model::{Image, Timeline};
 use crate::session::{Do, PAGE_BITS, open_bytes, recorder};
@@ -96,6 +96,8 @@ impl Plan {
 pub enum Meanwhile {
     /// It looks up the first thread's key.
     Get,
+    /// The same, and the first thread changes two keys with one call.
+    GetOfMany,
     /// It inserts that key, which tells it whether the key was present.
     Insert,
     /// It opens the map that the first thread creates, and inserts into it.
@@ -116,7 +118,7 @@ pub fn told(
 ) -> Checked {
     let plan = plans(scheme, form)[0];
     let changes: &[Do] = match ask {
-        Meanwhile::Get => &[Do::Insert(55), Do::Update(66)],
+        Meanwhile::Get | Meanwhile::GetOfMany => &[Do::Insert(55), Do::Update(66)],
         Meanwhile::Insert | Meanwhile::OpenMap => &[Do::Insert(55)],
     };
     for &what in changes {
@@ -140,6 +142,7 @@ impl Plan {
         let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
         let first = || match ask {
             Meanwhile::OpenMap => store.map(&request).map(|_| ()).map_err(Fault::from),
+            Meanwhile::GetOfMany => change_both(&map, [key, key + 1], what),
             Meanwhile::Get | Meanwhile::Insert => {
                 // The other thread may have inserted the key.
                 let _ = change(&map, key, what);
@@ -148,7 +151,7 @@ impl Plan {
         };
         let (first_done, (reached, seen, events)) = stops.during(stop_at - 1, first, |reached| {
             let seen = match ask {
-                Meanwhile::Get => value(&map, key),
+                Meanwhile::Get | Meanwhile::GetOfMany => value(&map, key),
                 // Whether the key was present before or is inserted now, it must be present
                 // afterwards.
                 Meanwhile::Insert => {
@@ -176,7 +179,7 @@ impl Plan {
         };
         let found = open(if ask == Meanwhile::OpenMap { "n" } else { "m" });
         let same = match (&found, ask) {
-            (Ok(Some(found)), Meanwhile::Get) => *found == seen,
+            (Ok(Some(found)), Meanwhile::Get | Meanwhile::GetOfMany) => *found == seen,
             (Ok(found), _) => found.is_some(),
             (Err(_), _) => false,
         };

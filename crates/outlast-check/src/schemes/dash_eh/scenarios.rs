@@ -42,6 +42,12 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.phases.push(SPLIT_STASH);
             expected.mends.extend([&points::REPAIR_DIRECTORY, &points::REPAIR_DUPLICATE]);
         }
+        "many" => {
+            expected.reaches.push(&points::MANY);
+            if bytes {
+                expected.reaches.push(&points::MANY_RECORDS);
+            }
+        }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
         "reclaim" => expected.reaches.push(&points::COMPACT_CLEAR),
         "collide" => {

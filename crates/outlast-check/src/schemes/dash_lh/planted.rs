@@ -91,6 +91,12 @@ pub(super) const LINES: &[Line] = &[
         "insert_into: published before its fence",
         Stopped,
     ),
+    bug(
+        "Changes that share a fence are found before it, and a crash undoes them",
+        Seeded::InCode(&dash_lh_bugs::ROW_SHOWN_EARLY),
+        "settle: shown before the fence",
+        Stopped,
+    ),
     bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),
     bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_lh_bugs::LOCKED_TWICE), "empty_slot", Alone),
     bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe_pair", Alone),

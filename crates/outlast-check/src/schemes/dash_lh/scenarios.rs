@@ -43,6 +43,12 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.phases.push(phases::SPLIT_STASH);
             expected.mends.push(&points::REPAIR_DUPLICATE);
         }
+        "many" => {
+            expected.reaches.push(&points::MANY);
+            if bytes {
+                expected.reaches.push(&points::MANY_RECORDS);
+            }
+        }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
         "collide" => {
             expected.reaches.extend(COLLIDE);

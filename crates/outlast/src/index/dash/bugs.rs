@@ -12,6 +12,8 @@ crate::seeded_bugs! {
     SECOND_COPY_KEPT = "SecondCopyKept";
     /// A removal locks a bucket twice.
     LOCKED_TWICE = "LockedTwice";
+    /// Changes that share a fence are shown to readers before it.
+    ROW_SHOWN_EARLY = "RowShownEarly";
     /// A split does not mark, for the trace, the overflow records that stay in place.
     STAYING_UNMARKED = "StayingUnmarked";
     /// Overflow nodes that a split has emptied are freed before the link to them is durably gone.

@@ -27,7 +27,7 @@ const MOVES: u32 = 3;
 /// line that a lookup prefetches. Otherwise it goes to the emptier of the two buckets (balanced
 /// insert). An insert into the home bucket takes no other bucket's lock.
 #[inline(always)]
-fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
+pub(super) fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
@@ -121,6 +121,14 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
             Obstacle::Full => A::make_room(self, &self.route_inside(key.hash)?, key.hash),
             Obstacle::NextLocked => Ok(()),
         }
+    }
+
+    fn change_in_row(
+        &self,
+        changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
+        done: &mut Vec<Changed<R>>,
+    ) -> Attempt<()> {
+        self.change_sharing_fence(changes, done)
     }
 }
 

@@ -179,6 +179,7 @@ mod directory;
 pub mod layout;
 mod lock;
 mod lookup;
+mod many;
 mod metadata;
 pub mod points;
 mod repair;

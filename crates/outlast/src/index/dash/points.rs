@@ -20,6 +20,10 @@ crate::commit_points! { "dash":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
     REMOVE = "remove: slot": store, flush, fence;
+    /// Changes of several keys: what they share the fence of. Their slots are flushed as above.
+    MANY = "many: fence": fence;
+    /// The blocks of the records of such changes, which [`RECORD`] has flushed.
+    MANY_RECORDS = "many: record blocks": fence;
     /// A split's new segment. The fence also covers its overflow nodes.
     SPLIT_NEW = "split: new segment": store, flush, fence;
     /// A split's overflow nodes. Fenced by [`SPLIT_NEW`].

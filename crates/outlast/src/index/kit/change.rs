@@ -4,13 +4,13 @@
 //! record's block for the trace before it is unlinked, retires the block afterwards, and retries if
 //! another thread interfered. A scheme supplies the attempts.
 
-use super::lookup::{Optimistic, find};
-use super::table::{HashedKey, Table};
+use super::lookup::{Optimistic, find, prefetch};
+use super::table::{HashedKey, Lookup, Table};
 use super::unlinked::UnlinkedRecord;
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Change, Changed, Previous, RecordForm};
+use crate::index::{BATCH, Change, Changed, Previous, RecordForm};
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
 
@@ -124,6 +124,22 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
     /// Makes room for a key, or removes another obstacle, unless another thread already has. The
     /// kit then attempts the change again.
     fn grow(&self, key: HashedKey<'_, R>, full: Self::Full<'_>) -> Result<()>;
+
+    /// Makes changes of at most [`BATCH`] keys, in order, and adds the result of each to `done`, up
+    /// to the first change that fails. A scheme can let them share their fences.
+    fn change_in_row(
+        &self,
+        changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
+        done: &mut Vec<Changed<R>>,
+    ) -> Attempt<()>
+    where
+        Self: Sized,
+    {
+        for (key, plan) in changes {
+            done.push(repeat(self, *key, plan)?);
+        }
+        Ok(())
+    }
 }
 
 /// Changes a key: see [`Index::change`](crate::index::Index::change).
@@ -184,10 +200,39 @@ fn enter_later<S: Seam, R: Record>(
     repeat(table, HashedKey::of(table, key, &mut space), &plan).map_err(|error| *error)
 }
 
+/// Changes several keys: see [`Index::change_many`](crate::index::Index::change_many).
+pub(crate) fn change_many<S: Seam, R: Record>(
+    table: &(impl Lookup<S, R> + Update<S, R>),
+    keys: &[R::Key<'_>],
+    changes: &[Change<'_, R>],
+    done: &mut Vec<Changed<R>>,
+) -> Result<()> {
+    for (keys, changes) in keys.chunks(BATCH).zip(changes.chunks(BATCH)) {
+        prefetch(table, keys);
+        let mut spaces = [[0; 8]; BATCH];
+        let mut row = Vec::with_capacity(BATCH);
+        let mut failed = None;
+        for ((&key, &change), space) in keys.iter().zip(changes).zip(&mut spaces) {
+            let plan = Plan::of(change, Previous::UNWANTED);
+            if let Err(error) = R::check_size(key, plan.value) {
+                failed = Some(error);
+                break;
+            }
+            row.push((HashedKey::of(table, key, space), plan));
+        }
+        let _writing = table.core().enter_to_change()?;
+        table.change_in_row(&row, done).map_err(|error| *error)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
 /// Attempts a change until an attempt completes it. Calls [`grow`](Update::grow) after each attempt
 /// that found no room or another obstacle.
 #[inline(always)]
-fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
+pub(crate) fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,

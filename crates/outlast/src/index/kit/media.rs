@@ -230,6 +230,19 @@ impl Slot {
         value: &'static Point,
         link: &'static Point,
     ) {
+        let at = self.replace_unfenced::<S, R>(memory, words, value, link);
+        memory.fence(at);
+    }
+
+    /// Does the same, but leaves the fence to the caller. Returns the commit point that was used.
+    #[inline(always)]
+    pub(crate) fn replace_unfenced<S: Seam, R: Record>(
+        &self,
+        memory: &Memory<S>,
+        words: SlotWords,
+        value: &'static Point,
+        link: &'static Point,
+    ) -> &'static Point {
         // Release: pairs with the Acquire in `read`.
         let at = if R::FORM == RecordForm::Inline {
             memory.store_release(&self.second, words.second, value);
@@ -238,7 +251,8 @@ impl Slot {
             memory.store_release(&self.first, words.first, link);
             link
         };
-        memory.persist(self, at);
+        memory.flush(self, at);
+        at
     }
 }
 

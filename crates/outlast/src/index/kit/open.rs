@@ -85,6 +85,15 @@ where
         change::change(&self.table, key, change, before)
     }
 
+    fn change_many(
+        &self,
+        keys: &[R::Key<'_>],
+        changes: &[Change<'_, R>],
+        done: &mut Vec<Changed<R>>,
+    ) -> Result<()> {
+        change::change_many(&self.table, keys, changes, done)
+    }
+
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         self.read(|| self.table.scan(cursor, out))
     }

@@ -3,10 +3,11 @@
 use super::{Map, Store};
 use crate::db::raw::Form;
 use crate::error::Result;
-use crate::index::{BATCH, Previous};
+use crate::index::record::Record;
+use crate::index::{BATCH, Change, Changed};
 use crate::map::types::{Key, Value};
 
-/// The byte strings of a batch of keys, one after another in one buffer.
+/// The byte strings of up to [`BATCH`] keys or values, one after another in one buffer.
 #[derive(Default)]
 struct Strings {
     bytes: Vec<u8>,
@@ -14,15 +15,15 @@ struct Strings {
 }
 
 impl Strings {
-    /// Encodes up to [`BATCH`] keys. Returns the encodings and their number.
-    fn fill<'k, K: Key + ?Sized + 'k>(
+    /// Encodes up to [`BATCH`] keys or values. Returns the encodings and their number.
+    fn fill<'v, V: Value + ?Sized + 'v>(
         &mut self,
-        keys: impl Iterator<Item = &'k K>,
+        values: impl Iterator<Item = &'v V>,
     ) -> ([&[u8]; BATCH], usize) {
         self.bytes.clear();
         let mut count = 0;
-        for (key, end) in keys.zip(&mut self.ends) {
-            key.with_bytes(|key| self.bytes.extend_from_slice(key));
+        for (value, end) in values.zip(&mut self.ends) {
+            value.with_bytes(|bytes| self.bytes.extend_from_slice(bytes));
             *end = self.bytes.len();
             count += 1;
         }
@@ -174,56 +175,56 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Those of [`remove`](Map::remove). If a key fails, those before it have been removed, and
     /// those after it have not.
     pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
-        self.each(keys, |&key| key, |&key| self.delete(key))
+        let applied = |(applied, _)| applied;
+        match self.raw.map.form()? {
+            Form::Inline(index) => in_rows(keys, applied, |keys, done| {
+                let (keys, count) = words(keys.iter().copied());
+                index.change_many(&keys[..count], &[const { Change::Remove }; BATCH][..count], done)
+            }),
+            Form::Bytes(index) => {
+                let mut strings = Strings::default();
+                in_rows(keys, applied, |keys, done| {
+                    let (keys, count) = strings.fill(keys.iter().copied());
+                    let changes = [const { Change::Remove }; BATCH];
+                    index.change_many(&keys[..count], &changes[..count], done)
+                })
+            }
+        }
     }
 
     fn store_many(&self, records: &[(&K, &V)], how: Store) -> Result<Vec<bool>> {
-        let store = |&(key, value): &(&K, &V)| {
-            let (applied, present) = match self.raw.map.form()? {
-                Form::Inline(index) => {
-                    let change = how.change(value.to_word());
-                    let done = index.change(key.to_word(), change, Previous::UNWANTED)?;
-                    (done.applied, done.present)
-                }
-                Form::Bytes(index) => {
-                    let done = key.with_bytes(|key| {
-                        let change =
-                            |value: &[u8]| index.change(key, how.change(value), Previous::UNWANTED);
-                        value.with_bytes(change)
-                    })?;
-                    (done.applied, done.present)
-                }
-            };
-            Ok(if matches!(how, Store::Put) { present } else { applied })
-        };
-        self.each(records, |&(key, _)| key, store)
-    }
-
-    /// Makes a change for each item, one after another, and returns the results. Before the changes
-    /// of a batch, it prefetches the memory that they will need.
-    fn each<T>(
-        &self,
-        items: &[T],
-        key: impl Fn(&T) -> &K,
-        change: impl Fn(&T) -> Result<bool>,
-    ) -> Result<Vec<bool>> {
-        let mut done = Vec::with_capacity(items.len());
-        let mut strings = Strings::default();
-        for items in items.chunks(BATCH) {
-            match self.raw.map.form()? {
-                Form::Inline(index) => {
-                    let (words, count) = words(items.iter().map(&key));
-                    index.prefetch(&words[..count]);
-                }
-                Form::Bytes(index) => {
-                    let (parts, count) = strings.fill(items.iter().map(&key));
-                    index.prefetch(&parts[..count]);
-                }
-            }
-            for item in items {
-                done.push(change(item)?);
+        let result = |done: (bool, bool)| if matches!(how, Store::Put) { done.1 } else { done.0 };
+        match self.raw.map.form()? {
+            Form::Inline(index) => in_rows(records, result, |records, done| {
+                let (keys, count) = words(records.iter().map(|&(key, _)| key));
+                let changes = records.iter().map(|(_, value)| how.change(value.to_word()));
+                index.change_many(&keys[..count], &changes.collect::<Vec<_>>(), done)
+            }),
+            Form::Bytes(index) => {
+                let (mut keys, mut values) = (Strings::default(), Strings::default());
+                in_rows(records, result, |records, done| {
+                    let (keys, count) = keys.fill(records.iter().map(|&(key, _)| key));
+                    let (values, _) = values.fill(records.iter().map(|&(_, value)| value));
+                    let changes = values[..count].iter().map(|value| how.change(*value));
+                    index.change_many(&keys[..count], &changes.collect::<Vec<_>>(), done)
+                })
             }
         }
-        Ok(done)
     }
+}
+
+/// Calls `change` with [`BATCH`] items at a time, and returns the results. `result` gets whether a
+/// change was applied, and whether its key was present.
+fn in_rows<T, R: Record>(
+    items: &[T],
+    result: impl Fn((bool, bool)) -> bool,
+    mut change: impl FnMut(&[T], &mut Vec<Changed<R>>) -> Result<()>,
+) -> Result<Vec<bool>> {
+    let mut results = Vec::with_capacity(items.len());
+    let mut done = Vec::with_capacity(BATCH);
+    for items in items.chunks(BATCH) {
+        change(items, &mut done)?;
+        results.extend(done.drain(..).map(|done| result((done.applied, done.present))));
+    }
+    Ok(results)
 }
