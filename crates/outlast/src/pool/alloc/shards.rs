@@ -1,7 +1,7 @@
 //! What threads keep apart, so that they rarely touch the same cache lines: free blocks at hand, and
 //! lists of runs with free blocks.
 
-use crate::pmem::{Seam, Shared};
+use crate::pmem::Seam;
 use crate::pool::geometry::CLASS_COUNT;
 use crate::reclaim::threads::thread_number;
 use std::sync::Mutex;
@@ -27,8 +27,10 @@ struct OfClass {
 pub(super) struct Shards {
     shards: Box<[Shard]>,
     /// For each class, a bit for each shard whose list is not empty. A bit changes under the shard's
-    /// lock.
-    with_runs: Box<[Shared<AtomicU32>]>,
+    /// lock, where no thread may be stopped, so these are plain atomics. To have another thread run
+    /// just before or after an access would show nothing new: it would run as if before or after the
+    /// lock was held.
+    with_runs: Box<[AtomicU32]>,
 }
 
 impl Shards {
@@ -36,7 +38,7 @@ impl Shards {
         let of_class = || Mutex::new((0..CLASS_COUNT).map(|_| OfClass::default()).collect());
         Shards {
             shards: (0..SHARDS).map(|_| Shard { of_class: of_class() }).collect(),
-            with_runs: (0..CLASS_COUNT).map(|_| Shared::default()).collect(),
+            with_runs: (0..CLASS_COUNT).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
@@ -105,9 +107,9 @@ impl Shards {
     // ---- Runs with free blocks --------------------------------------------------
 
     /// The shards whose lists of a class are not empty, the calling thread's first.
-    fn with_runs<S: Seam>(&self, seam: &S, class: u8) -> impl Iterator<Item = usize> + use<S> {
+    fn with_runs(&self, class: u8) -> impl Iterator<Item = usize> + use<> {
         // SeqCst: a thread that is about to find the pool full sees every run that was listed before.
-        let mask = self.with_runs[usize::from(class)].load(seam, Ordering::SeqCst);
+        let mask = self.with_runs[usize::from(class)].load(Ordering::SeqCst);
         let own = Self::own();
         (0..SHARDS).map(move |n| (own + n) % SHARDS).filter(move |n| mask & 1 << n != 0)
     }
@@ -118,7 +120,7 @@ impl Shards {
         self.locked(seam, own, class, |of_class| {
             if of_class.listed.is_empty() {
                 let mask = &self.with_runs[usize::from(class)];
-                mask.fetch_or(seam, 1 << own, Ordering::SeqCst);
+                mask.fetch_or(1 << own, Ordering::SeqCst);
             }
             of_class.listed.push(head);
         });
@@ -127,12 +129,12 @@ impl Shards {
     /// Takes the run that was listed last, from the calling thread's list if possible: its lines are
     /// most likely in this processor's cache.
     pub(super) fn take_listed(&self, seam: &impl Seam, class: u8) -> Option<u32> {
-        self.with_runs(seam, class).find_map(|shard| {
+        self.with_runs(class).find_map(|shard| {
             self.locked(seam, shard, class, |of_class| {
                 let head = of_class.listed.pop();
                 if head.is_some() && of_class.listed.is_empty() {
                     let mask = &self.with_runs[usize::from(class)];
-                    mask.fetch_and(seam, !(1 << shard), Ordering::SeqCst);
+                    mask.fetch_and(!(1 << shard), Ordering::SeqCst);
                 }
                 head
             })
@@ -142,7 +144,7 @@ impl Shards {
     /// Returns whether more than `few` runs of a class are listed.
     pub(super) fn has_listed(&self, seam: &impl Seam, class: u8, few: usize) -> bool {
         let mut found = 0;
-        self.with_runs(seam, class).any(|shard| {
+        self.with_runs(class).any(|shard| {
             found += self.locked(seam, shard, class, |of_class| of_class.listed.len());
             found > few
         })
@@ -151,7 +153,7 @@ impl Shards {
     /// Returns the listed runs of a class.
     pub(super) fn listed(&self, seam: &impl Seam, class: u8) -> Vec<u32> {
         let mut heads = Vec::new();
-        for shard in self.with_runs(seam, class) {
+        for shard in self.with_runs(class) {
             self.locked(seam, shard, class, |of_class| heads.extend_from_slice(&of_class.listed));
         }
         heads
