@@ -1,13 +1,14 @@
 //! Changes of several keys that share one fence.
 //!
-//! Each change is stored and flushed, but its bucket stays locked, so no other thread can see the
-//! change yet or depend on it. One fence then makes all of them durable, and only after it are they
-//! shown to readers and their buckets unlocked.
+//! The thread first takes the locks of all of them and decides each, then stores and flushes all, and
+//! fences once. Only after that does it show the changes to readers and unlock the buckets, so no other
+//! thread can depend on a change that is not durable. The locks come first because taking one is a
+//! read-modify-write, which on x86-64 waits for all earlier flushes, like a fence.
 //!
 //! While it holds locks, the thread takes others only if they are free, and allocates nothing. So it
 //! never waits for a thread that may be waiting for it. A change that needs more than that (another
-//! thread's lock, a split, a record in the stash) ends the row: the changes so far get their fence, and
-//! that change is made by itself.
+//! thread's lock, a split, a record in the stash) ends the row: the changes so far are made, and that
+//! change is made by itself.
 
 use super::change::prefers_home;
 use super::lock::Locked;
@@ -18,63 +19,72 @@ use crate::index::kit::change::{Attempt, Decision, Plan, decide, repeat};
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
-use crate::index::record::Record;
+use crate::index::record::{Record, SlotWords};
 use crate::index::{BATCH, Changed, RecordForm};
 use crate::pmem::Seam;
 
-/// What happens to a slot once its change is durable.
-enum Then<'t> {
-    /// Its record, which is not at home in the bucket if `is_guest`, is shown to readers.
-    Show { bucket: BucketRef<'t>, slot: usize, fingerprint: u8, is_guest: bool },
-    /// It is free.
-    Free { bucket: BucketRef<'t>, slot: usize },
-    /// Nothing: it has another value.
-    Stay,
+/// What is to be done with a slot.
+#[derive(Clone, Copy)]
+enum Action {
+    /// It gets a new record, which is not at home in the bucket if `is_guest`.
+    Fill { fingerprint: u8, is_guest: bool },
+    /// It gets another value.
+    Replace,
+    /// It is emptied.
+    Empty,
 }
 
-/// A change that is flushed and not fenced.
-struct Change<'t, S: Seam, R: Record> {
-    then: Then<'t>,
+/// A change that is decided.
+struct Decided<'t, S: Seam, R: Record> {
+    action: Action,
+    bucket: BucketRef<'t>,
+    slot: usize,
+    hash: u64,
+    words: SlotWords,
     decision: Option<Decision<R>>,
-    _here: Guarded<Locked<'t, S>>,
+    here: Guarded<Locked<'t, S>>,
     _next: Option<Guarded<Locked<'t, S>>>,
 }
 
-/// Changes of one thread that are flushed and not fenced. Dropping this settles them.
-struct Unfenced<'t, S: Seam, R: Record, A: Addressing> {
+/// The decided changes of one thread, whose buckets it has locked. Dropping this makes them.
+struct Row<'t, S: Seam, R: Record, A: Addressing> {
     table: &'t Dash<S, R, A>,
-    changes: Vec<Change<'t, S, R>>,
+    changes: Vec<Decided<'t, S, R>>,
 }
 
-impl<S: Seam, R: Record, A: Addressing> Drop for Unfenced<'_, S, R, A> {
+impl<S: Seam, R: Record, A: Addressing> Drop for Row<'_, S, R, A> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.settle();
+            self.make();
         }
     }
 }
 
-impl<'t, S: Seam, R: Record, A: Addressing> Unfenced<'t, S, R, A> {
-    /// Makes the changes durable, shows them to readers and unlocks their buckets.
-    fn settle(&mut self) {
+impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
+    /// Makes the changes, durably, shows them to readers and unlocks their buckets.
+    fn make(&mut self) {
         if self.changes.is_empty() {
             return;
         }
         let (table, core) = (self.table, &*self.table.core);
+        for change in &mut self.changes {
+            change.store(table);
+        }
         let is_early = table.seeded(&bugs::ROW_SHOWN_EARLY);
         if !is_early {
             core.memory.fence(&points::MANY);
         }
         let mut decisions = [const { None }; BATCH];
         for (change, decision) in self.changes.drain(..).zip(&mut decisions) {
-            match change.then {
-                Then::Show { bucket, slot, fingerprint, is_guest } => {
+            let Decided { bucket, slot, .. } = change;
+            match change.action {
+                Action::Fill { fingerprint, is_guest } => {
                     table.publish(bucket, slot, fingerprint, is_guest);
                 }
-                Then::Free { bucket, slot } => {
+                Action::Empty => {
                     bucket.metadata.set_bits(table.seam(), table.bits(bucket).without(slot));
                 }
-                Then::Stay => {}
+                Action::Replace => {}
             }
             *decision = change.decision;
         }
@@ -87,34 +97,35 @@ impl<'t, S: Seam, R: Record, A: Addressing> Unfenced<'t, S, R, A> {
         }
     }
 
-    /// Makes a change without its fence. Returns `None`, and has stored nothing, if that is not
+    /// Takes the locks of a change and decides it. Returns `None`, with nothing done, if that is not
     /// possible.
     #[inline(always)]
-    fn make(
+    fn decide(
         &mut self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Option<Changed<R>> {
         let table = self.table;
-        let memory = &table.core.memory;
         let route = table.known_route(key.hash)?;
         let home = table.home(key.hash);
         let try_lock = |bucket| table.try_hold(bucket).map(Guarded::new);
-        let mut here = try_lock(table.bucket(route.segment, home))?;
+        let here = try_lock(table.bucket(route.segment, home))?;
         let (bucket, next) = (here.bucket, table.bucket(route.segment, table.next(home)));
         let (bits, next_bits) = (table.bits(bucket), table.bits(next));
         let found = match table.probe_pair((bucket, bits), (next, next_bits), key) {
             Ok(found) if table.is_current(&route) => found,
             _ => return None,
         };
+        let none = SlotWords { first: 0, second: 0 };
+        let words = new.as_ref().map_or(none, UnlinkedRecord::words);
         let Some(place) = found else {
             if !Overflow::of(here.word()).is_none() {
                 return None;
             }
-            let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
+            if !plan.inserts {
                 return Some(Changed { applied: false, before: None, present: false });
-            };
+            }
             let first = Dash::<S, R, A>::first_slot(key.hash);
             let at_home = bits.free_slot(first).filter(|_| prefers_home(bits, next_bits, first));
             let (bucket, slot, locked) = match at_home {
@@ -125,53 +136,69 @@ impl<'t, S: Seam, R: Record, A: Addressing> Unfenced<'t, S, R, A> {
                     (next, table.bits(next).free_slot(first)?, Some(locked))
                 }
             };
-            let target = &bucket.slots[slot];
-            target.fill(memory, new.words(), table.empty(key.hash), &points::INSERT);
-            memory.flush(target, &points::INSERT);
-            new.set_linked();
-            let (fingerprint, is_guest) = (key.hash as u8, locked.is_some());
-            let then = Then::Show { bucket, slot, fingerprint, is_guest };
-            self.add(then, None, here, locked);
+            let action = Action::Fill { fingerprint: key.hash as u8, is_guest: locked.is_some() };
+            let hash = key.hash;
+            self.changes.push(Decided {
+                action,
+                bucket,
+                slot,
+                hash,
+                words,
+                decision: None,
+                here,
+                _next: locked,
+            });
+            new.as_mut()?.set_linked();
             return Some(Changed { applied: true, before: None, present: false });
         };
         let decision = decide(&table.core, plan, place.words).ok()?;
         if !decision.applied {
             return Some(decision.finish(&table.core));
         }
-        let target = &place.bucket.slots[place.slot];
-        let (then, locked) = if let Some(new) = new {
-            here.changing();
-            target.replace_unfenced::<S, R>(
-                memory,
-                new.words(),
-                &points::UPDATE,
-                &points::UPDATE_LINK,
-            );
-            new.set_linked();
-            (Then::Stay, None)
-        } else {
-            let locked = match place.part {
-                Part::Home => None,
-                Part::Next => Some(try_lock(next)?),
-                _ => return None,
-            };
-            here.changing();
-            memory.store_release(&target.first, table.empty(key.hash), &points::REMOVE);
-            memory.flush(target, &points::REMOVE);
-            (Then::Free { bucket: place.bucket, slot: place.slot }, locked)
+        let (action, locked) = match place.part {
+            _ if new.is_some() => (Action::Replace, None),
+            Part::Home => (Action::Empty, None),
+            Part::Next => (Action::Empty, Some(try_lock(next)?)),
+            _ => return None,
         };
-        self.add(then, Some(decision), here, locked);
+        new.iter_mut().for_each(UnlinkedRecord::set_linked);
+        self.changes.push(Decided {
+            action,
+            bucket: place.bucket,
+            slot: place.slot,
+            hash: key.hash,
+            words,
+            decision: Some(decision),
+            here,
+            _next: locked,
+        });
         Some(Changed { applied: true, before: None, present: true })
     }
+}
 
-    fn add(
-        &mut self,
-        then: Then<'t>,
-        decision: Option<Decision<R>>,
-        here: Guarded<Locked<'t, S>>,
-        next: Option<Guarded<Locked<'t, S>>>,
-    ) {
-        self.changes.push(Change { then, decision, _here: here, _next: next });
+impl<S: Seam, R: Record> Decided<'_, S, R> {
+    /// Stores the change and flushes it.
+    #[inline(always)]
+    fn store<A: Addressing>(&mut self, table: &Dash<S, R, A>) {
+        let memory = &table.core.memory;
+        let slot = &self.bucket.slots[self.slot];
+        let empty = table.empty(self.hash);
+        match self.action {
+            Action::Fill { .. } => {
+                slot.fill(memory, self.words, empty, &points::INSERT);
+                memory.flush(slot, &points::INSERT);
+            }
+            Action::Replace => {
+                self.here.changing();
+                let (value, link) = (&points::UPDATE, &points::UPDATE_LINK);
+                slot.replace_unfenced::<S, R>(memory, self.words, value, link);
+            }
+            Action::Empty => {
+                self.here.changing();
+                memory.store_release(&slot.first, empty, &points::REMOVE);
+                memory.flush(slot, &points::REMOVE);
+            }
+        }
     }
 }
 
@@ -198,14 +225,14 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         if R::FORM == RecordForm::Bytes && records.iter().any(Option::is_some) {
             core.memory.fence(&points::MANY_RECORDS);
         }
-        let mut unfenced = Unfenced { table: self, changes: Vec::with_capacity(BATCH) };
+        let mut row = Row { table: self, changes: Vec::with_capacity(BATCH) };
         for ((key, plan), new) in changes.iter().zip(&mut records) {
             let has_block = plan.value.is_none() || new.is_some();
-            let made = if has_block { unfenced.make(*key, plan, new) } else { None };
-            done.push(match made {
+            let decided = if has_block { row.decide(*key, plan, new) } else { None };
+            done.push(match decided {
                 Some(changed) => changed,
                 None => {
-                    unfenced.settle();
+                    row.make();
                     *new = None;
                     repeat(self, *key, plan)?
                 }
