@@ -71,6 +71,31 @@ fn lookups_store_nothing_wherever_the_record_is() {
 }
 
 #[test]
+fn changes_of_many_keys_share_one_fence() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 2, 2));
+        let mut homes = homes(&bench);
+        // The segment is touched.
+        bench.fill(homes[0].next());
+        let keys: Vec<u64> = homes.iter_mut().map(|keys| keys.next().unwrap()).collect();
+        let mut cost_of = |change: fn(u64) -> Do| {
+            let changes: Vec<_> = keys.iter().map(|&key| (key, change(key))).collect();
+            let events = bench.change_many(&changes);
+            (cost(&events), record_lines(&events))
+        };
+        let lines = keys.len() as u64;
+        // The blocks of byte strings must be durable before the links to them.
+        let fences = if form == RecordForm::Bytes { 2 } else { 1 };
+        let (inserts, records) = cost_of(|key| Do::Insert(VALUE + key));
+        assert_eq!(inserts, (lines + records, fences), "{form}");
+        let (updates, records) = cost_of(|key| Do::Update(key));
+        assert_eq!(updates, (lines + records, fences), "{form}");
+        assert_eq!(cost_of(|_| Do::Remove), ((lines, 1), 0), "{form}");
+        assert_eq!(cost_of(|_| Do::Remove), ((0, 0), 0), "{form}: nothing is left to remove");
+    }
+}
+
+#[test]
 fn an_insert_flushes_one_line_and_its_record() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 2, 2));

@@ -60,6 +60,15 @@ impl Bench {
         events.into_iter().filter(|e| !matches!(e.access, Access::Mark(_))).collect()
     }
 
+    /// Makes changes with one call, and returns their events.
+    fn change_many(&mut self, changes: &[(u64, Do)]) -> Vec<Event> {
+        self.seam.take();
+        self.seam.start(false);
+        self.session.change_many("m", changes).unwrap();
+        let events = self.seam.take();
+        events.into_iter().filter(|e| !matches!(e.access, Access::Mark(_))).collect()
+    }
+
     /// Reads in every possible way. No read may store, flush or fence.
     fn read(&mut self, key: u64) {
         self.seam.take();
