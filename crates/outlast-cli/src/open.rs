@@ -95,13 +95,21 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
 /// batch can complete it, that is done first. If the pool opens only because possible losses are
 /// accepted, or without what its working file held, also returns the error with which it is refused
 /// otherwise.
-pub(crate) fn to_salvage(path: &Path) -> Result<(Pool, Option<Error>), Failure> {
+///
+/// If its working file is gone, the pool is left as it is, because that file may be found again.
+/// Instead, a pool is made in `copy` of what is in the base and the journal, and opened. The caller
+/// removes the file.
+pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<(Pool, Option<Error>), Failure> {
     match read(path, false) {
         Ok(pool) => Ok((pool, None)),
-        // The error is returned as well, because what only the working file held is lost.
         Err(refused @ Error::NoWorkingFile) => {
-            complete(path)?;
-            Ok((to_read(path, true)?, Some(refused)))
+            // SAFETY: as in `read`.
+            match unsafe { PoolOptions::new().backup(path, copy) } {
+                Ok(_) => Ok((to_read(copy, false)?, Some(refused))),
+                // The journal is incomplete as well, so only the base is left.
+                Err(error) if error.is_damage() => Ok((to_read(path, true)?, Some(error))),
+                Err(error) => Err(about(path, error)),
+            }
         }
         Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
             Ok((to_read(path, true)?, Some(refused)))

@@ -87,3 +87,115 @@ fn a_change_that_fails_ends_the_batch_where_it_stands() {
         assert!(matches!(map.put_many(&records), Err(Error::NotOpen(_))), "{scheme}");
     }
 }
+
+/// A program may write what it has buffered while it unwinds.
+#[test]
+fn changes_in_a_destructor_are_made_while_a_thread_unwinds() {
+    struct Buffer(outlast::Map<u64, str>);
+
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            let records: Vec<(&u64, &str)> = vec![(&1, "one"), (&2, "two")];
+            assert_eq!(self.0.put_many(&records).unwrap(), [false, false]);
+        }
+    }
+
+    for &scheme in Scheme::ALL {
+        let pool = pool();
+        let map = || pool.map_with::<u64, str>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        map().insert(&0, "zero").unwrap();
+        let buffer = Buffer(map());
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _buffer = buffer;
+            std::panic::resume_unwind(Box::new("the program's own panic"));
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(map().get(&2).unwrap().as_deref(), Some("two"), "{scheme}");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
+/// A change that does not apply takes no space from those after it.
+#[test]
+fn a_full_pool_takes_what_it_would_take_one_by_one() {
+    let value = vec![7u8; 1_000];
+    for &scheme in Scheme::ALL {
+        let options = PoolOptions::new().page_bits(12).initial_size(4 << 20).max_size(4 << 20);
+        let pool = options.anonymous().unwrap();
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        let full = (0..).find(|key| map.insert(key, &value).is_err()).unwrap();
+        assert!(map.remove(&0).unwrap().is_some());
+        // Most keys are present.
+        let keys: Vec<u64> = (1..16).chain([0]).collect();
+        let records: Vec<(&u64, &[u8])> = keys.iter().map(|key| (key, &value[..])).collect();
+        let mut expected = vec![false; 15];
+        expected.push(true);
+        let done = (0..100).find_map(|_| map.insert_many(&records).ok());
+        assert_eq!(done, Some(expected), "{scheme}, {full} records");
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
+#[test]
+fn long_values_are_changed_too() {
+    let lengths = [0, 10, 70_000, 30_000, 40_000, 200_000, 5, 64 << 10, 1];
+    for &scheme in Scheme::ALL {
+        let pool = pool();
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
+        for round in 0..3u8 {
+            let values: Vec<Vec<u8>> = lengths.iter().map(|&len| vec![round; len]).collect();
+            let keys: Vec<u64> = (0..values.len() as u64).collect();
+            let records: Vec<(&u64, &[u8])> =
+                keys.iter().zip(&values).map(|(key, value)| (key, &value[..])).collect();
+            let done = map.put_many(&records).unwrap();
+            assert_eq!(done, vec![round > 0; values.len()], "{scheme}");
+            for (key, value) in &records {
+                assert_eq!(map.get(key).unwrap().as_deref(), Some(*value), "{scheme}");
+            }
+        }
+        assert!(pool.verify().unwrap().is_sound(), "{scheme}");
+    }
+}
+
+/// Rows of several threads that lock each other's buckets in different orders.
+#[test]
+fn rows_of_several_threads_do_not_wait_for_each_other() {
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            let pool = pool();
+            let options = MapOptions::new().scheme(scheme).form(form);
+            let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+            let inserted = std::thread::scope(|scope| {
+                let thread = |number: u64| {
+                    let map = &map;
+                    scope.spawn(move || {
+                        let mut inserted = 0i64;
+                        for round in 0..300u64 {
+                            // All threads take the same keys, each in another order.
+                            let step = [1, 3, 7][number as usize];
+                            let keys: Vec<u64> =
+                                (0..64).map(|n| (n * step + round) % 64 + round / 10).collect();
+                            let records: Vec<_> = keys.iter().map(|key| (key, &round)).collect();
+                            let count =
+                                |done: Vec<bool>| done.iter().filter(|&&d| d).count() as i64;
+                            match (round + number) % 3 {
+                                0 => inserted += count(map.insert_many(&records).unwrap()),
+                                1 => drop(map.update_many(&records).unwrap()),
+                                _ => {
+                                    let keys: Vec<_> = keys.iter().collect();
+                                    inserted -= count(map.remove_many(&keys).unwrap());
+                                }
+                            }
+                        }
+                        inserted
+                    })
+                };
+                let threads: Vec<_> = (0..3).map(thread).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum::<i64>()
+            });
+            let left = map.iter().count() as i64;
+            assert_eq!(left, inserted, "{scheme}, {form}");
+            assert!(pool.verify().unwrap().is_sound(), "{scheme}, {form}");
+        }
+    }
+}

@@ -23,6 +23,9 @@ pub(super) fn maps(play: &mut Play) -> Checked {
         for key in 10..14 {
             play.change_in(name, key, Do::Insert(key + 500))?;
         }
+        // A call of one change has no change after it that would make it durable.
+        play.session.change_many(name, &[(14, Do::Insert(514))])?;
+        play.session.change_many(name, &[(15, Do::Insert(515)), (16, Do::Insert(516))])?;
     }
     play.session.drop_map("a", false)?;
     // This map gets the slot that was freed.
@@ -50,6 +53,8 @@ pub(super) fn maps(play: &mut Play) -> Checked {
     play.session.let_go();
     play.session.background()?;
     play.change_in("e", 10, Do::Remove)?;
+    play.session.change_many("b", &[(11, Do::Update(704))])?;
+    play.session.change_many("g", &[(12, Do::Update(705))])?;
     play.session.verify()
 }
 
@@ -220,6 +225,7 @@ pub(super) fn many(play: &mut Play) -> Checked {
     let count = play.brim() / 2;
     play.insert_to_the_brim(count)?;
     play.prepared();
+    play.change_many(&[(499, Do::Insert(499 + 100_000))])?;
     let mut key = 500;
     while play.session.grown("m")? < 1 && key < 900 {
         let inserts = [0, 1, 2, 3].map(|n| (key + n, Do::Insert(key + n + 100_000)));
@@ -245,6 +251,7 @@ pub(super) fn many(play: &mut Play) -> Checked {
         play.session.background()?;
     }
     play.change_many(&[(501, Do::Remove), (900, Do::CompareRemove(2)), (902, Do::Put(10))])?;
+    play.change_many(&[(499, Do::Update(11))])?;
     play.session.verify()
 }
 

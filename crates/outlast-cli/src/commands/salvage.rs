@@ -1,6 +1,6 @@
 //! `salvage`: copies what can be read of a damaged pool into a new one.
 
-use super::unfinished::Unfinished;
+use super::unfinished::{Unfinished, cleared};
 use super::verify::{damage_object, examine};
 use crate::args::SalvageArgs;
 use crate::failure::Failure;
@@ -14,11 +14,22 @@ use indicatif::ProgressBar;
 use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The suffix of the new pool's name until it is complete.
 const UNFINISHED: &str = ".salvaging";
+/// The suffix of the copy that is made of base and journal if the working file is gone.
+const COPY: &str = ".copying";
+
+/// A file that is removed when this is dropped, if there is one.
+struct RemovedAtEnd(PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
 
 /// What became of the records of one map, or of all maps.
 #[derive(Debug, Default)]
@@ -75,7 +86,8 @@ pub(crate) fn run(
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
     }
-    let (broken, refused) = open::to_salvage(from)?;
+    let copy = RemovedAtEnd(cleared(to, COPY)?);
+    let (broken, refused) = open::to_salvage(from, &copy.0)?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
     // Check that these maps exist before anything is created.
     for name in &args.map {
@@ -117,7 +129,8 @@ pub(crate) fn run(
     // old pool can still show that records are missing, for instance by blocks that nothing links
     // to.
     let verify = reasons.is_empty();
-    reasons.extend(doubts(from, &broken, refused.as_ref(), verify));
+    let read = if copy.0.exists() { &copy.0 } else { from };
+    reasons.extend(doubts((from, read), &broken, refused.as_ref(), verify));
     drop(broken);
     new.finish(to)?;
     out.object(&json!({
@@ -143,9 +156,15 @@ pub(crate) fn run(
 }
 
 /// Returns the reasons why the new pool may lack records although everything that could be read was
-/// copied. Verifies the old pool only if `verify` is set.
-fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> Vec<String> {
-    let from = path.display();
+/// copied. Verifies the old pool only if `verify` is set. `read` is the file that was read: the pool's
+/// own, or a copy.
+fn doubts(
+    (from, read): (&Path, &Path),
+    broken: &Pool,
+    refused: Option<&Error>,
+    verify: bool,
+) -> Vec<String> {
+    let from = from.display();
     let mut doubts = Vec::new();
     match refused {
         Some(error) => doubts.push(format!("{from}: {}", open::why_refused(error))),
@@ -154,7 +173,7 @@ fn doubts(path: &Path, broken: &Pool, refused: Option<&Error>, verify: bool) -> 
         }
         None => {}
     }
-    match verify.then(|| examine(path, broken)) {
+    match verify.then(|| examine(read, broken)) {
         Some(Ok(examined)) if !examined.is_sound() => {
             doubts.push(format!("{from} has {}", examined.summary()));
         }

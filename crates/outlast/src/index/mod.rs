@@ -267,8 +267,8 @@ pub struct Growth {
     pub doublings: u64,
 }
 
-/// The number of lookups of [`Index::get_many`] that overlap. A processor keeps fewer cache misses
-/// than that in flight.
+/// The number of lookups of [`Index::get_many`] and of changes of [`Index::change_many`] that overlap. A
+/// processor keeps fewer cache misses than that in flight.
 pub const BATCH: usize = 16;
 
 /// A concurrent, crash-proof index of records of one form.
@@ -294,10 +294,6 @@ pub trait Index<R: Record>: Send + Sync {
     /// # Errors
     /// Those of `get`. Then the contents of `found` are unspecified.
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()>;
-
-    /// Prefetches what changes of these keys will need. There are at most [`BATCH`] keys. This is a
-    /// hint and cannot fail.
-    fn prefetch(&self, keys: &[R::Key<'_>]);
 
     /// Returns the size of the block that a record of this key and value takes, or 0 if it takes
     /// none.

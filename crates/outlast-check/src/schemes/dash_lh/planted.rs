@@ -94,7 +94,7 @@ pub(super) const LINES: &[Line] = &[
     bug(
         "Changes that share a fence are found before it, and a crash undoes them",
         Seeded::InCode(&dash_lh_bugs::ROW_SHOWN_EARLY),
-        "settle: shown before the fence",
+        "Row::make: shown before the fence",
         Stopped,
     ),
     bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),

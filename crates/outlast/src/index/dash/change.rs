@@ -46,6 +46,13 @@ impl<S: Seam, R: Record> Default for Progress<'_, S, R> {
     }
 }
 
+impl<'i, S: Seam, R: Record> Progress<'i, S, R> {
+    /// A change whose new record is written.
+    pub(super) fn of(new: UnlinkedRecord<'i, S, R>) -> Self {
+        Progress { new: Some(new), next_first: false }
+    }
+}
+
 /// What stopped an attempt.
 pub(crate) enum Obstacle {
     /// The segment is full.

@@ -10,12 +10,14 @@
 //! thread's lock, a split, a record in the stash) ends the row: the changes so far are made, and that
 //! change is made by itself.
 
-use super::change::prefers_home;
+use super::change::{Progress, prefers_home};
 use super::lock::Locked;
 use super::lookup::Part;
 use super::metadata::{BucketRef, Overflow};
 use super::{Addressing, Dash, bugs, points};
-use crate::index::kit::change::{Attempt, Decision, Plan, decide, repeat};
+use crate::index::kit::change::{
+    Attempt, Decision, Plan, decide, go_on, repeat, seems_to_need_block,
+};
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -46,18 +48,10 @@ struct Decided<'t, S: Seam, R: Record> {
     _next: Option<Guarded<Locked<'t, S>>>,
 }
 
-/// The decided changes of one thread, whose buckets it has locked. Dropping this makes them.
+/// The decided changes of one thread, whose buckets it has locked.
 struct Row<'t, S: Seam, R: Record, A: Addressing> {
     table: &'t Dash<S, R, A>,
     changes: Vec<Decided<'t, S, R>>,
-}
-
-impl<S: Seam, R: Record, A: Addressing> Drop for Row<'_, S, R, A> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.make();
-        }
-    }
 }
 
 impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
@@ -126,6 +120,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
             if !plan.inserts {
                 return Some(Changed { applied: false, before: None, present: false });
             }
+            let new = new.as_mut()?;
             let first = Dash::<S, R, A>::first_slot(key.hash);
             let at_home = bits.free_slot(first).filter(|_| prefers_home(bits, next_bits, first));
             let (bucket, slot, locked) = match at_home {
@@ -148,7 +143,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 here,
                 _next: locked,
             });
-            new.as_mut()?.set_linked();
+            new.set_linked();
             return Some(Changed { applied: true, before: None, present: false });
         };
         let decision = decide(&table.core, plan, place.words).ok()?;
@@ -157,6 +152,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
         }
         let (action, locked) = match place.part {
             _ if new.is_some() => (Action::Replace, None),
+            _ if plan.value.is_some() => return None,
             Part::Home => (Action::Empty, None),
             Part::Next => (Action::Empty, Some(try_lock(next)?)),
             _ => return None,
@@ -211,33 +207,45 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         done: &mut Vec<Changed<R>>,
     ) -> Attempt<()> {
         let core = &*self.core;
-        // Blocks are allocated before any lock is taken. If one cannot be had, its change is made by
-        // itself, which reports the error if it needs the block.
+        // Blocks are allocated before any lock is taken. If one cannot be had, its change and those
+        // after it are made by themselves, and report the error if they need a block.
         let mut records = [const { None }; BATCH];
         for ((key, plan), new) in changes.iter().zip(&mut records) {
-            if let Some(value) = plan.value {
+            if let Some(value) = plan.value
+                && seems_to_need_block(self, *key, plan)
+            {
                 let (at, fence) = (&points::RECORD, &points::MANY_RECORDS);
                 let written =
                     UnlinkedRecord::prepare_unfenced(core, key.key, value, key.hash, at, fence);
-                *new = written.ok();
+                let Ok(written) = written else { break };
+                *new = Some(written);
             }
         }
         if R::FORM == RecordForm::Bytes && records.iter().any(Option::is_some) {
             core.memory.fence(&points::MANY_RECORDS);
+            records.iter_mut().flatten().for_each(UnlinkedRecord::set_fenced);
         }
         let mut row = Row { table: self, changes: Vec::with_capacity(BATCH) };
-        for ((key, plan), new) in changes.iter().zip(&mut records) {
-            let has_block = plan.value.is_none() || new.is_some();
-            let decided = if has_block { row.decide(*key, plan, new) } else { None };
-            done.push(match decided {
-                Some(changed) => changed,
-                None => {
-                    row.make();
-                    *new = None;
+        for (n, (key, plan)) in changes.iter().enumerate() {
+            if let Some(changed) = row.decide(*key, plan, &mut records[n]) {
+                done.push(changed);
+                continue;
+            }
+            row.make();
+            let made = match records[n].take() {
+                Some(new) => go_on(self, *key, plan, Progress::of(new)),
+                None => repeat(self, *key, plan),
+            };
+            done.push(match made {
+                // The records of later changes may have taken the last space.
+                Err(error) if error.is_full() && records.iter().any(Option::is_some) => {
+                    records = [const { None }; BATCH];
                     repeat(self, *key, plan)?
                 }
+                made => made?,
             });
         }
+        row.make();
         Ok(())
     }
 }

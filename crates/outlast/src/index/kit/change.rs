@@ -207,6 +207,7 @@ pub(crate) fn change_many<S: Seam, R: Record>(
     changes: &[Change<'_, R>],
     done: &mut Vec<Changed<R>>,
 ) -> Result<()> {
+    debug_assert_eq!(keys.len(), changes.len());
     for (keys, changes) in keys.chunks(BATCH).zip(changes.chunks(BATCH)) {
         prefetch(table, keys);
         let mut spaces = [[0; 8]; BATCH];
@@ -220,8 +221,10 @@ pub(crate) fn change_many<S: Seam, R: Record>(
             }
             row.push((HashedKey::of(table, key, space), plan));
         }
-        let _writing = table.core().enter_to_change()?;
-        table.change_in_row(&row, done).map_err(|error| *error)?;
+        if !row.is_empty() {
+            let _writing = table.core().enter_to_change()?;
+            table.change_in_row(&row, done).map_err(|error| *error)?;
+        }
         if let Some(error) = failed {
             return Err(error);
         }
@@ -241,6 +244,17 @@ pub(crate) fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     if let Some(changed) = table.begin(key, plan, &mut progress)? {
         return Ok(changed);
     }
+    go_on(table, key, plan, progress)
+}
+
+/// Does what [`repeat`] does, once the change has been [begun](Update::begin).
+#[inline(always)]
+pub(crate) fn go_on<'t, S: Seam, R: Record, T: Update<S, R>>(
+    table: &'t T,
+    key: HashedKey<'_, R>,
+    plan: &Plan<'_, R>,
+    mut progress: T::Progress<'t>,
+) -> Attempt<Changed<R>> {
     if let Some(changed) = table.attempt_first(key, plan, &mut progress) {
         return Ok(changed);
     }
@@ -268,9 +282,7 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
 ) -> Attempt<Option<Changed<R>>> {
     // For byte strings, this returns early if the key's presence alone decides that the change does
     // not apply. Then no block is written in vain.
-    if R::FORM == RecordForm::Bytes
-        && plan.value.is_some()
-        && plan.inserts != plan.replaces
+    if can_decide_early(plan)
         && let Some(changed) = decide_early(table, key, plan)?
     {
         return Ok(Some(changed));
@@ -279,6 +291,22 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
         *new = Some(UnlinkedRecord::prepare(table.core(), key.key, value, key.hash, at)?);
     }
     Ok(None)
+}
+
+/// Whether it is worth a lookup to find out whether a change needs a block.
+#[inline(always)]
+fn can_decide_early<R: Record>(plan: &Plan<'_, R>) -> bool {
+    R::FORM == RecordForm::Bytes && plan.value.is_some() && plan.inserts != plan.replaces
+}
+
+/// Returns whether a change needs a block, as far as can be said before it is decided.
+pub(crate) fn seems_to_need_block<S: Seam, R: Record>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+    plan: &Plan<'_, R>,
+) -> bool {
+    let is_decided = || matches!(decide_early(table, key, plan), Ok(Some(_)));
+    plan.value.is_some() && !(can_decide_early(plan) && is_decided())
 }
 
 /// Returns the result of an insert whose key is present, or of an update or swap whose key is

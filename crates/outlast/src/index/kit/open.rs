@@ -64,14 +64,6 @@ where
         self.read(|| lookup::get_many(&self.table, keys, found))
     }
 
-    fn prefetch(&self, keys: &[R::Key<'_>]) {
-        // If the pool was closed meanwhile, the changes fail and say so.
-        let _ = self.read(|| {
-            lookup::prefetch(&self.table, keys);
-            Ok(())
-        });
-    }
-
     fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {
         self.table.record_bytes(key, value)
     }

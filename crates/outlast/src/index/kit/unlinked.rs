@@ -54,6 +54,11 @@ impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
         self.words
     }
 
+    /// Notes that the caller has fenced the flushes of the block.
+    pub(crate) fn set_fenced(&mut self) {
+        self.unfenced = None;
+    }
+
     /// Keeps the block, because a slot links to the record now.
     #[inline(always)]
     pub(crate) fn set_linked(&mut self) {

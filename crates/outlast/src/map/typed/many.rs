@@ -4,8 +4,11 @@ use super::{Map, Store};
 use crate::db::raw::Form;
 use crate::error::Result;
 use crate::index::record::Record;
-use crate::index::{BATCH, Change, Changed};
+use crate::index::{BATCH, Change, Index};
 use crate::map::types::{Key, Value};
+
+/// The most bytes of the values of one row, unless it is a row of one.
+const ROW_BYTES: usize = 64 << 10;
 
 /// The byte strings of up to [`BATCH`] keys or values, one after another in one buffer.
 #[derive(Default)]
@@ -94,8 +97,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Inserts those records whose keys are absent, one after another, as [`insert`](Map::insert)
     /// does. Returns for each record whether it was inserted. The memory accesses for different
-    /// keys overlap, and in Dash-EH and Dash-LH, 16 records share one fence, so this is faster than
-    /// separate calls.
+    /// keys overlap, and in Dash-EH and Dash-LH, up to 16 records share one fence (two for byte
+    /// strings), so this is faster than separate calls.
     ///
     /// Each insert is atomic, and all are durable when this returns. There is no atomicity across the
     /// records: a crash meanwhile can keep any of the 16 that were under way, and not only the first
@@ -178,56 +181,81 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Those of [`remove`](Map::remove). If a key fails, those before it have been removed, and
     /// those after it have not.
     pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
-        let applied = |(applied, _)| applied;
-        match self.raw.map.form()? {
-            Form::Inline(index) => in_rows(keys, applied, |keys, done| {
-                let (keys, count) = words(keys.iter().copied());
-                index.change_many(&keys[..count], &[const { Change::Remove }; BATCH][..count], done)
-            }),
-            Form::Bytes(index) => {
-                let mut strings = Strings::default();
-                in_rows(keys, applied, |keys, done| {
-                    let (keys, count) = strings.fill(keys.iter().copied());
+        let mut results = Vec::with_capacity(keys.len());
+        let mut strings = Strings::default();
+        for row in keys.chunks(BATCH) {
+            let applied = |(applied, _)| applied;
+            results.extend(match self.raw.map.form()? {
+                Form::Inline(index) => {
+                    let (keys, count) = words(row.iter().copied());
                     let changes = [const { Change::Remove }; BATCH];
-                    index.change_many(&keys[..count], &changes[..count], done)
-                })
-            }
+                    change_row(index, &keys[..count], &changes[..count], applied)
+                }
+                Form::Bytes(index) => {
+                    let (keys, count) = strings.fill(row.iter().copied());
+                    let changes = [const { Change::Remove }; BATCH];
+                    change_row(index, &keys[..count], &changes[..count], applied)
+                }
+            }?);
         }
+        Ok(results)
     }
 
     fn store_many(&self, records: &[(&K, &V)], how: Store) -> Result<Vec<bool>> {
         let result = |done: (bool, bool)| if matches!(how, Store::Put) { done.1 } else { done.0 };
-        match self.raw.map.form()? {
-            Form::Inline(index) => in_rows(records, result, |records, done| {
-                let (keys, count) = words(records.iter().map(|&(key, _)| key));
-                let changes = records.iter().map(|(_, value)| how.change(value.to_word()));
-                index.change_many(&keys[..count], &changes.collect::<Vec<_>>(), done)
-            }),
-            Form::Bytes(index) => {
-                let (mut keys, mut values) = (Strings::default(), Strings::default());
-                in_rows(records, result, |records, done| {
-                    let (keys, count) = keys.fill(records.iter().map(|&(key, _)| key));
-                    let (values, _) = values.fill(records.iter().map(|&(_, value)| value));
+        let mut results = Vec::with_capacity(records.len());
+        let (mut keys, mut values) = (Strings::default(), Strings::default());
+        let mut rest = records;
+        while !rest.is_empty() {
+            let row;
+            (row, rest) = rest.split_at(row_len(rest, |(_, value)| *value));
+            results.extend(match self.raw.map.form()? {
+                Form::Inline(index) => {
+                    let (keys, count) = words(row.iter().map(|&(key, _)| key));
+                    let changes = row.iter().map(|(_, value)| how.change(value.to_word()));
+                    change_row(index, &keys[..count], &changes.collect::<Vec<_>>(), result)
+                }
+                // A long value is not copied.
+                Form::Bytes(index) if row.len() == 1 => row[0].0.with_bytes(|key| {
+                    let change =
+                        |value: &[u8]| change_row(index, &[key], &[how.change(value)], result);
+                    row[0].1.with_bytes(change)
+                }),
+                Form::Bytes(index) => {
+                    let (keys, count) = keys.fill(row.iter().map(|&(key, _)| key));
+                    let (values, _) = values.fill(row.iter().map(|&(_, value)| value));
                     let changes = values[..count].iter().map(|value| how.change(*value));
-                    index.change_many(&keys[..count], &changes.collect::<Vec<_>>(), done)
-                })
-            }
+                    change_row(index, &keys[..count], &changes.collect::<Vec<_>>(), result)
+                }
+            }?);
         }
+        Ok(results)
     }
 }
 
-/// Calls `change` with [`BATCH`] items at a time, and returns the results. `result` gets whether a
-/// change was applied, and whether its key was present.
-fn in_rows<T, R: Record>(
-    items: &[T],
+/// Returns how many of these records form a row: at most [`BATCH`], and fewer if the values are long,
+/// so that a row takes little memory and is soon made.
+fn row_len<'v, T, V: Value + ?Sized + 'v>(
+    records: &'v [T],
+    value: impl Fn(&'v T) -> &'v V,
+) -> usize {
+    let mut bytes = 0;
+    let is_short = |record: &&'v T| {
+        bytes += if V::WORD { 8 } else { value(record).with_bytes(<[u8]>::len) };
+        bytes <= ROW_BYTES
+    };
+    records.iter().take(BATCH).take_while(is_short).count().max(1)
+}
+
+/// Makes the changes of one row, and returns their results. `result` gets whether a change was
+/// applied, and whether its key was present.
+fn change_row<R: Record>(
+    index: &dyn Index<R>,
+    keys: &[R::Key<'_>],
+    changes: &[Change<'_, R>],
     result: impl Fn((bool, bool)) -> bool,
-    mut change: impl FnMut(&[T], &mut Vec<Changed<R>>) -> Result<()>,
 ) -> Result<Vec<bool>> {
-    let mut results = Vec::with_capacity(items.len());
     let mut done = Vec::with_capacity(BATCH);
-    for items in items.chunks(BATCH) {
-        change(items, &mut done)?;
-        results.extend(done.drain(..).map(|done| result((done.applied, done.present))));
-    }
-    Ok(results)
+    index.change_many(keys, changes, &mut done)?;
+    Ok(done.into_iter().map(|done| result((done.applied, done.present))).collect())
 }

@@ -4,8 +4,8 @@
 //! the frontier. The descriptors are written when a run is claimed and when it is released, the
 //! frontier when a claim moves it. Both are durable before the run's first block is linked. Which
 //! blocks are free is DRAM state: a bitmap per run, and, for each shard of the threads, a list per
-//! class of runs with free blocks, and a few blocks at hand. This state is saved at a clean close. After a crash
-//! it is rebuilt by a trace (see `db/reclaim.rs`).
+//! class of runs with free blocks, and a few blocks at hand. This state is saved at a clean close.
+//! After a crash it is rebuilt by a trace (see `db/reclaim.rs`).
 //!
 //! # Life of a run
 //!
@@ -22,8 +22,9 @@
 //!
 //! # Locks
 //!
-//! `space` (pages) and the slots (one per page) are never held together. A shard is held only for a
-//! push or a pop, possibly inside of a slot. Nothing here runs under a lock of an index: indexes allocate before they lock.
+//! `space` (pages) and the slots (one per page) are never held together. A shard is held only to
+//! read or change its lists, possibly inside of a slot. No thread allocates while it holds a lock of
+//! an index.
 
 mod account;
 mod ranges;

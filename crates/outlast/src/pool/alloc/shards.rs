@@ -23,7 +23,7 @@ struct OfClass {
     listed: Vec<u32>,
 }
 
-/// The blocks at hand and the lists of runs. A shard's lock is held only for a push or a pop.
+/// The blocks at hand and the lists of runs. A shard's lock is held only to read or change its lists.
 pub(super) struct Shards {
     shards: Box<[Shard]>,
     /// For each class, a bit for each shard whose list is not empty. A bit changes under the shard's
@@ -108,8 +108,8 @@ impl Shards {
 
     /// The shards whose lists of a class are not empty, the calling thread's first.
     fn with_runs(&self, class: u8) -> impl Iterator<Item = usize> + use<> {
-        // SeqCst: a thread that is about to find the pool full sees every run that was listed before.
-        let mask = self.with_runs[usize::from(class)].load(Ordering::SeqCst);
+        // Relaxed: the list itself is read under the shard's lock.
+        let mask = self.with_runs[usize::from(class)].load(Ordering::Relaxed);
         let own = Self::own();
         (0..SHARDS).map(move |n| (own + n) % SHARDS).filter(move |n| mask & 1 << n != 0)
     }
@@ -120,7 +120,7 @@ impl Shards {
         self.locked(seam, own, class, |of_class| {
             if of_class.listed.is_empty() {
                 let mask = &self.with_runs[usize::from(class)];
-                mask.fetch_or(1 << own, Ordering::SeqCst);
+                mask.fetch_or(1 << own, Ordering::Relaxed);
             }
             of_class.listed.push(head);
         });
@@ -134,7 +134,7 @@ impl Shards {
                 let head = of_class.listed.pop();
                 if head.is_some() && of_class.listed.is_empty() {
                     let mask = &self.with_runs[usize::from(class)];
-                    mask.fetch_and(!(1 << shard), Ordering::SeqCst);
+                    mask.fetch_and(!(1 << shard), Ordering::Relaxed);
                 }
                 head
             })
