@@ -23,9 +23,10 @@ pub(super) fn maps(play: &mut Play) -> Checked {
         for key in 10..14 {
             play.change_in(name, key, Do::Insert(key + 500))?;
         }
-        // A call of one change has no change after it that would make it durable.
-        play.session.change_many(name, &[(14, Do::Insert(514))])?;
-        play.session.change_many(name, &[(15, Do::Insert(515)), (16, Do::Insert(516))])?;
+        // Calls of one change, so that no change after it makes it durable.
+        for key in 14..17 {
+            play.session.change_many(name, &[(key, Do::Insert(key + 500))])?;
+        }
     }
     play.session.drop_map("a", false)?;
     // This map gets the slot that was freed.

@@ -88,7 +88,7 @@ fn changes_of_many_keys_share_one_fence() {
         let fences = if form == RecordForm::Bytes { 2 } else { 1 };
         let (inserts, records) = cost_of(|key| Do::Insert(VALUE + key));
         assert_eq!(inserts, (lines + records, fences), "{form}");
-        let (updates, records) = cost_of(|key| Do::Update(key));
+        let (updates, records) = cost_of(Do::Update);
         assert_eq!(updates, (lines + records, fences), "{form}");
         assert_eq!(cost_of(|_| Do::Remove), ((lines, 1), 0), "{form}");
         assert_eq!(cost_of(|_| Do::Remove), ((0, 0), 0), "{form}: nothing is left to remove");
