@@ -233,7 +233,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             }
             row.make();
             let made = match records[n].take() {
-                Some(new) => go_on(self, *key, plan, Progress::of(new)),
+                Some(new) => go_on(self, *key, plan, &mut Progress::of(new)),
                 None => repeat(self, *key, plan),
             };
             done.push(match made {

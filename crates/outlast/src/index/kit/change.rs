@@ -244,7 +244,7 @@ pub(crate) fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     if let Some(changed) = table.begin(key, plan, &mut progress)? {
         return Ok(changed);
     }
-    go_on(table, key, plan, progress)
+    go_on(table, key, plan, &mut progress)
 }
 
 /// Does what [`repeat`] does, once the change has been [begun](Update::begin).
@@ -253,14 +253,14 @@ pub(crate) fn go_on<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
-    mut progress: T::Progress<'t>,
+    progress: &mut T::Progress<'t>,
 ) -> Attempt<Changed<R>> {
-    if let Some(changed) = table.attempt_first(key, plan, &mut progress) {
+    if let Some(changed) = table.attempt_first(key, plan, progress) {
         return Ok(changed);
     }
     // The slow path gets copies, because its calls take them by reference, which forces them into
     // memory. Without the copies, the originals would live in memory on the hot path too.
-    let (plan, mut progress) = (*plan, std::mem::take(&mut progress));
+    let (plan, mut progress) = (*plan, std::mem::take(progress));
     loop {
         match table.attempt(key, &plan, &mut progress)? {
             Step::Done(changed) => return Ok(changed),

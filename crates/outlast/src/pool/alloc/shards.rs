@@ -43,11 +43,13 @@ impl Shards {
     }
 
     /// The number of the calling thread's shard.
+    #[inline(always)]
     fn own() -> usize {
         thread_number() % SHARDS
     }
 
     /// Calls `with` with a shard's part for a class, locked.
+    #[inline(always)]
     fn locked<T>(
         &self,
         seam: &impl Seam,
@@ -62,6 +64,7 @@ impl Shards {
 
     /// Takes a block that the calling thread's shard has at hand. If there is none, returns the empty
     /// list, so that the caller can reuse its memory.
+    #[inline(always)]
     pub(super) fn take_from_hand(&self, seam: &impl Seam, class: u8) -> Result<u64, Vec<u64>> {
         self.locked(seam, Self::own(), class, |of_class| {
             of_class.in_hand.pop().ok_or_else(|| std::mem::take(&mut of_class.in_hand))
@@ -129,15 +132,19 @@ impl Shards {
     /// Takes the run that was listed last, from the calling thread's list if possible: its lines are
     /// most likely in this processor's cache.
     pub(super) fn take_listed(&self, seam: &impl Seam, class: u8) -> Option<u32> {
-        self.with_runs(class).find_map(|shard| {
-            self.locked(seam, shard, class, |of_class| {
-                let head = of_class.listed.pop();
-                if head.is_some() && of_class.listed.is_empty() {
-                    let mask = &self.with_runs[usize::from(class)];
-                    mask.fetch_and(!(1 << shard), Ordering::Relaxed);
-                }
-                head
-            })
+        let own = self.pop_listed(seam, Self::own(), class);
+        own.or_else(|| self.with_runs(class).find_map(|shard| self.pop_listed(seam, shard, class)))
+    }
+
+    #[inline(always)]
+    fn pop_listed(&self, seam: &impl Seam, shard: usize, class: u8) -> Option<u32> {
+        self.locked(seam, shard, class, |of_class| {
+            let head = of_class.listed.pop()?;
+            if of_class.listed.is_empty() {
+                let mask = &self.with_runs[usize::from(class)];
+                mask.fetch_and(!(1 << shard), Ordering::Relaxed);
+            }
+            Some(head)
         })
     }
 
