@@ -349,7 +349,7 @@ pub(crate) struct NoPoolArgs {
 pub(crate) struct SalvageArgs {
     #[command(flatten)]
     _none: NoPoolArgs,
-    /// The damaged pool; it is left as it is
+    /// The damaged pool; it is left as it is, unless its journal or the log of a batch can complete it
     pub(crate) broken: PathBuf,
     /// The path of the new pool
     pub(crate) new: PathBuf,

@@ -91,28 +91,57 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
     }
 }
 
+/// A pool that was opened to be salvaged.
+pub(crate) struct Salvageable {
+    pub(crate) pool: Pool,
+    /// If the pool opens only because possible losses are accepted, or without what its working file
+    /// held: the error with which it is refused otherwise.
+    pub(crate) refused: Option<Error>,
+    /// The copy that is open instead of the pool's own file, if there is one.
+    pub(crate) copy: Option<RemovedAtEnd>,
+}
+
+/// A file that is removed when this is dropped.
+pub(crate) struct RemovedAtEnd(pub(crate) PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
-/// batch can complete it, that is done first. If the pool opens only because possible losses are
-/// accepted, or without what its working file held, also returns the error with which it is refused
-/// otherwise.
+/// batch can complete it, that is done first.
 ///
-/// If its working file is gone, the pool is left as it is, because that file may be found again.
-/// Instead, a pool is made in `copy` of what is in the base and the journal, and opened. The caller
-/// removes the file.
-pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<(Pool, Option<Error>), Failure> {
+/// But if its working file is gone, the pool is left as it is, because that file may be found again.
+/// Instead, a pool is made in `copy`, where there must be no file, of what is in the base and the
+/// journal.
+pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
+    let itself = |pool, refused| Ok(Salvageable { pool, refused, copy: None });
     match read(path, false) {
-        Ok(pool) => Ok((pool, None)),
+        Ok(pool) => itself(pool, None),
         Err(refused @ Error::NoWorkingFile) => {
+            if copy.symlink_metadata().is_ok() {
+                let why = "which is needed for a copy, exists; a salvage that was killed may have left it";
+                return Err(Failure::Failed(format!("{}, {why}", copy.display())));
+            }
+            let bytes = path.metadata().map_or(0, |meta| meta.len());
+            place::check_space(place::parent(copy), 2 * bytes, "")?;
             // SAFETY: as in `read`.
             match unsafe { PoolOptions::new().backup(path, copy) } {
-                Ok(_) => Ok((to_read(copy, false)?, Some(refused))),
-                // The journal is incomplete as well, so only the base is left.
-                Err(error) if error.is_damage() => Ok((to_read(path, true)?, Some(error))),
+                Ok(_) => {
+                    let copy = RemovedAtEnd(copy.to_owned());
+                    let pool = to_read(&copy.0, false)?;
+                    Ok(Salvageable { pool, refused: Some(refused), copy: Some(copy) })
+                }
+                // Base and journal do not make a pool, for example because the journal is incomplete.
+                // Only the base is left.
+                Err(error) if error.is_damage() => itself(to_read(path, true)?, Some(error)),
                 Err(error) => Err(about(path, error)),
             }
         }
         Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
-            Ok((to_read(path, true)?, Some(refused)))
+            itself(to_read(path, true)?, Some(refused))
         }
         Err(error) => Err(about(path, error)),
     }

@@ -5,7 +5,7 @@ mod common;
 use common::{Place, Run};
 use outlast::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{PoolOptions, Scheme};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -341,7 +341,7 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
 }
 
 #[test]
-fn a_pool_whose_working_file_is_gone_is_completed_from_its_journal() {
+fn a_salvage_without_the_working_file_reads_base_and_journal() {
     let place = Place::new();
     place.run(["put", "k", "v", "--journal"]).expect(0);
     let (mut load, _input) = common::loading(&place);
@@ -351,8 +351,23 @@ fn a_pool_whose_working_file_is_gone_is_completed_from_its_journal() {
     load.wait().unwrap();
     let facts = PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
     std::fs::remove_file(facts.working.unwrap()).unwrap();
+    let files = || -> BTreeMap<PathBuf, Vec<u8>> {
+        let journal = std::fs::read_dir(place.path("test.pool.journal")).unwrap();
+        let journal = journal.map(|entry| entry.unwrap().path());
+        let files = journal.chain([place.pool()]);
+        files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+    };
+    let before = files();
+    let copy = place.path("new.pool.copying");
+    // What somebody else has under the name of the copy is kept.
+    std::fs::write(&copy, "mine").unwrap();
+    assert!(salvage(&place, &[]).expect(1).err.contains("exists"));
+    assert_eq!(std::fs::read(&copy).unwrap(), b"mine");
+    std::fs::remove_file(&copy).unwrap();
     let err = salvage(&place, &[]).expect(3).err;
     assert!(err.contains("the working file is gone"), "{err}");
+    assert!(files() == before, "the pool is left as it is");
+    assert!(!copy.exists());
     let records = lines(&in_new(&place, &["scan"]).expect(0));
     assert!(records.contains("k\tv") && records.len() > 1000, "{}", records.len());
 }

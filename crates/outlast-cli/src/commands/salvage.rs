@@ -1,6 +1,6 @@
 //! `salvage`: copies what can be read of a damaged pool into a new one.
 
-use super::unfinished::{Unfinished, cleared};
+use super::unfinished::Unfinished;
 use super::verify::{damage_object, examine};
 use crate::args::SalvageArgs;
 use crate::failure::Failure;
@@ -14,22 +14,13 @@ use indicatif::ProgressBar;
 use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 /// The suffix of the new pool's name until it is complete.
 const UNFINISHED: &str = ".salvaging";
 /// The suffix of the copy that is made of base and journal if the working file is gone.
 const COPY: &str = ".copying";
-
-/// A file that is removed when this is dropped, if there is one.
-struct RemovedAtEnd(PathBuf);
-
-impl Drop for RemovedAtEnd {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// What became of the records of one map, or of all maps.
 #[derive(Debug, Default)]
@@ -86,8 +77,10 @@ pub(crate) fn run(
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
     }
-    let copy = RemovedAtEnd(cleared(to, COPY)?);
-    let (broken, refused) = open::to_salvage(from, &copy.0)?;
+    let mut copy = to.as_os_str().to_owned();
+    copy.push(COPY);
+    let open::Salvageable { pool: broken, refused, copy } =
+        open::to_salvage(from, Path::new(&copy))?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
     // Check that these maps exist before anything is created.
     for name in &args.map {
@@ -129,7 +122,7 @@ pub(crate) fn run(
     // old pool can still show that records are missing, for instance by blocks that nothing links
     // to.
     let verify = reasons.is_empty();
-    let read = if copy.0.exists() { &copy.0 } else { from };
+    let read = copy.as_ref().map_or(from.as_path(), |copy| &copy.0);
     reasons.extend(doubts((from, read), &broken, refused.as_ref(), verify));
     drop(broken);
     new.finish(to)?;

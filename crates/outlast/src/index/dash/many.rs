@@ -120,7 +120,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
             if !plan.inserts {
                 return Some(Changed { applied: false, before: None, present: false });
             }
-            let new = new.as_mut()?;
+            new.as_ref()?;
             let first = Dash::<S, R, A>::first_slot(key.hash);
             let at_home = bits.free_slot(first).filter(|_| prefers_home(bits, next_bits, first));
             let (bucket, slot, locked) = match at_home {
@@ -143,7 +143,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 here,
                 _next: locked,
             });
-            new.set_linked();
+            link(new);
             return Some(Changed { applied: true, before: None, present: false });
         };
         let decision = decide(&table.core, plan, place.words).ok()?;
@@ -157,7 +157,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
             Part::Next => (Action::Empty, Some(try_lock(next)?)),
             _ => return None,
         };
-        new.iter_mut().for_each(UnlinkedRecord::set_linked);
+        link(new);
         self.changes.push(Decided {
             action,
             bucket: place.bucket,
@@ -169,6 +169,13 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
             _next: locked,
         });
         Some(Changed { applied: true, before: None, present: true })
+    }
+}
+
+/// Keeps a new record's block, because a slot will link to it.
+fn link<S: Seam, R: Record>(new: &mut Option<UnlinkedRecord<'_, S, R>>) {
+    if let Some(mut new) = new.take() {
+        new.set_linked();
     }
 }
 
@@ -208,7 +215,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     ) -> Attempt<()> {
         let core = &*self.core;
         // Blocks are allocated before any lock is taken. If one cannot be had, its change and those
-        // after it are made by themselves, and report the error if they need a block.
+        // after it that need a block are made by themselves, and report the error.
         let mut records = [const { None }; BATCH];
         for ((key, plan), new) in changes.iter().zip(&mut records) {
             if let Some(value) = plan.value

@@ -7,7 +7,7 @@ use crate::index::record::Record;
 use crate::index::{BATCH, Change, Index};
 use crate::map::types::{Key, Value};
 
-/// The most bytes of the values of one row, unless it is a row of one.
+/// The most bytes of the keys and values of one row, unless it is a row of one.
 const ROW_BYTES: usize = 64 << 10;
 
 /// The byte strings of up to [`BATCH`] keys or values, one after another in one buffer.
@@ -183,13 +183,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     pub fn remove_many(&self, keys: &[&K]) -> Result<Vec<bool>> {
         let mut results = Vec::with_capacity(keys.len());
         let mut strings = Strings::default();
-        for row in keys.chunks(BATCH) {
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let row;
+            (row, rest) = rest.split_at(row_len(rest, |&key| bytes(key)));
             let applied = |(applied, _)| applied;
             results.extend(match self.raw.map.form()? {
                 Form::Inline(index) => {
                     let (keys, count) = words(row.iter().copied());
                     let changes = [const { Change::Remove }; BATCH];
                     change_row(index, &keys[..count], &changes[..count], applied)
+                }
+                // A long key is not copied.
+                Form::Bytes(index) if row.len() == 1 => {
+                    row[0].with_bytes(|key| change_row(index, &[key], &[Change::Remove], applied))
                 }
                 Form::Bytes(index) => {
                     let (keys, count) = strings.fill(row.iter().copied());
@@ -208,7 +215,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         let mut rest = records;
         while !rest.is_empty() {
             let row;
-            (row, rest) = rest.split_at(row_len(rest, |(_, value)| *value));
+            (row, rest) = rest.split_at(row_len(rest, |(key, value)| bytes(*key) + bytes(*value)));
             results.extend(match self.raw.map.form()? {
                 Form::Inline(index) => {
                     let (keys, count) = words(row.iter().map(|&(key, _)| key));
@@ -233,18 +240,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 }
 
-/// Returns how many of these records form a row: at most [`BATCH`], and fewer if the values are long,
-/// so that a row takes little memory and is soon made.
-fn row_len<'v, T, V: Value + ?Sized + 'v>(
-    records: &'v [T],
-    value: impl Fn(&'v T) -> &'v V,
-) -> usize {
-    let mut bytes = 0;
-    let is_short = |record: &&'v T| {
-        bytes += if V::WORD { 8 } else { value(record).with_bytes(<[u8]>::len) };
-        bytes <= ROW_BYTES
+/// Returns the number of bytes of an encoded key or value.
+fn bytes<V: Value + ?Sized>(value: &V) -> usize {
+    if V::WORD { 8 } else { value.with_bytes(<[u8]>::len) }
+}
+
+/// Returns how many of these items form a row: at most [`BATCH`], and fewer if they are long, so that a
+/// row takes little memory and is soon made.
+fn row_len<T>(items: &[T], bytes: impl Fn(&T) -> usize) -> usize {
+    let mut sum = 0;
+    let is_short = |item: &&T| {
+        sum += bytes(item);
+        sum <= ROW_BYTES
     };
-    records.iter().take(BATCH).take_while(is_short).count().max(1)
+    items.iter().take(BATCH).take_while(is_short).count().max(1)
 }
 
 /// Makes the changes of one row, and returns their results. `result` gets whether a change was
