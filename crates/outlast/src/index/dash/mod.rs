@@ -113,7 +113,7 @@
 //! changing, so the reader retries. Hence no reader sees the slot's next record before that record
 //! is durable.
 //!
-//! *Changes of several keys* ([`many`]) keep the locks of all their buckets until the fence that they
+//! *Changes of several keys* (`many.rs`) keep the locks of all their buckets until the fence that they
 //! share. They only try-lock, too, and never wait while they hold a lock.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
