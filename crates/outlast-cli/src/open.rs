@@ -114,8 +114,8 @@ impl Drop for RemovedAtEnd {
 /// batch can complete it, that is done first.
 ///
 /// But if its working file is gone, the pool is left as it is, because that file may be found again.
-/// Instead, a pool is made in `copy`, where there must be no file, of what is in the base and the
-/// journal.
+/// Instead, what base and journal hold together is copied to `copy`, and the copy is opened. Fails if
+/// there is a file at `copy` already.
 pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
     let itself = |pool, refused| Ok(Salvageable { pool, refused, copy: None });
     match read(path, false) {

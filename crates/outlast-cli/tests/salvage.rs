@@ -345,11 +345,19 @@ fn a_salvage_without_the_working_file_reads_base_and_journal() {
     let place = Place::new();
     place.run(["put", "k", "v", "--journal"]).expect(0);
     let (mut load, _input) = common::loading(&place);
-    // Longer than the journal's interval, so that most of what was loaded is durable.
-    std::thread::sleep(Duration::from_millis(300));
+    let facts = || PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
+    // Until the journal has nothing more to write, so that all that was loaded is durable.
+    let mut durable = facts().durable;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = std::mem::replace(&mut durable, facts().durable);
+        if durable == before && durable > Some(facts().checkpoint) {
+            break;
+        }
+    }
     load.kill().unwrap();
     load.wait().unwrap();
-    let facts = PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
+    let facts = facts();
     std::fs::remove_file(facts.working.unwrap()).unwrap();
     let files = || -> BTreeMap<PathBuf, Vec<u8>> {
         let journal = std::fs::read_dir(place.path("test.pool.journal")).unwrap();

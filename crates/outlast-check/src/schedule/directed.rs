@@ -53,7 +53,7 @@ pub struct Pause {
 /// Runs each of a workload's [pairs](Workload::pairs), with crashes, many times. In each run, one
 /// thread pauses before one of its steps; every `every`-th step at which the thread can pause is
 /// tried. If `only` is given, makes only that pause. Returns the first pause with which something
-/// is wrong, and what is wrong. Also numbers the calling thread.
+/// is wrong, and a description. The calling thread gets a number.
 ///
 /// # Errors
 /// If a pair cannot be made.

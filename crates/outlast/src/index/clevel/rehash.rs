@@ -70,8 +70,8 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 match self.drain_slot(guard, context, place, maker) {
                     Ok(Ok(word)) => *copied = word,
                     stopped => {
-                        // What was done so far is kept: this makes the copies durable, and the
-                        // slots that are frozen or now lead directly to their records.
+                        // The work so far is kept. This fence makes the copies durable, and with them
+                        // the slots that are frozen or now lead directly to their records.
                         memory.persist(bucket, &points::FREEZE);
                         return stopped.map(Result::err);
                     }

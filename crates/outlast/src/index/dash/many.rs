@@ -25,7 +25,7 @@ use crate::index::record::{Record, SlotWords};
 use crate::index::{BATCH, Changed, RecordForm};
 use crate::pmem::Seam;
 
-/// What is to be done with a slot.
+/// How a change alters its slot.
 #[derive(Clone, Copy)]
 enum Action {
     /// It gets a new record, which is not at home in the bucket if `is_guest`.
