@@ -40,7 +40,7 @@ impl Faults {
 impl DiskWatch for Faults {
     fn before(&self, call: Call, _: &File) -> Fate {
         self.calls.lock().unwrap().push(call);
-        if !matches!(call, Call::Fsync | Call::Msync) {
+        if !call.is_write_back() {
             return Fate::Done;
         }
         match self.left.load(Ordering::SeqCst) {
@@ -260,6 +260,28 @@ fn a_failed_write_back_of_a_growing_pool_makes_it_suspect() {
     }
 }
 
+/// An fsync would write every page back, and the kernel would protect it again.
+#[test]
+fn a_growing_pool_writes_back_only_the_end_of_its_file() {
+    for &scheme in Scheme::ALL {
+        let setup = Setup::new(scheme, false);
+        let (pool, map) = setup.open();
+        put(&map, 0..100);
+        let size = pool.stats().size;
+        setup.faults.take_calls();
+        let mut grown = 100;
+        while pool.stats().size == size {
+            put(&map, grown..grown + 1);
+            grown += 1;
+        }
+        assert_eq!(writes_back(&setup.faults), [Call::WriteEnd], "{scheme}");
+        pool.sync().unwrap();
+        setup.kill(pool, map);
+        let pool = setup.open_in_boot(77).unwrap();
+        check(&pool.map("m").unwrap(), 0..grown, "synced after a growth");
+    }
+}
+
 #[test]
 fn a_killed_pool_that_was_opened_and_synced_survives_a_power_loss() {
     for &scheme in Scheme::ALL {
@@ -309,8 +331,7 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
 }
 
 fn writes_back(faults: &Faults) -> Vec<Call> {
-    let is_one = |call: &Call| matches!(call, Call::Fsync | Call::Msync);
-    faults.take_calls().into_iter().filter(is_one).collect()
+    faults.take_calls().into_iter().filter(|call| call.is_write_back()).collect()
 }
 
 /// Neither verifying a clean pool nor opening or reading it makes it dirty.

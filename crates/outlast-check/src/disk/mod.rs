@@ -219,7 +219,7 @@ fn outcomes_of(call: Call) -> &'static [Outcome] {
 }
 
 fn is_growth(event: &Event) -> bool {
-    STEPS[event.step] == Step::Grow && event.call == Call::Fsync
+    STEPS[event.step] == Step::Grow && event.call == Call::WriteEnd
 }
 
 impl Outcomes {
@@ -334,8 +334,10 @@ impl Runs {
             }
         }
         for &event in events {
-            let is_write_back = matches!(event.call, Call::Fsync | Call::Msync);
-            if is_write_back && event.of == Of::Pool && self.subject.medium.needs_fsync() {
+            if event.call.is_write_back()
+                && event.of == Of::Pool
+                && self.subject.medium.needs_fsync()
+            {
                 add(event, &[], Outcome::LeftOut, Follows::Work);
             }
         }

@@ -93,6 +93,10 @@ impl Held {
         self.since.clear();
     }
 
+    fn lengthened(&mut self) {
+        self.durable.resize(self.durable.len().max(self.now().len()), 0);
+    }
+
     fn header_synced(&mut self) {
         let now = self.now()[..HEADER].to_vec();
         if self.durable.len() >= HEADER {
@@ -112,7 +116,8 @@ impl Held {
     /// the header was being written when the power failed, and the other copy is the durable one.
     pub fn after_power_loss(&self, nth: usize, random: &mut Random) -> Vec<u8> {
         let (durable, now) = (&self.durable[..], self.now());
-        // The length is not durable before an fsync, whichever pages are.
+        // Before an fsync, or the write of the file's end, the length is not durable, whichever
+        // pages are.
         let short = nth == 0 || nth == 2;
         let len = if short { durable.len() } else { durable.len().max(now.len()) };
         let mut image = vec![0; len];
@@ -279,6 +284,7 @@ impl Inner {
                 self.lied &= !self.named;
             }
             (Call::Msync, Of::Pool) => self.held.header_synced(),
+            (Call::WriteEnd, Of::Pool) => self.held.lengthened(),
             (Call::Fsync, Of::Snapshot) => self.snapshot_synced = true,
             (Call::Link | Call::Rename, Of::Snapshot) if !self.snapshot_synced && !self.lied => {
                 self.hasty.push(event);
@@ -328,11 +334,10 @@ impl DiskWatch for Watch {
             Some(outcome) => {
                 let fails = matches!(outcome, Outcome::FailsOnce | Outcome::FailsForEver);
                 inner.lied |= outcome == Outcome::Pretends;
-                inner.failed_write_back |=
-                    fails && matches!((call, of), (Call::Fsync | Call::Msync, Of::Pool));
+                inner.failed_write_back |= fails && call.is_write_back() && of == Of::Pool;
             }
         }
-        let is_sync = matches!(call, Call::Fsync | Call::Msync | Call::FsyncDirectory);
+        let is_sync = call.is_write_back() || call == Call::FsyncDirectory;
         match outcome {
             None if is_sync => Fate::Pretends,
             None => Fate::Done,

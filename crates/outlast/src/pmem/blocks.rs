@@ -38,11 +38,14 @@ pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<
         // The size is durable before it is published: a pool whose header names a greater size than
         // the file has does not open. A process that died may have lengthened the file without
         // making that durable.
-        if old_len < len || from > 0 {
-            disk.fsync(file).map_err(NoBlocks::WriteBack)
+        let synced = if old_len < len {
+            disk.write_end(file, old_len, len)
+        } else if from > 0 {
+            disk.fsync(file)
         } else {
             Ok(())
-        }
+        };
+        synced.map_err(NoBlocks::WriteBack)
     })
 }
 

@@ -8,7 +8,7 @@
 use super::blocks;
 use super::mapping::{MappingError, no_blocks};
 use rustix::fs::{CWD, RenameFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, pwritev2, retry_on_intr};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 pub enum Call {
     /// `fsync` of a whole file.
     Fsync,
+    /// `pwrite` of the last page of a file, with `RWF_SYNC`: makes the file's length durable.
+    WriteEnd,
     /// `msync` of the pages that hold the header.
     Msync,
     /// `pwrite` to a file of a journal.
@@ -41,6 +43,13 @@ pub enum Call {
     FsyncDirectory,
     /// `sync_file_range`: asks whether the system failed to write a part of a file back.
     WriteBack,
+}
+
+impl Call {
+    /// Returns whether the call makes something of a file durable.
+    pub fn is_write_back(self) -> bool {
+        matches!(self, Call::Fsync | Call::Msync | Call::WriteEnd)
+    }
 }
 
 /// The outcome of a call.
@@ -113,6 +122,26 @@ impl Disk {
     /// Makes a file's content and length durable against a power loss.
     pub fn fsync(&self, file: &File) -> io::Result<()> {
         self.call(Call::Fsync, file, || file.sync_all())
+    }
+
+    /// Makes the length of a file durable that has just been extended to `len` bytes. `from` is its
+    /// old length; the bytes from there on have their blocks, and are zeros that nobody uses yet.
+    ///
+    /// This writes no more than the last page. An [`fsync`](Self::fsync) would write the whole file
+    /// back, and the kernel would then protect all mapped pages again: each of them would cost its
+    /// next store a page fault.
+    pub fn write_end(&self, file: &File, from: u64, len: u64) -> io::Result<()> {
+        self.call(Call::WriteEnd, file, || {
+            const PAGE: u64 = 4096;
+            let from = from.max(len.saturating_sub(PAGE));
+            let zeros = [0; PAGE as usize];
+            let zeros = [io::IoSlice::new(&zeros[..(len - from) as usize])];
+            match retry_on_intr(|| pwritev2(file, &zeros, from, ReadWriteFlags::SYNC)) {
+                Ok(written) if written as u64 == len - from => Ok(()),
+                Ok(_) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => file.sync_all(),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 
     /// Fails if the system could not write a part of the file back since the last call for this
