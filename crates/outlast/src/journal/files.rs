@@ -77,8 +77,12 @@ impl DiskFile {
     }
 }
 
-/// Bytes written at a time where a file is filled with zeros.
-const PIECE: usize = 1 << 20;
+/// Bytes written at a time where a file is filled with zeros. The kernel keeps them in its page cache
+/// in pieces of this size, and larger ones make the small writes that follow more expensive.
+const PIECE: usize = 64 << 10;
+/// Bytes synced at a time where a file is filled with zeros. The sync of an epoch may have to wait
+/// until the disk has written these.
+const SYNCED: u64 = 8 << 20;
 /// The permissions of a file that only its owner can read.
 const PRIVATE: u32 = 0o600;
 /// The suffix of a file's name while the file is being created. A file that a crash has left under
@@ -133,8 +137,10 @@ impl DiskDirectory {
             let bytes = (len - at).min(PIECE as u64);
             self.disk.write(&file, &piece[..bytes as usize], at)?;
             at += bytes;
+            if at == len || at.is_multiple_of(SYNCED) {
+                self.disk.fsync(&file)?;
+            }
         }
-        self.disk.fsync(&file)?;
         self.disk.call(Call::Rename, &file, || fs::rename(unfinished, path))?;
         Directory::sync(self)?;
         Ok(file)
