@@ -33,7 +33,8 @@ pub struct Site {
     pub kind: Kind,
     /// The commit point of the operation's last store before the crash: its structural phase.
     pub phase: Option<&'static Point>,
-    /// The commit point of the last store that survives although it could have been lost.
+    /// The commit point of the last store that survives although it could have been lost. Stores on
+    /// which no later opening relies count only if there is no other.
     pub kept: Option<&'static Point>,
     /// The commit point of the first store that does not survive.
     pub lost: Option<&'static Point>,

@@ -1,7 +1,8 @@
 //! Many threads use one map, through the public interface. Each test does this for every scheme.
 //!
-//! Method: small tables, so that splits, doublings and expansions run alongside everything else.
-//! Values contain their key and their writer, so that the test notices a mixture of two values.
+//! Most tests use small tables, so that splits, doublings and expansions run alongside everything
+//! else. Where values are replaced, their bytes tell which write they come from, so that the test
+//! notices a mixture of two values.
 
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::HashSet;

@@ -101,8 +101,9 @@ impl Named {
     }
 }
 
-/// Minimizes a violation. Drops operations as long as a violation of the same kind still shows,
-/// with the strategy's seed or one of up to 39 others.
+/// Minimizes a violation. Tries to do without each operation, from the last to the first. An
+/// operation is dropped if a violation of the same kind still shows, with the seed that showed it
+/// last or, unless threads are held, with one of 39 others. Gives up after 20 seconds.
 fn minimise(
     named: Named,
     order: u64,

@@ -82,9 +82,9 @@ fn a_replacement_flushes_its_record_and_two_words_a_removal_two_words() {
                 continue;
             }
             seen.1 += 1;
-            // The commit must be durable before the slot is empty, because an empty slot does not
-            // show a reader that the commit is pending. The slot must be durable for the same
-            // reason as above.
+            // The commit must be durable before the slot is emptied: a reader that finds the slot
+            // empty cannot tell that the removal may not be durable yet. The empty slot must be
+            // durable before the record's block is reused.
             assert_eq!(cost_at(&events, &points::REMOVE), (1, 1));
             assert_eq!(cost_at(&events, &points::REMOVE_SLOT), (1, 1));
             assert_eq!(cost(&events), (2, 2), "remove, {form}");

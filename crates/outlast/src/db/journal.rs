@@ -408,12 +408,10 @@ impl PoolOptions {
         [locked, directory]: [File; 2],
     ) -> Result<Pool> {
         let Working { file, path, notes, header, size } = working;
-        let again = || File::open(&path).map_err(|e| Error::io("opening the working file", e));
-        let watched = if Mapping::is_tmpfs(&file) { None } else { Some(again()?) };
+        let on_disk = !Mapping::is_tmpfs(&file);
         let reserve = self.reserve(size, header.geometry().page_bits()).min(notes.capacity());
-        let mapping =
-            Mapping::file_on(self.disk.clone(), file, MapAccess::Allocated, size, reserve)
-                .map_err(mapping_error)?;
+        let mapping = Mapping::file_on(self.disk.clone(), file, MapAccess::Working, size, reserve)
+            .map_err(mapping_error)?;
         let notes = Arc::new(notes);
         let JournalOptions { interval, limit, keep, .. } = options;
         let settings = Settings { interval, limit, working: path, keep, ahead: LEAST_AHEAD };
@@ -429,7 +427,7 @@ impl PoolOptions {
             directory,
             growing,
             is_in_memory,
-            watched,
+            on_disk,
         });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());

@@ -77,7 +77,7 @@ impl DiskFile {
     }
 }
 
-/// Bytes written at a time where a file is filled with zeros. The kernel keeps them in its page cache
+/// Bytes written at a time where a file is filled with zeros. A kernel with large folios keeps them
 /// in pieces of this size, and larger ones make the small writes that follow more expensive.
 const PIECE: usize = 64 << 10;
 /// Bytes synced at a time where a file is filled with zeros. The sync of an epoch may have to wait
@@ -215,7 +215,7 @@ impl JournalFile for DiskFile {
     fn extend(&self, len: u64) -> Result<(), MappingError> {
         let old = self.len()?;
         if old < len {
-            return self.disk.allocate(&self.file, old, len);
+            return self.disk.allocate_durably(&self.file, old, len);
         }
         // A process that died may have lengthened the file without making that durable.
         self.sync().map_err(MappingError::WriteBack)

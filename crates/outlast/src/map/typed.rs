@@ -558,7 +558,7 @@ impl<'m, V: Value + ?Sized> Ref<'m, V> {
     ///
     /// # Errors
     /// [`Error::Damaged`] if the bytes are not a value of this type; [`Error::NotOpen`] if the pool
-    /// was closed.
+    /// was closed or this is a forked child process, unless the value is stored in place.
     pub fn to_owned(&self) -> Result<V::Owned> {
         decode::<V>(self.record.to_vec()?, self.inline)
             .map_err(|damage| undecodable(damage, self.root))

@@ -14,12 +14,18 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 /// `f_type` of tmpfs.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Makes the file at least `len` bytes long, durably, and gets blocks for its bytes from `from` up
-/// to `len`. For a growing file, `from` is its old length: looking at every block again would make
-/// each growth more expensive than the one before.
+/// Makes the file at least `len` bytes long, and gets blocks for its bytes from `from` up to `len`;
+/// if asked to, `durably`. For a growing file, `from` is its old length: looking at every block
+/// again would make each growth more expensive than the one before.
 ///
 /// On an error, the file keeps the length that it had.
-pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<(), NoBlocks> {
+pub(super) fn allocate(
+    disk: &Disk,
+    file: &File,
+    from: u64,
+    len: u64,
+    durably: bool,
+) -> Result<(), NoBlocks> {
     let old_len = file.metadata()?.len();
     if from >= len || (old_len >= len && has_no_holes(file)?) {
         return Ok(());
@@ -29,21 +35,24 @@ pub(super) fn allocate(disk: &Disk, file: &File, from: u64, len: u64) -> Result<
         return Err(NoBlocks::Refused(Errno::FBIG.into()));
     }
     or_shorten_to(disk, old_len, file, || {
+        let mut filled = false;
         disk.call(Call::Fallocate, file, || {
             match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill(file, from, old_len, len),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    filled = true;
+                    fill(file, from, old_len, len)
+                }
                 answer => Ok(answer?),
             }
         })?;
         // The size is durable before it is published: a pool whose header names a greater size than
         // the file has does not open. A process that died may have lengthened the file without
         // making that durable.
-        let synced = if old_len < len {
-            disk.write_end(file, old_len, len)
-        } else if from > 0 {
-            disk.fsync(file)
-        } else {
-            Ok(())
+        let synced = match durably && (old_len < len || from > 0) {
+            false => Ok(()),
+            // The zeros of all pages must be on the disk, to have their blocks.
+            true if filled || old_len >= len => disk.fsync(file),
+            true => disk.write_end(file, old_len, len),
         };
         synced.map_err(NoBlocks::WriteBack)
     })
@@ -227,9 +236,9 @@ mod tests {
     fn allocation_fills_holes_and_keeps_what_is_there() {
         for len in [4 * MIB, 5 * MIB] {
             let file = sparse_file();
-            allocate(&Disk::default(), &file, 0, len).unwrap();
+            allocate(&Disk::default(), &file, 0, len, true).unwrap();
             assert_filled(&file, len);
-            allocate(&Disk::default(), &file, 0, len).unwrap();
+            allocate(&Disk::default(), &file, 0, len, true).unwrap();
             assert_filled(&file, len);
         }
     }
@@ -250,7 +259,7 @@ mod tests {
             if by_hand {
                 fill(&file, 3 * MIB, 4 * MIB, 5 * MIB).unwrap();
             } else {
-                allocate(&Disk::default(), &file, 3 * MIB, 5 * MIB).unwrap();
+                allocate(&Disk::default(), &file, 3 * MIB, 5 * MIB, true).unwrap();
             }
             let metadata = file.metadata().unwrap();
             assert_eq!(metadata.len(), 5 * MIB);
@@ -281,7 +290,7 @@ mod tests {
         file.set_len(4 * MIB).unwrap();
         file.write_all_at(&[7; 4096], 2 * MIB).unwrap();
         assert!(!has_no_holes(&file).unwrap());
-        allocate(&Disk::default(), &file, 0, 4 * MIB).unwrap();
+        allocate(&Disk::default(), &file, 0, 4 * MIB, true).unwrap();
         assert_filled(&file, 4 * MIB);
         assert!(has_no_holes(&file).unwrap());
     }

@@ -138,8 +138,9 @@ impl Disk {
             let zeros = [io::IoSlice::new(&zeros[..(len - from) as usize])];
             match retry_on_intr(|| pwritev2(file, &zeros, from, ReadWriteFlags::SYNC)) {
                 Ok(written) if written as u64 == len - from => Ok(()),
-                Ok(_) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => file.sync_all(),
-                Err(error) => Err(error.into()),
+                Err(error @ (Errno::IO | Errno::NOSPC | Errno::DQUOT)) => Err(error.into()),
+                // Not every system has the call, and some sandboxes forbid it.
+                _ => file.sync_all(),
             }
         })
     }
@@ -173,10 +174,15 @@ impl Disk {
         self.call(Call::Write, file, || file.write_all_at(bytes, offset))
     }
 
-    /// Makes a file at least `len` bytes long, durably, and gets blocks for its bytes from `from`
-    /// up to `len`.
+    /// Makes a file at least `len` bytes long, and gets blocks for its bytes from `from` up to
+    /// `len`. On an error, the file keeps the length that it had.
     pub fn allocate(&self, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
-        blocks::allocate(self, file, from, len).map_err(|error| no_blocks(error, len - from))
+        blocks::allocate(self, file, from, len, false).map_err(|error| no_blocks(error, len - from))
+    }
+
+    /// Does what [`allocate`](Self::allocate) does, durably.
+    pub fn allocate_durably(&self, file: &File, from: u64, len: u64) -> Result<(), MappingError> {
+        blocks::allocate(self, file, from, len, true).map_err(|error| no_blocks(error, len - from))
     }
 
     /// Gets blocks for a part of a file. The file's length and content do not change.

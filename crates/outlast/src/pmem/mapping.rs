@@ -54,9 +54,9 @@ pub enum MappingError {
 pub enum Access {
     /// Stores change the file.
     ReadWrite,
-    /// Like [`ReadWrite`](Self::ReadWrite), for a file that already has blocks for everything that
-    /// is mapped.
-    Allocated,
+    /// Like [`ReadWrite`](Self::ReadWrite), for a working file: it already has blocks for everything
+    /// that is mapped, and no later boot uses it, so its growth need not be durable.
+    Working,
     /// Stores change the file, which is mapped with the holes that it has: the caller
     /// [fills](Mapping::fill) a [hole](Mapping::holes) before anything is stored there. On
     /// persistent memory, the same as [`Access::ReadWrite`].
@@ -103,6 +103,8 @@ pub struct Mapping {
     disk: Disk,
     /// Whether the file was mapped with its holes.
     sparse: bool,
+    /// Whether the file is a working file.
+    working: bool,
 }
 
 // SAFETY: the mapping owns its range of addresses, which is the same for every thread. It hands out
@@ -136,7 +138,7 @@ impl Mapping {
         check_len(len)?;
         let range = Reservation::new(len, reserve)?;
         match access {
-            Access::ReadWrite | Access::Allocated | Access::Sparse => {
+            Access::ReadWrite | Access::Working | Access::Sparse => {
                 let (flags, medium) = if accepts_map_sync(&file)? {
                     (MapFlags::SHARED_VALIDATE | MapFlags::SYNC, medium::dax_kind())
                 } else {
@@ -144,7 +146,8 @@ impl Mapping {
                 };
                 let mut mapping = Self::empty(range, Backing::File { file, flags }, medium, disk);
                 mapping.sparse = access == Access::Sparse && medium == MediumKind::PageCache;
-                if access == Access::Allocated || mapping.sparse {
+                mapping.working = access == Access::Working;
+                if mapping.working || mapping.sparse {
                     mapping.take(len)?;
                 } else {
                     mapping.grow(len)?;
@@ -178,7 +181,7 @@ impl Mapping {
 
     fn empty(range: Reservation, backing: Backing, medium: MediumKind, disk: Disk) -> Self {
         let (len, growing) = (AtomicU64::new(0), Mutex::new(()));
-        Mapping { range, backing, medium, len, growing, disk, sparse: false }
+        Mapping { range, backing, medium, len, growing, disk, sparse: false, working: false }
     }
 
     /// Maps the first `len` bytes of the file as they are.
@@ -244,8 +247,8 @@ impl Mapping {
 
     /// Grows the mapping and the file to `new_len` bytes, a multiple of 4096. Never shrinks.
     ///
-    /// The new blocks and the new size are durable before the length is published. On an error, the
-    /// mapping and the file are unchanged.
+    /// The new blocks and the new size are durable before the length is published, except in a
+    /// working file. On an error, the mapping and the file are unchanged.
     pub fn grow(&self, new_len: u64) -> Result<(), MappingError> {
         check_len(new_len)?;
         self.check_here()?;
@@ -266,7 +269,11 @@ impl Mapping {
             }
             Backing::File { file, .. } => {
                 let old_file_len = file.metadata()?.len();
-                self.disk.allocate(file, old_len, new_len)?;
+                if self.working {
+                    self.disk.allocate(file, old_len, new_len)?;
+                } else {
+                    self.disk.allocate_durably(file, old_len, new_len)?;
+                }
                 if let Err(e) = self.map_pages(old_len, new_len) {
                     // If this fails too, the first error is the one to report.
                     let _ = self.disk.set_len(file, old_file_len);

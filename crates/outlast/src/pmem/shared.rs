@@ -169,9 +169,9 @@ impl<T> Shared<OnceLock<T>> {
         self.reach(seam).set(value)
     }
 
-    /// Returns the value, and sets it to the result of `make` first if it is not set. `make` must
-    /// not reach a scheduling point, because another thread would then wait for this one inside the
-    /// operating system.
+    /// Returns the value. If it is not set, first sets it to the result of `make`. `make` must not
+    /// reach a scheduling point. If the harness paused the thread there, another one that needs the
+    /// value would wait inside the operating system, and the run would hang.
     pub fn get_or_init(&self, seam: &impl Seam, make: impl FnOnce() -> T) -> &T {
         self.reach(seam).get_or_init(make)
     }

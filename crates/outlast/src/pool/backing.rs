@@ -57,9 +57,9 @@ pub struct Journaled {
     pub growing: Mutex<bool>,
     /// Whether the base or the journal is on a file system that is only in memory.
     pub is_in_memory: bool,
-    /// The working file, opened once more, if it is on a disk. The system reports an error of its
-    /// write-back once to each open file. Growth syncs the mapped one, and so may take the report.
-    pub watched: Option<std::fs::File>,
+    /// Whether the working file is on a disk, which may fail to write it back. The system reports
+    /// such an error once, so nothing else may sync that file.
+    pub on_disk: bool,
 }
 
 impl Journaled {

@@ -97,7 +97,7 @@ pub mod field {
     pub const SAVED: usize = 17;
     /// Size of the saved free state in bytes.
     pub const SAVED_BYTES: usize = 18;
-    /// The size to which the pool has grown while all of its space was accounted for.
+    /// The size that the pool has needed while all of its space was accounted for.
     pub const RECLAIMED_SIZE: usize = 19;
     /// The size that the pool may not exceed, or 0 if there is no limit.
     pub const MAX_SIZE: usize = 20;

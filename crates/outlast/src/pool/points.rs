@@ -19,8 +19,9 @@ crate::commit_points! { "pool":
     /// Descriptors that mark as free the pages that a claim skips at the end of a region. Fenced by
     /// [`CLAIM_ORDER`].
     CLAIM_SKIPPED = "skipped pages' descriptors": store, flush;
-    /// Both kinds of descriptor are durable before the frontier: a claim that a crash cut short may
-    /// have left descriptors beyond the frontier, which must not be taken for runs.
+    /// Both kinds of descriptor are durable before the frontier. An earlier claim that a crash cut
+    /// short may have left descriptors beyond the frontier. If the frontier passed them before they
+    /// were overwritten durably, they would be taken for runs.
     CLAIM_ORDER = "fence before the frontier": fence;
     /// The frontier, when a claim moves it. Fenced by [`CLAIM_FENCE`].
     CLAIM_FRONTIER = "frontier": store, flush;

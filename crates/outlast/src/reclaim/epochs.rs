@@ -315,8 +315,8 @@ impl Epochs {
         self.epoch.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Returns whether every thread that was pinned when this epoch [began](Epochs::begin) has
-    /// unpinned since.
+    /// Returns `true` only if every guard and visit that existed when this epoch
+    /// [began](Epochs::begin) has ended. May return `false` for a little longer.
     pub fn has_reached(&self, epoch: u64) -> bool {
         heavy_fence(self.asymmetric);
         let all = self.guarded().chain(&self.own).chain(&self.shared);

@@ -31,14 +31,14 @@ const WAITS: [u64; 4] = [8, 40, 16, 24];
 /// The pause between pulses.
 const PULSE: Duration = Duration::from_millis(10);
 
-/// Makes fsync return success without effect, once its flag is set.
+/// Makes fsync, and the write of a file's end, return success without effect, once its flag is set.
 #[derive(Default)]
 struct Pretender(AtomicBool);
 
 impl DiskWatch for Pretender {
     fn before(&self, call: Call, _: &File) -> Fate {
-        match call {
-            Call::Fsync if self.0.load(Ordering::Relaxed) => Fate::Pretends,
+        match self.0.load(Ordering::Relaxed) {
+            true if matches!(call, Call::Fsync | Call::WriteEnd) => Fate::Pretends,
             _ => Fate::Done,
         }
     }

@@ -111,8 +111,8 @@ pub(super) fn run(args: &WorkArgs, port: &Port) -> Checked {
     work(&maps, &mut hands, None, port, &nothing)
 }
 
-/// What a thread does after it has reported a batch. Gets the numbers of the thread and of the
-/// batch.
+/// What a thread does after it has reported a batch. Gets the number of the thread, from 0, and the
+/// number of batches that it has done in this call of [`work`], from 1.
 pub(super) type After<'a> = dyn Fn(u64, u64) -> Checked + Sync + 'a;
 
 fn nothing(_: u64, _: u64) -> Checked {

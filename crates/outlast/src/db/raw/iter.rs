@@ -74,7 +74,8 @@ impl RawIter {
 
     /// Makes the iterator check every record that it reads, if this is called before the first
     /// record is read. At a record whose checksum does not match, it fails with [`Error::Damaged`]
-    /// and ends. (Records that are stored in place have no checksum.)
+    /// and ends. Records that are stored in place have no checksum. This does not change an iterator
+    /// from [`RawMap::salvage`], which checks all records and goes on after damage.
     #[must_use]
     pub fn checked(mut self) -> Self {
         if self.cursor.care == Care::Trust {

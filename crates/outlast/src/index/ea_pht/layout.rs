@@ -39,9 +39,9 @@ pub struct Bucket {
 // SAFETY: consists of words.
 unsafe impl Media for Bucket {}
 
-/// Returns what names the owner of an overflow bucket: the chain that links to it, in a table of
-/// 2^`depth` buckets. A bucket that was handed out but not linked names no owner, unless it is a
-/// copy that a move has made.
+/// Returns the link by which an overflow bucket names its owner: the chain, in a table of 2^`depth`
+/// buckets, that links to the bucket. A bucket that was handed out but is not linked yet names no
+/// owner, unless it is a copy that a move has made.
 pub const fn owner(chain: u64, depth: u32) -> Link {
     Link { offset: (chain + 1) * 64, depth }
 }

@@ -18,8 +18,8 @@ mod common {
         /// A map's first table. It is fenced together with the root's fixed words, before the root's
         /// commit word.
         CREATE = "create: table": store, flush;
-        /// Overflow buckets that are about to be handed out have no owner. Opening after a crash says the
-        /// same of those in a table that was being filled, if no chain links to them.
+        /// The mark that an overflow bucket has no owner. Durable before the counter covers the
+        /// bucket. Opening after a crash stores it in every bucket that no chain links to.
         DISOWN = "overflow: no owner": store, flush, fence;
         /// The number of overflow buckets that were handed out. Fenced with the bucket.
         COUNTER = "overflow: counter": store, flush;

@@ -78,9 +78,9 @@ impl<H: Head> Piece<H> {
         let lines: Box<[Line]> = (0..=extent.end).map(|_| Line::default()).collect();
         let lines = Box::into_raw(lines).cast::<Line>();
         let piece = ptr::slice_from_raw_parts_mut(lines, usize::from(extent.end));
-        // SAFETY: the allocation is that of a line and `extent.end` more, which is the layout of
-        // such a piece: its head has the size and alignment of a line, and zero bytes are a value
-        // of it. Nothing else knows of it.
+        // SAFETY: the allocation has `extent.end` + 1 lines. That is the layout of a piece with
+        // `extent.end` lines after its head: a head has the size and alignment of a line, and zero
+        // bytes are a valid head. Nothing else points to the allocation.
         let mut piece = unsafe { Box::from_raw(piece as *mut Piece<H>) };
         piece.head = H::with_extent(extent);
         piece

@@ -242,9 +242,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
     }
 
-    /// Adds an entry for leaves that are not available. The entry begins at their least key. If
-    /// that key is not known, it begins just above the greatest key of the previous leaf. For byte
-    /// strings, that is not possible, and the previous leaf becomes unavailable as well.
+    /// Adds an entry for leaves that are not available. The entry begins at their least key, if that
+    /// is known. Otherwise it begins just above the greatest key of the previous leaf, or, without
+    /// such a leaf, at 0. If no word stands for that key, the previous leaf becomes unavailable as
+    /// well: for byte strings, whose words link to stored keys, and after `u64::MAX`.
     fn note_missing(&self, entries: &mut Vec<Entry>, at: u64, low: Option<u64>, damage: Damage) {
         let seam = self.core.memory.seam();
         let behind = |entry: &Entry| {

@@ -19,8 +19,9 @@ pub(super) struct Space {
     pub(super) given: Ranges,
     /// Pages below the frontier that became free since the last [`age`](Space::age).
     pub(super) fresh: Ranges,
-    /// Free pages that no claim can take at the moment, because they are being given back. They are
-    /// in neither [`runs`](Space::runs) nor the space beyond the frontier.
+    /// Free pages that no claim can take at the moment, because their disk blocks are being given
+    /// back to the file system. Those below the frontier are not in [`runs`](Space::runs). If they
+    /// lie beyond it, claims there end before them.
     pub(super) out: Option<Range<u32>>,
     /// Bytes that were given back and then got disk blocks again.
     pub(super) refilled: u64,

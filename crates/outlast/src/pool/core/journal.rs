@@ -89,10 +89,10 @@ impl<S: Seam> Source for Core<S> {
     }
 
     fn check_working(&self) -> io::Result<()> {
-        let Backing::Journaled(Journaled { mapping, watched: Some(file), .. }) = &self.backing
-        else {
+        let Backing::Journaled(Journaled { mapping, on_disk: true, .. }) = &self.backing else {
             return Ok(());
         };
+        let Some(file) = mapping.as_file() else { return Ok(()) };
         // Lookups can read older content, too, and what is stored from now on would be lost.
         mapping.disk().check_written_back(file).inspect_err(|_| self.poison())
     }

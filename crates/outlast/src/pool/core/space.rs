@@ -440,7 +440,7 @@ impl<S: Seam> Core<S> {
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
         self.backing.grow(target).map_err(|error| {
-            // A journal notices such an error itself, of the base and of the working file.
+            // A journal notices such an error of its base itself.
             if matches!(error, MappingError::WriteBack(_)) && self.journal().is_none() {
                 self.note_suspect();
             }
