@@ -1,6 +1,6 @@
 //! The parts of the walks of Dash-EH and Dash-LH that concern a directory's block and one segment.
 
-use super::image::{Hash, LOW48, crc_words, fold16, identity};
+use super::image::{Hash, LOW48, MAX_DEPTH, crc_words, fold16, identity};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, Walk, What};
 use crate::error::{Damage, Error, Result};
@@ -11,7 +11,6 @@ const SLOTS: usize = 16;
 const BUCKET_BYTES: u64 = 256;
 const NODE_BYTES: u64 = 8 * BUCKET_BYTES;
 const DIRECTORY_HEADER: u64 = 64;
-const MAX_DEPTH: u32 = 40;
 
 const DIRECTORY: u64 = 0xd1e0;
 const SEGMENT: u64 = 0xd1e1;

@@ -1,7 +1,7 @@
 //! The walk of a Dash-LH table: the directory of arrays, and the segments in them.
 
 use super::dash::{Segment, Shape};
-use super::image::{LOW48, crc_words, fold16};
+use super::image::{LOW48, MAX_DEPTH, crc_words, fold16};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
 
@@ -14,7 +14,6 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 };
 
 const FEATURE: u64 = 16;
-const MAX_DEPTH: u32 = 40;
 
 /// What leads to a map's segments.
 struct Table {
@@ -79,10 +78,7 @@ impl Walk<'_, '_> {
         let shape = Shape::new([bits, stash], map.form, &self.hash)
             .filter(|_| (1..=10).contains(&initial))
             .ok_or_else(|| bad("a shape of segments", format!("{config:?}")))?;
-        if self.features & FEATURE == 0 {
-            let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
-        }
+        self.check_features(place, FEATURE);
         let (depth, first, arrays) = self.dash_directory(place, words[0])?;
         let turn = words[1];
         self.region(place + 8, 8, What::Turn);

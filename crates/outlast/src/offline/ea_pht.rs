@@ -1,6 +1,6 @@
 //! The walk of a table of the EA-PHT family: chunks, annexes, and the chains of buckets.
 
-use super::image::{LOW48, crc_words, fold16, identity};
+use super::image::{identity, unpack};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
@@ -25,7 +25,6 @@ pub(super) const WALK_HPR: SchemeWalk = SchemeWalk {
 };
 
 const FEATURE: u64 = 32;
-const MAX_DEPTH: u32 = 40;
 const BUCKET: u64 = 256;
 const SLOTS: usize = 15;
 const TABLE: u64 = 0x6501;
@@ -86,17 +85,6 @@ impl Table {
     }
 }
 
-/// Decodes the link at this offset. Returns where it leads, and its low 6 bits, which hold a depth,
-/// a size or a mark.
-fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
-    let low = word & LOW48;
-    let depth = (low & 63) as u32;
-    if word >> 48 != fold16(crc_words(&[low, at])) || depth > MAX_DEPTH {
-        return Err(Damage::new(at, "a link", format!("{word:#x}")).into());
-    }
-    Ok((low & !63, depth))
-}
-
 impl Walk<'_, '_> {
     fn walk_ea_pht(
         &mut self,
@@ -113,10 +101,7 @@ impl Walk<'_, '_> {
         let Some(empties) = empties else {
             return Err(Damage::new(place, "a size of tables", format!("{config:?}")).into());
         };
-        if self.features & FEATURE == 0 {
-            let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
-        }
+        self.check_features(place, FEATURE);
         let root = |number: u64, word: u64| {
             unpack(number, word).map_err(|_| {
                 let at = place + 8 * number;

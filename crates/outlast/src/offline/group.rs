@@ -1,6 +1,6 @@
 //! The walk of a group hashing table: the list of segments, and their overflow nodes.
 
-use super::image::{LOW48, crc_words, fold16, identity};
+use super::image::{identity, unpack};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
@@ -16,7 +16,6 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 };
 
 const HEADER: u64 = 128;
-const MAX_DEPTH: u32 = 40;
 const FEATURE: u64 = 8;
 
 const SEGMENT: u64 = 0x6702;
@@ -30,16 +29,6 @@ struct Segment {
     empty: u64,
     /// The number of cells of the first level.
     group: u64,
-}
-
-/// Decodes the link at this offset. Returns where it leads, and a depth.
-fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
-    let low = word & LOW48;
-    let depth = (low & 63) as u32;
-    if word >> 48 != fold16(crc_words(&[low, at])) || depth > MAX_DEPTH {
-        return Err(Damage::new(at, "a link", format!("{word:#x}")).into());
-    }
-    Ok((low & !63, depth))
 }
 
 impl Walk<'_, '_> {
@@ -59,10 +48,7 @@ impl Walk<'_, '_> {
         let Some(empties) = empties else {
             return Err(Damage::new(place, "a size of groups", format!("{config:?}")).into());
         };
-        if self.features & FEATURE == 0 {
-            let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
-        }
+        self.check_features(place, FEATURE);
         let (mut at, depth) = unpack(0, word)
             .map_err(|_| Damage::new(place, "the first segment's offset", format!("{word:#x}")))?;
         if at == 0 || depth != 0 {

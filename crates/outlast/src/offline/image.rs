@@ -181,6 +181,20 @@ pub(super) fn fold16(crc: u64) -> u64 {
 
 pub(super) const LOW48: u64 = (1 << 48) - 1;
 
+/// The greatest depth of a directory or a table.
+pub(super) const MAX_DEPTH: u32 = 40;
+
+/// Decodes the link at this offset. Returns where it leads, and its low 6 bits, which hold a depth,
+/// a size or a mark.
+pub(super) fn unpack(at: u64, word: u64) -> Result<(u64, u32)> {
+    let low = word & LOW48;
+    let depth = (low & 63) as u32;
+    if word >> 48 != fold16(crc_words(&[low, at])) || depth > MAX_DEPTH {
+        return Err(Damage::new(at, "a link", format!("{word:#x}")).into());
+    }
+    Ok((low & !63, depth))
+}
+
 pub(super) fn identity(kind: u64, shape: u64, offset: u64, fixed: u64) -> u64 {
     let low = kind | shape << 16;
     low | crc_words(&[low, offset, fixed]) << 32

@@ -325,6 +325,15 @@ fn are_changes(mut bytes: &[u8]) -> bool {
 }
 
 impl Walk<'_, '_> {
+    /// Checks that the header names the features of a scheme, one of whose maps has its root at
+    /// `place`.
+    fn check_features(&mut self, place: u64, features: u64) {
+        if self.features & features != features {
+            let found = format!("features {:#x}", self.features);
+            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
+        }
+    }
+
     /// Checks the batch word, and the log that it leads to. The log counts as free, because the
     /// next open completes the batch and frees it.
     fn walk_batch(&mut self) -> Result<()> {

@@ -75,10 +75,7 @@ impl Walk<'_, '_> {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
         }
         let features = if leaves.sealed { 6 } else { 2 };
-        if self.features & features != features {
-            let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
-        }
+        self.check_features(place, features);
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
             let expected = "a master array's offset";

@@ -130,16 +130,6 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
             self.seam().prefetch(&route.bucket.bucket.slots[slot]);
         }
     }
-
-    #[inline(always)]
-    fn find_staged<'b>(
-        &'b self,
-        (): &'b (),
-        _: Option<Route<'b>>,
-        key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
-        self.find_value(key)
-    }
 }
 
 // ---- Changes --------------------------------------------------------------------

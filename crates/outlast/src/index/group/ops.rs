@@ -151,16 +151,6 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
             cells.cell(0).prefetch(self.seam());
         }
     }
-
-    #[inline(always)]
-    fn find_staged<'b>(
-        &'b self,
-        (): &'b (),
-        _: Option<Route<'b>>,
-        key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
-        self.find_value(key)
-    }
 }
 
 // ---- Changes --------------------------------------------------------------------

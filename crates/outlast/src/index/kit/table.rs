@@ -158,12 +158,15 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     fn stage_record<'b>(&'b self, _staged: &mut Self::Staged<'b>, _hash: u64) {}
 
     /// Returns the value of a key whose stages are done.
+    #[inline(always)]
     fn find_staged<'b>(
         &'b self,
-        batch: &'b Self::Batch<'_>,
-        staged: Self::Staged<'b>,
+        _batch: &'b Self::Batch<'_>,
+        _staged: Self::Staged<'b>,
         key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>>;
+    ) -> Result<Option<R::Owned>> {
+        self.find_value(key)
+    }
 }
 
 /// Walks over a whole index.
