@@ -40,7 +40,7 @@ impl Faults {
 impl DiskWatch for Faults {
     fn before(&self, call: Call, _: &File) -> Fate {
         self.calls.lock().unwrap().push(call);
-        if !call.is_write_back() {
+        if !call.makes_durable() {
             return Fate::Done;
         }
         match self.left.load(Ordering::SeqCst) {
@@ -331,7 +331,7 @@ fn the_dirty_mark_of_a_killed_process_is_not_written_again() {
 }
 
 fn writes_back(faults: &Faults) -> Vec<Call> {
-    faults.take_calls().into_iter().filter(|call| call.is_write_back()).collect()
+    faults.take_calls().into_iter().filter(|call| call.makes_durable()).collect()
 }
 
 /// Neither verifying a clean pool nor opening or reading it makes it dirty.

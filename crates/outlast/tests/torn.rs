@@ -98,7 +98,7 @@ impl Watch {
 
 impl DiskWatch for Watch {
     fn before(&self, call: Call, _: &File) -> Fate {
-        if call.is_write_back() {
+        if call.makes_durable() {
             self.write_backs.lock().unwrap().push(call);
         }
         let content = fs::read(&self.path).unwrap_or_default();

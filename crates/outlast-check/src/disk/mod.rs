@@ -334,7 +334,7 @@ impl Runs {
             }
         }
         for &event in events {
-            if event.call.is_write_back()
+            if event.call.makes_durable()
                 && event.of == Of::Pool
                 && self.subject.medium.needs_fsync()
             {

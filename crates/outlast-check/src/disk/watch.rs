@@ -334,10 +334,10 @@ impl DiskWatch for Watch {
             Some(outcome) => {
                 let fails = matches!(outcome, Outcome::FailsOnce | Outcome::FailsForEver);
                 inner.lied |= outcome == Outcome::Pretends;
-                inner.failed_write_back |= fails && call.is_write_back() && of == Of::Pool;
+                inner.failed_write_back |= fails && call.makes_durable() && of == Of::Pool;
             }
         }
-        let is_sync = call.is_write_back() || call == Call::FsyncDirectory;
+        let is_sync = call.makes_durable() || call == Call::FsyncDirectory;
         match outcome {
             None if is_sync => Fate::Pretends,
             None => Fate::Done,

@@ -244,6 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn the_write_that_makes_a_length_durable_changes_nothing() {
+        for old_len in [0, 1, 4095, 4096, 5000, 8191, 3 * 4096] {
+            let file = tempfile::tempfile().unwrap();
+            file.write_all_at(&vec![7; old_len as usize], 0).unwrap();
+            for len in [old_len + 1, 4 * 4096, MIB + 5] {
+                let from = file.metadata().unwrap().len();
+                allocate(&Disk::default(), &file, from, len, true).unwrap();
+                let mut bytes = vec![1; len.max(from) as usize];
+                file.read_exact_at(&mut bytes, 0).unwrap();
+                let (old, new) = bytes.split_at(old_len as usize);
+                assert!(old.iter().all(|&b| b == 7) && new.iter().all(|&b| b == 0), "{old_len}");
+                assert_eq!(file.metadata().unwrap().len(), len.max(from));
+            }
+        }
+    }
+
+    #[test]
     fn a_file_system_without_fallocate_gets_the_same() {
         for len in [4 * MIB, 5 * MIB] {
             let file = sparse_file();

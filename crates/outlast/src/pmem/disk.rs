@@ -47,7 +47,7 @@ pub enum Call {
 
 impl Call {
     /// Returns whether the call makes something of a file durable.
-    pub fn is_write_back(self) -> bool {
+    pub fn makes_durable(self) -> bool {
         matches!(self, Call::Fsync | Call::Msync | Call::WriteEnd)
     }
 }

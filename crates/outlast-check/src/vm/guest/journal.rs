@@ -38,7 +38,7 @@ struct Pretender(AtomicBool);
 impl DiskWatch for Pretender {
     fn before(&self, call: Call, _: &File) -> Fate {
         match self.0.load(Ordering::Relaxed) {
-            true if matches!(call, Call::Fsync | Call::WriteEnd) => Fate::Pretends,
+            true if call.makes_durable() => Fate::Pretends,
             _ => Fate::Done,
         }
     }
