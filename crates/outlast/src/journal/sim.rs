@@ -52,8 +52,22 @@ impl SimFile {
         SimFile { visible: Arc::clone(&bytes), durable: bytes, pending: Vec::new() }
     }
 
-    /// Makes some of the pending writes durable, and drops the others.
-    fn settle(&mut self, mut survives: impl FnMut() -> bool) {
+    /// Makes all pending writes durable.
+    fn settle(&mut self) {
+        self.settle_some(|| true);
+    }
+
+    /// Makes nothing, everything or any part of the pending writes durable, and drops the others.
+    fn settle_any(&mut self, draw: &mut Draw) {
+        let kind = draw.below(4);
+        self.settle_some(|| match kind {
+            0 => false,
+            1 => true,
+            _ => draw.one_in(2),
+        });
+    }
+
+    fn settle_some(&mut self, mut survives: impl FnMut() -> bool) {
         for (at, bytes) in std::mem::take(&mut self.pending) {
             if survives() {
                 Arc::make_mut(&mut self.durable)[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -167,17 +181,11 @@ impl SimDisk {
         }
         let Sim { draw, files, .. } = &mut *sim;
         for (name, file) in files {
-            // Of the unsynced writes, nothing, everything or any part survives.
-            let kind = draw.below(4);
             // The last unsynced write of the file was under way, and its sector is torn. In the
             // base the sector then mixes old and new bytes; in a segment all of its content is
             // lost.
             let torn = file.pending.last().filter(|_| draw.one_in(2)).cloned();
-            file.settle(|| match kind {
-                0 => false,
-                1 => true,
-                _ => draw.one_in(2),
-            });
+            file.settle_any(draw);
             match torn {
                 Some((at, bytes)) if name == BASE => {
                     let new = draw.below(bytes.len() as u64) as usize;
@@ -339,11 +347,11 @@ impl JournalFile for Handle {
             if called.is_err() {
                 if !sim.off {
                     // As in the kernel, the pages now count as written, although some are not.
-                    file.settle(|| sim.draw.one_in(2));
+                    file.settle_any(&mut sim.draw);
                 }
                 return called;
             }
-            file.settle(|| true);
+            file.settle();
             Ok(())
         })
     }
