@@ -63,6 +63,12 @@ impl Buffer {
         let most = usize::from(numbers - words) * LINE_WORDS;
         (self.head.len.load(seam, Ordering::Relaxed) as usize).min(most)
     }
+
+    /// Returns what the element at a place leads to.
+    #[inline(always)]
+    fn target(&self, seam: &impl Seam, place: usize) -> u32 {
+        self.number(seam, place) as u32
+    }
 }
 
 /// An element of a cache.
@@ -98,7 +104,10 @@ impl Cache {
         let buffer = self.buffers[turn as usize & 1][size]
             .get_or_init(seam, || Buffer::new((SMALLEST << size) as u32, links));
         let words = content.iter().zip(&words);
-        buffer.set(seam, words.map(|(pointer, &word)| (word, pointer.number, pointer.low)));
+        buffer.set(
+            seam,
+            words.map(|(pointer, &word)| (word, u64::from(pointer.number), pointer.low)),
+        );
         buffer.head.skip.store(seam, skip as u32, Ordering::Relaxed);
         buffer.head.len.store(seam, content.len() as u32, Ordering::Relaxed);
         // Release: pairs with the Acquire in `current`.
@@ -133,13 +142,13 @@ impl Cache {
         let buffer = self.current(seam)?;
         let len = buffer.len(seam);
         if len <= 1 {
-            return Some(buffer.number(seam, 0));
+            return Some(buffer.target(seam, 0));
         }
         let skip = buffer.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
             match R::compare_start(core, key, buffer.link(seam, 1), skip) {
-                Ok(Order::Less) => return Some(buffer.number(seam, 0)),
-                Ok(Order::Greater) => return Some(buffer.number(seam, len - 1)),
+                Ok(Order::Less) => return Some(buffer.target(seam, 0)),
+                Ok(Order::Greater) => return Some(buffer.target(seam, len - 1)),
                 // The result is only a hint. If there is damage, the search of the nodes reports
                 // it.
                 Ok(Order::Equal) | Err(_) => {}
@@ -147,7 +156,7 @@ impl Cache {
         }
         let word = R::word(key, skip);
         if R::EMPTY.is_none() && !below {
-            return Some(buffer.number(seam, buffer.count_up_to(seam, len - 1, word)));
+            return Some(buffer.target(seam, buffer.count_up_to(seam, len - 1, word)));
         }
         let mut place = buffer.count_below(seam, len - 1, word);
         while R::EMPTY.is_some() && place + 1 < len && buffer.word(seam, place) == word {
@@ -157,13 +166,13 @@ impl Cache {
             }
             place += 1;
         }
-        Some(buffer.number(seam, place))
+        Some(buffer.target(seam, place))
     }
 
     /// Returns the number that the greatest keys lead to, as a hint.
     pub(super) fn last(&self, seam: &impl Seam) -> Option<u32> {
         let buffer = self.current(seam)?;
-        Some(buffer.number(seam, buffer.len(seam).saturating_sub(1)))
+        Some(buffer.target(seam, buffer.len(seam).saturating_sub(1)))
     }
 
     /// Returns the bytes of DRAM that the cache takes.

@@ -163,9 +163,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 new.insert(self.prepare(key, value)?).words()
             }
         };
+        self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
         let leaf = self.leaf(at.leaf);
-        seam.prefetch(&self.header(offset).head);
         let state = leaf.state(seam);
         if state.is_closed() {
             return Ok(Met::Busy);
@@ -351,9 +351,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // The record must be durable before the link to it.
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
+        self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
         let leaf = self.leaf(at.leaf);
-        self.expect(offset, key.hash);
         let state = leaf.state(seam);
         if state.is_closed()
             || state.is_busy()

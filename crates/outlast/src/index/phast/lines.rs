@@ -46,7 +46,8 @@ pub(crate) unsafe trait Head: Send + Sync {
 #[derive(Clone, Copy)]
 pub(crate) struct Extent {
     pub(super) words: u16,
-    /// Numbers of 32 bits, one for each element.
+    /// Numbers, one for each element. The number of an element that the search of a line of words
+    /// finds is in the corresponding line of numbers.
     pub(super) numbers: u16,
     /// Links, if there are any.
     pub(super) links: u16,
@@ -59,7 +60,7 @@ impl Extent {
         let lines = elements.div_ceil(LINE_WORDS as u32);
         let words = lines.div_ceil(LINE_WORDS as u32);
         let numbers = words + lines;
-        let end = numbers + lines.div_ceil(2);
+        let end = numbers + lines;
         let all = end + if links { lines } else { 0 };
         assert!(all <= u16::MAX as u32);
         Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
@@ -154,9 +155,17 @@ impl<H: Head> Piece<H> {
 
     /// Returns the number of a place.
     #[inline(always)]
-    pub(super) fn number(&self, seam: &impl Seam, place: usize) -> u32 {
-        let pair = self.at(self.head.extent().numbers, place / 2).load(seam, Ordering::Relaxed);
-        (pair >> (place % 2 * 32)) as u32
+    pub(super) fn number(&self, seam: &impl Seam, place: usize) -> u64 {
+        self.number_at(place).load(seam, Ordering::Relaxed)
+    }
+
+    /// Returns the word with the number of a place. The first place has the last word, and any other
+    /// place has the number whose word of the search is in the same place of its line.
+    #[inline(always)]
+    fn number_at(&self, place: usize) -> &SharedWord {
+        let Extent { numbers, links, .. } = self.head.extent();
+        let last = usize::from(links - numbers) * LINE_WORDS - 1;
+        self.at(numbers, place.checked_sub(1).unwrap_or(last))
     }
 
     /// Returns how many words are not above a limit, at most `most`.
@@ -175,7 +184,7 @@ impl<H: Head> Piece<H> {
         // The last line of heads can also have heads of lines that do not exist.
         let group = heads.saturating_sub(1).min(numbers - words - 1);
         // A caller that gets a place reads its number next.
-        seam.prefetch(&self.lines[numbers + group / 2]);
+        seam.prefetch(&self.lines[numbers + group]);
         (group * LINE_WORDS + self.lines[words + group].count_up_to(seam, limit)).min(most)
     }
 
@@ -189,7 +198,7 @@ impl<H: Head> Piece<H> {
     pub(super) fn set(
         &self,
         seam: &impl Seam,
-        content: impl ExactSizeIterator<Item = (u64, u32, u64)> + Clone,
+        content: impl ExactSizeIterator<Item = (u64, u64, u64)> + Clone,
     ) {
         let searched = content.clone().skip(1).map(|(word, ..)| word);
         let mut searched = searched.chain(std::iter::repeat(u64::MAX));
@@ -205,14 +214,10 @@ impl<H: Head> Piece<H> {
                 head.store(seam, first, Ordering::Relaxed);
             }
         }
-        let Extent { numbers, links, .. } = self.head.extent();
-        let mut pairs = content.clone().map(|(_, number, _)| u64::from(number));
-        for pair in 0..content.len().div_ceil(2) {
-            let (low, high) = (pairs.next().unwrap_or(0), pairs.next().unwrap_or(0));
-            self.at(numbers, pair).store(seam, low | high << 32, Ordering::Relaxed);
-        }
-        if self.has_links() {
-            for (place, (.., link)) in content.enumerate() {
+        let links = self.head.extent().links;
+        for (place, (_, number, link)) in content.enumerate() {
+            self.number_at(place).store(seam, number, Ordering::Relaxed);
+            if self.has_links() {
                 self.at(links, place).store(seam, link, Ordering::Relaxed);
             }
         }
@@ -227,9 +232,9 @@ impl<H: Head> Piece<H> {
         seam: &impl Seam,
         len: usize,
         place: usize,
-        (word, number, link): (u64, u32, u64),
+        (word, number, link): (u64, u64, u64),
     ) {
-        let Extent { words, numbers, links, .. } = self.head.extent();
+        let Extent { words, links, .. } = self.head.extent();
         // The first element has no word.
         let first = place - 1;
         shift(seam, len - 1 - first, |at| self.at(words, first + at), word);
@@ -240,17 +245,7 @@ impl<H: Head> Piece<H> {
         if self.has_links() {
             shift(seam, len - place, |at| self.at(links, place + at), link);
         }
-        for at in (place..len).rev() {
-            self.set_number(seam, numbers, at + 1, self.number(seam, at));
-        }
-        self.set_number(seam, numbers, place, number);
-    }
-
-    pub(super) fn set_number(&self, seam: &impl Seam, numbers: u16, place: usize, number: u32) {
-        let pair = self.at(numbers, place / 2);
-        let shift = place % 2 * 32;
-        let others = pair.load(seam, Ordering::Relaxed) & !(u64::from(u32::MAX) << shift);
-        pair.store(seam, others | u64::from(number) << shift, Ordering::Relaxed);
+        shift(seam, len - place, |at| self.number_at(place + at), number);
     }
 }
 

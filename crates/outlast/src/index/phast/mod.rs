@@ -235,12 +235,13 @@ use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counter, Counters};
 use crate::index::{Growth, Scheme, SchemeConfig, Settings};
-use crate::pmem::{Offset, Seam, SeededBug, SharedWord, Word};
+use crate::pmem::{LINE, Offset, Seam, SeededBug, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cache::{Cache, Pointer};
 use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
 use nodes::{MAX_LEAVES, Node, Nodes};
+use route::Located;
 use salvage::Missing;
 use state::{Leaf, Slab};
 use std::collections::HashMap;
@@ -450,18 +451,22 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn header(&self, leaf: u64) -> &LeafHeader {
         // SAFETY: offsets of leaves are from allocations of that size, or were checked
-        // (`check_leaf`), or are 0. Their whole extent is inside the memory, and aligned.
+        // (`check_leaf`, `expect`), or are 0. Their whole extent is inside the memory, and aligned.
         unsafe { self.core.memory.at_unchecked(Offset::new(leaf)) }
     }
 
-    /// Prefetches the two lines of a leaf that a lookup or an insert of this hash most likely
-    /// needs: the line with bitmap and fingerprints, and the line of pairs that the hash names. So
-    /// their cache misses overlap.
+    /// Prefetches the two lines of a leaf that an operation on a key of this hash most likely needs:
+    /// the line with bitmap and fingerprints, and the line of pairs that the hash names. So their
+    /// cache misses overlap, and also that of the leaf's state, which has the leaf's offset.
     #[inline(always)]
-    fn expect(&self, leaf: u64, hash: u64) {
-        let seam = self.core.memory.seam();
-        seam.prefetch(&self.header(leaf).head);
-        seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
+    fn expect(&self, at: &Located<'_>, hash: u64) {
+        let memory = &self.core.memory;
+        let leaf = u64::from(at.line) * LINE;
+        // A concurrent change of the node can make the hint anything.
+        if leaf + self.shape.leaf_bytes() <= memory.len() {
+            memory.seam().prefetch(&self.header(leaf).head);
+            memory.seam().prefetch(self.pair(leaf, self.shape.line_of(hash)));
+        }
     }
 
     /// Prefetches everything that a scan reads of a leaf.

@@ -9,7 +9,7 @@ use super::state::{Slab, Zeroed};
 use crate::error::Damage;
 use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
 use crate::index::ordered::OrderedRecord;
-use crate::pmem::{Seam, Shared, SharedWord};
+use crate::pmem::{LINE, Seam, Shared, SharedWord};
 use crate::pool::core::Core;
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -27,11 +27,26 @@ pub(super) struct Entry {
     pub(super) low: u64,
     /// The leaf's handle.
     pub(super) leaf: u32,
+    /// The number of the leaf's first cache line in the pool, modulo 2^32. Only a hint: it lets a
+    /// thread prefetch the leaf's lines before it has read the leaf's offset.
+    pub(super) line: u32,
+}
+
+impl Entry {
+    /// Returns the entry of the leaf at an offset.
+    pub(super) fn new(low: u64, leaf: u32, offset: u64) -> Entry {
+        Entry { low, leaf, line: (offset / LINE) as u32 }
+    }
+    /// Returns the number that a node has for the leaf: its handle, and its line above it.
+    #[inline(always)]
+    fn number(self) -> u64 {
+        u64::from(self.leaf) | u64::from(self.line) << 32
+    }
 }
 
 /// An inner node: a list of leaves, in key order. For each leaf except the first, the words have
 /// eight bytes of its least key, from `skip` on. The links have the first words of the least keys,
-/// and the numbers have the leaves' handles.
+/// and the numbers have the leaves' handles and lines.
 ///
 /// The thread that has locked the node changes its fields. Fields that readers depend on change
 /// only while the node is marked as changing.
@@ -126,7 +141,7 @@ impl Node {
 
     #[inline(always)]
     pub(super) fn leaf(&self, seam: &impl Seam, place: usize) -> u32 {
-        self.number(seam, place)
+        self.number(seam, place) as u32
     }
 
     /// Returns the first word of a leaf's least key.
@@ -150,7 +165,9 @@ impl Node {
 
     /// Returns the entry of the leaf at a place.
     pub(super) fn entry(&self, seam: &impl Seam, place: usize) -> Entry {
-        Entry { low: self.low_at(seam, place), leaf: self.leaf(seam, place) }
+        let number = self.number(seam, place);
+        let (leaf, line) = (number as u32, (number >> 32) as u32);
+        Entry { low: self.low_at(seam, place), leaf, line }
     }
 
     /// Returns the node's leaves.
@@ -322,7 +339,7 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     pub(super) fn set(&mut self, content: &Content) {
         let node = self.node;
         let words = content.entries.iter().zip(&content.words);
-        node.set(self.seam, words.map(|(entry, &word)| (word, entry.leaf, entry.low)));
+        node.set(self.seam, words.map(|(entry, &word)| (word, entry.number(), entry.low)));
         if let Some(first) = content.entries.first() {
             node.head.low.store(self.seam, first.low, Ordering::Relaxed);
         }
@@ -334,7 +351,7 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     /// the node has room, and has marked it as changing.
     pub(super) fn insert(&mut self, place: usize, word: u64, entry: Entry) {
         let len = self.node.len(self.seam);
-        self.node.insert(self.seam, len, place, (word, entry.leaf, entry.low));
+        self.node.insert(self.seam, len, place, (word, entry.number(), entry.low));
         self.node.head.count.store(self.seam, len as u32 + 1, Ordering::Relaxed);
     }
 
@@ -464,7 +481,10 @@ mod tests {
                 // Each word twice, and the greatest at the end.
                 let word = |i: u32| if i + 1 == most { u64::MAX } else { u64::from(i / 2) * 3 };
                 let words: Vec<u64> = (0..len).map(word).collect();
-                node.set(&seam, words.iter().zip(0..len).map(|(&word, i)| (word, i * 7, 0)));
+                node.set(
+                    &seam,
+                    words.iter().zip(0..len).map(|(&word, i)| (word, u64::from(i) * 7, 0)),
+                );
                 let searched = &words[1..];
                 let most = searched.len();
                 for n in (0..u64::from(len) * 2 + 2).chain([u64::MAX]) {
@@ -473,7 +493,7 @@ mod tests {
                     assert_eq!(node.count_below(&seam, most, n), below, "{len} {n}");
                     assert_eq!(node.count_up_to(&seam, most, n), up_to, "{len} {n}");
                 }
-                assert!((0..len).all(|i| node.number(&seam, i as usize) == i * 7));
+                assert!((0..len).all(|i| node.number(&seam, i as usize) == u64::from(i) * 7));
             }
         }
     }
@@ -483,7 +503,7 @@ mod tests {
         let seam = Real::new(FlushMode::None);
         for (most, links) in [(4u32, true), (9, false), (65, true), (128, false), (1024, true)] {
             let (one, other) = (Node::new(most, links), Node::new(most, links));
-            let element = |n: u32| (u64::from(n) * 10, n * 7, u64::from(n) << 32);
+            let element = |n: u32| (u64::from(n) * 10, u64::from(n) * 7, u64::from(n) << 32);
             let mut elements = vec![element(0), element(2)];
             one.set(&seam, elements.iter().copied());
             let mut draw = 1u32;

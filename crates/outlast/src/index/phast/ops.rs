@@ -71,11 +71,8 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         key: HashedKey<'_, R>,
     ) -> Result<(Located<'b>, u64)> {
         let at = self.locate(key.key)?;
-        let offset = self.leaf(at.leaf).offset(self.seam());
-        if offset & DAMAGED == 0 {
-            self.expect(offset, key.hash);
-        }
-        Ok((at, offset))
+        self.expect(&at, key.hash);
+        Ok((at, self.leaf(at.leaf).offset(self.seam())))
     }
 
     #[inline(always)]
@@ -265,8 +262,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Result<Option<Option<T>>> {
+        self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        self.expect(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key);
         let found = match found {

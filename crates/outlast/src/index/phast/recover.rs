@@ -239,7 +239,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         let leaf = self.leaves.take(seam);
         self.leaf(leaf).begin(seam, at, State::at_rest(bits));
-        Ok((Entry { low: found.low.first, leaf }, low, found.next.offset))
+        Ok((Entry::new(found.low.first, leaf, at), low, found.next.offset))
     }
 
     /// Adds an entry for leaves that are not available. The entry begins at their least key, if that
@@ -266,7 +266,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             (Some(low), before) => {
                 entries.extend(before);
                 let leaf = self.leaves.take(seam);
-                entries.push(Entry { low, leaf });
+                entries.push(Entry::new(low, leaf, at));
                 leaf
             }
             // The previous leaf becomes unavailable. Otherwise keys after it would be reported
@@ -279,7 +279,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             (None, None) => {
                 debug_assert!(first);
                 let leaf = self.leaves.take(seam);
-                entries.push(Entry { low: 0, leaf });
+                entries.push(Entry::new(0, leaf, at));
                 leaf
             }
         };

@@ -313,7 +313,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (below, from) = (&keys[middle - 1], &keys[middle]);
         let low = R::separator(&self.core, below, from, &points::SEPARATOR)?;
         let handle = self.leaves.take(self.core.memory.seam());
-        let new = Entry { low: low.first, leaf: handle };
+        let new = Entry::new(low.first, handle, block.offset());
         let split = self.split_at(at.leaf, block.offset(), low, new);
         match split {
             Ok(true) => block.set_linked(),

@@ -18,6 +18,16 @@ pub(crate) struct Located<'n> {
     pub(super) place: usize,
     /// The leaf's handle.
     pub(super) leaf: u32,
+    /// A hint; see [`Entry`](super::nodes::Entry).
+    pub(super) line: u32,
+}
+
+impl<'n> Located<'n> {
+    #[inline(always)]
+    pub(super) fn new(seam: &impl Seam, node: &'n Node, version: u64, place: usize) -> Self {
+        let number = node.number(seam, place);
+        Located { node, version, place, leaf: number as u32, line: (number >> 32) as u32 }
+    }
 }
 
 /// The number of hints that may lead past a key's node before a search goes through all nodes from
@@ -67,9 +77,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         match node.search::<S, R>(&self.core, key, below) {
             // If the version has changed since, the place may be wrong, and the caller's check of
             // the version notices.
-            Ok(Side::At(place)) => {
-                Some(Located { node, version, place, leaf: node.leaf(self.seam(), place) })
-            }
+            Ok(Side::At(place)) => Some(Located::new(seam, node, version, place)),
             _ => None,
         }
     }
@@ -95,8 +103,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 }
                 match side? {
                     Side::At(place) => {
-                        let leaf = node.leaf(self.seam(), place);
-                        return Ok(Some(Located { node, version, place, leaf }));
+                        return Ok(Some(Located::new(seam, node, version, place)));
                     }
                     Side::After(next) => number = next,
                     Side::Before if number == self.first => return Ok(None),

@@ -327,10 +327,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             match (len, next) {
                 // The node has been removed since its number was read.
                 (0, _) => number = self.first,
-                (_, NONE) => {
-                    let leaf = node.leaf(self.seam(), len - 1);
-                    return Ok(Located { node, version, place: len - 1, leaf });
-                }
+                (_, NONE) => return Ok(Located::new(self.seam(), node, version, len - 1)),
                 (_, next) => number = next,
             }
         }
