@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::state::{Checked, Fault, Judge, State, ensure};
 use outlast::Error;
 use outlast::journal::base::{Base, PAGE, Pages};
-use outlast::journal::epoch::LINE;
+use outlast::journal::epoch::{Attempt, LINE};
 use outlast::journal::files::{Directory, JournalFile};
 use outlast::journal::log::Writer;
 use outlast::journal::meta::{META_OFFSETS, Meta};
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The word of the notes that holds the last durable epoch.
+/// The first word of the notes that holds the last durable epoch.
 const DURABLE: usize = 16;
 /// The pool's id.
 const POOL: u128 = 0x5eed;
@@ -136,9 +136,9 @@ impl Story<'_> {
         self.runs.last().expect("there is one")
     }
 
-    fn writer(&mut self, epoch: u64) -> io::Result<Writer> {
+    fn writer(&mut self, durable: Attempt) -> io::Result<Writer> {
         let bytes = 12_000 + self.random.below(40_000);
-        Ok(Writer::new(Arc::new(self.disk.clone()), self.owner, epoch)?.segment_bytes(bytes))
+        Ok(Writer::new(Arc::new(self.disk.clone()), self.owner, durable)?.segment_bytes(bytes))
     }
 
     fn pool(&mut self, working: Arc<Working>) -> Pool {
@@ -197,7 +197,7 @@ impl Story<'_> {
         let whole = |_: ()| file.sync();
         file.write_at(&without_meta(image.bytes), 0).and_then(whole).map_err(&failed)?;
         self.watch(&pool.working);
-        let mut writer = self.writer(0).map_err(&failed)?;
+        let mut writer = self.writer(Attempt::unknown(0)).map_err(&failed)?;
         writer.begin().map_err(&failed)?;
         let Owner { pool: id, life } = self.owner;
         let meta = Meta { pool: id, life, checkpoint: 0, reached: 0, size: len, ..Meta::default() };
@@ -322,7 +322,9 @@ impl Story<'_> {
         Counts::add(&self.trial.counts.deaths);
         self.disk.set(u64::MAX, 0);
         pool.working = pool.working.reopen()?;
-        let (notes, durable) = (&pool.working.notes, pool.working.durable());
+        let notes = &pool.working.notes;
+        let found = Attempt::load(notes, DURABLE);
+        let durable = found.epoch;
         if self.trial.wrong == Some(Wrong::CutNotesLost) {
             notes.durable(std::iter::once(0..notes.capacity() / LINE as u64));
         }
@@ -332,7 +334,7 @@ impl Story<'_> {
         ensure(durable >= base.meta().reached, || {
             "the working file is older than the base".into()
         })?;
-        let Ok(mut writer) = self.writer(durable) else {
+        let Ok(mut writer) = self.writer(found) else {
             self.look(true)?;
             return Ok(None);
         };
@@ -426,7 +428,7 @@ impl Story<'_> {
         let pool = self.pool(Working::create(capacity, capacity, epoch)?);
         self.watch(&pool.working);
         let failed = io_fault("beginning another life");
-        let mut writer = self.writer(epoch).map_err(&failed)?;
+        let mut writer = self.writer(Attempt::unknown(epoch)).map_err(&failed)?;
         writer.begin().map_err(&failed)?;
         let size = base.file().len().map_err(&failed)?;
         let owner = self.owner;

@@ -8,7 +8,7 @@ use crate::model::Image;
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
 use outlast::journal::base::{Base, Rebuilt, complete};
-use outlast::journal::epoch::{Change, LINE};
+use outlast::journal::epoch::{Attempt, Change, LINE};
 use outlast::journal::files::Directory;
 use outlast::journal::log::Writer;
 use outlast::journal::segment::{Owner, has_others};
@@ -172,7 +172,13 @@ impl Rebuild<'_> {
                 change.push(40..41, &[0xee; LINE]);
                 let another = Owner { pool: meta.pool, life: !meta.life };
                 removed
-                    .and_then(|()| Writer::new(Arc::new(disk.clone()), another, meta.checkpoint))
+                    .and_then(|()| {
+                        Writer::new(
+                            Arc::new(disk.clone()),
+                            another,
+                            Attempt::unknown(meta.checkpoint),
+                        )
+                    })
                     .and_then(|mut writer| writer.append(&change))
                     .map_err(failed)?;
                 true

@@ -55,8 +55,8 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let bytes = std::fs::read(entry?.path())?;
-        if bytes.starts_with(b"OLJSEGM1") {
-            segments.push((word(&bytes, 8), bytes));
+        if bytes.starts_with(b"OLJSEGM2") {
+            segments.push((word(&bytes, 8) & u64::from(u32::MAX), bytes));
         }
     }
     segments.sort_by_key(|(number, _)| *number);

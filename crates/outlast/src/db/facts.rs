@@ -170,7 +170,7 @@ impl PoolOptions {
         let places = options.places(&directory, base, Some(meta))?;
         let found = find(&places, None, owned, user, meta).ok().flatten();
         let facts = JournalFacts {
-            durable: found.as_ref().map(|working| working.durable()),
+            durable: found.as_ref().map(|working| working.durable().epoch),
             checkpoint: meta.checkpoint,
             closed: meta.closed,
             restarted: meta.boot != self.boot() as u64,

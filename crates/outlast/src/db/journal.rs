@@ -10,6 +10,7 @@ use super::options::{PoolOptions, header_of, lock};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};
+use crate::journal::epoch::Attempt;
 use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
@@ -257,7 +258,7 @@ impl PoolOptions {
                     // spare one that the dead process had prepared.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
                     remove_old(&places, identity, user, owner.life);
-                    let pages = Pages::all(working.size / PAGE as u64, durable);
+                    let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
                     let locked = [locked, lockable];
                     return self.start_journaled(options, base, writer, working, pages, locked);
                 }
@@ -306,10 +307,12 @@ impl PoolOptions {
         let working = self.build(&place, &locked, owned, header, epoch)?;
         let begin = |meta: &mut Meta| {
             (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
-            (meta.checkpoint, meta.reached, meta.boot) = (epoch, epoch, boot as u64);
+            (meta.checkpoint, meta.boot) = (epoch, boot as u64);
+            meta.reach(Attempt::unknown(epoch));
         };
         let begun = || -> Result<(Base, Writer)> {
-            let mut writer = Writer::new(files.clone(), owner, epoch).map_err(io)?;
+            let mut writer =
+                Writer::new(files.clone(), owner, Attempt::unknown(epoch)).map_err(io)?;
             writer.begin().map_err(io)?;
             let base = match found {
                 Some(base) => base.replace(begin).map(|()| base),
@@ -379,7 +382,7 @@ impl PoolOptions {
             // file, the next life can tell that it must remove it.
             let capacity = self.reserve(size, header.geometry().page_bits());
             let notes = Notes::create(&self.disk, &file, capacity).map_err(mapping_error)?;
-            notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
+            Attempt::unknown(epoch).store(&notes, DURABLE);
             for (word, value) in notes.control().iter().zip(owned.words()) {
                 word.store(value, Ordering::Relaxed);
             }

@@ -59,7 +59,7 @@
 //! - Another life begins. Its id differs, and the copy is void.
 
 use super::base::{Base, Rebuilt, complete_with};
-use super::epoch::HEADER;
+use super::epoch::{Attempt, HEADER};
 use super::files::{Directory, JournalFile};
 use super::meta::{self, Meta};
 use super::segment::{Epochs, name_of, number_of};
@@ -192,7 +192,12 @@ pub(super) fn copy_looking(
     }
     capture.look()?;
     let complete = capture.is_complete()?;
-    let epochs = Epochs::in_files(capture.files, before.owner(), before.checkpoint)?;
+    let mut meta = Meta { closed: false, ..before };
+    meta.reach(match after.reached_by() {
+        reached if reached.epoch >= after.checkpoint => reached,
+        _ => Attempt::unknown(after.checkpoint),
+    });
+    let epochs = Epochs::in_files(capture.files, meta)?;
     let same = peek(base)? == Some(before);
     let size = base.len()?;
     let rebuilt = if size < after.size {
@@ -201,8 +206,7 @@ pub(super) fn copy_looking(
         return Ok(Copied::Moved);
     } else {
         to.extend(size)?;
-        let reached = after.reached.max(after.checkpoint);
-        let copy = Base::create(to, Meta { reached, size, closed: false, ..before })?;
+        let copy = Base::create(to, Meta { size, ..meta })?;
         let rebuilt = complete_with(&epochs, &copy, |_, _| ())?;
         Base::leave(copy.file())?;
         rebuilt

@@ -2,7 +2,7 @@
 //! rebuild completes it from the journal.
 
 use super::bugs::{self, seeded};
-use super::epoch::{Change, LINE};
+use super::epoch::{Attempt, Change, LINE};
 use super::files::{Directory, JournalFile};
 use super::meta::{self, META_OFFSETS, Meta};
 use super::segment::Epochs;
@@ -288,9 +288,9 @@ impl Checkpoint {
 
     /// Writes the copies to the base. `durable` is the last durable epoch after step 2. Returns the
     /// number of bytes written.
-    pub fn write(&mut self, durable: u64, base: &Base) -> io::Result<u64> {
-        if base.meta().reached < durable && !seeded(&bugs::REACHED_UNTOLD) {
-            base.update(|meta| meta.reached = durable)?;
+    pub fn write(&mut self, durable: Attempt, base: &Base) -> io::Result<u64> {
+        if base.meta().reached < durable.epoch && !seeded(&bugs::REACHED_UNTOLD) {
+            base.update(|meta| meta.reach(durable))?;
         }
         let mut at = 0;
         while at < self.copied.len() {
@@ -398,7 +398,7 @@ pub fn complete(
     if bytes < known.size && !seeded(&bugs::SIZE_IGNORED) {
         return Ok(Rebuilt::Short { found: bytes, needed: known.size });
     }
-    complete_with(&Epochs::find(directory, known.owner(), known.checkpoint)?, base, progress)
+    complete_with(&Epochs::find(directory, known)?, base, progress)
 }
 
 /// Like [`complete`], with epochs that were found already.
@@ -412,13 +412,13 @@ pub(super) fn complete_with(
     if epochs.is_gone() {
         return Ok(Rebuilt::Gone);
     }
-    let (found, needed) = (epochs.last(), known.reached.max(epochs.known()));
+    let (found, needed) = (epochs.last().epoch, known.reached.max(epochs.known()));
     if found < needed && !seeded(&bugs::MISSING_IGNORED) {
         return Ok(Rebuilt::Missing { found, needed });
     }
     if known.reached < found {
         // From here on, the base may hold lines of all of these epochs.
-        base.update(|meta| meta.reached = found)?;
+        base.update(|meta| meta.reach(epochs.last()))?;
     }
     let (mut applied, all) = (0, found - known.checkpoint);
     epochs.apply(|change| {

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! All numbers are little-endian. A block's checksum covers its header, its payload and the
-//! checksum of the block before it, or of the segment's header. So a leftover block that does not
-//! belong there is never taken for the continuation of a segment.
+//! checksum of the block before it, or that of the segment's header without the number. So a leftover
+//! block that does not belong there is never taken for the continuation of a segment, and a copy of
+//! a segment has the same checksums.
 
 use std::ops::Range;
 
@@ -23,6 +24,28 @@ pub(super) const BLOCK_LINES: u64 = 1 << 14;
 /// Memory for lines that is kept from one epoch to the next, in bytes.
 pub(super) const KEPT: usize = 32 << 20;
 pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
+
+/// An attempt at an epoch. If writing an epoch fails, it is attempted again. The failed attempt is void,
+/// but can be intact on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attempt {
+    /// The epoch.
+    pub epoch: u64,
+    /// The checksum of its last block; 0 if that is not known.
+    pub sum: u32,
+}
+
+impl Attempt {
+    /// Returns an attempt whose checksum is not known.
+    pub const fn unknown(epoch: u64) -> Attempt {
+        Attempt { epoch, sum: 0 }
+    }
+
+    /// Returns whether these are certainly two attempts at one epoch.
+    pub fn differs(self, other: Attempt) -> bool {
+        self.epoch == other.epoch && self.sum != other.sum && self.sum != 0 && other.sum != 0
+    }
+}
 
 /// The lines that changed in an epoch, with their content at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

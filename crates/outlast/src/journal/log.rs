@@ -1,10 +1,10 @@
 //! The log: writes epochs to segments, and deletes the segments that are no longer needed.
 
 use super::bugs::{self, seeded};
-use super::epoch::{Change, KEPT, checksum_in, encode_epoch};
+use super::epoch::{Attempt, Change, KEPT, encode_epoch};
 use super::files::{Directory, JournalFile};
 use super::segment::{
-    Owner, SECTOR, encode_segment, name_of, next_number, number_of, number_of_any, segments,
+    Owner, SECTOR, Start, check_number, name_of, next_number, number_of, number_of_any, segments,
 };
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,11 +33,17 @@ struct Open {
     bytes: u64,
     /// Where the next epoch goes. 0 if the segment's header is not written yet.
     at: u64,
-    /// The checksum of the last block, or of the header, which the next block's checksum covers.
+    /// The checksum of the last block, or that with which the chain begins. The next block's checksum
+    /// covers it.
     chain: u32,
 }
 
 impl Open {
+    /// Returns what the segment's header says if the segment continues from this epoch.
+    fn start(&self, after: Attempt) -> Start {
+        Start { number: number_of(&self.name).expect("its name has one"), after }
+    }
+
     /// Ends the use of the segment. Its epochs up to `last` are valid, and later ones are void.
     fn close(self, last: u64) -> Closed {
         Closed { name: self.name, last, bytes: self.bytes }
@@ -85,6 +91,7 @@ impl Preparer {
 
     fn create(&self, bytes: u64) -> io::Result<Spare> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        check_number(number)?;
         Ok(Spare { file: self.directory.create(&name_of(number), bytes)?, number, bytes })
     }
 
@@ -130,7 +137,7 @@ pub struct Writer {
     /// The number of the last segment that was used.
     last: Option<u64>,
     /// The last epoch that is durable.
-    durable: u64,
+    durable: Attempt,
     buffer: Vec<u8>,
     /// Files that were deleted, to be closed by a thread that nobody waits for.
     deleted: Vec<Box<dyn JournalFile>>,
@@ -154,17 +161,22 @@ impl Writer {
     /// `InvalidInput` if a segment continues from an epoch after `durable`, because that epoch was
     /// durable too. So before a caller reports an epoch as durable or uses it for a checkpoint, it
     /// must store the epoch's number where the next process finds it.
-    pub fn new(directory: Arc<dyn Directory>, owner: Owner, durable: u64) -> io::Result<Writer> {
+    pub fn new(
+        directory: Arc<dyn Directory>,
+        owner: Owner,
+        durable: Attempt,
+    ) -> io::Result<Writer> {
         let ours = segments(&*directory, owner)?;
-        let known = ours.last().map_or(0, |segment| segment.after);
-        if durable < known {
-            let why = format!("last durable epoch {durable}, but a segment continues from {known}");
+        let known = ours.last().map_or(0, |segment| segment.start.after.epoch);
+        if durable.epoch < known {
+            let epoch = durable.epoch;
+            let why = format!("last durable epoch {epoch}, but a segment continues from {known}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let mut closed = Vec::new();
         for segment in ours {
             let bytes = segment.file.len()?;
-            closed.push(Closed { name: name_of(segment.number), last: durable, bytes });
+            closed.push(Closed { name: name_of(segment.start.number), last: durable.epoch, bytes });
         }
         let next = Arc::new(AtomicU64::new(next_number(&*directory)?));
         let (spare, fits) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
@@ -206,6 +218,11 @@ impl Writer {
 
     /// Returns the last durable epoch.
     pub fn durable(&self) -> u64 {
+        self.durable.epoch
+    }
+
+    /// Returns the last durable epoch with its checksum.
+    pub fn last_attempt(&self) -> Attempt {
         self.durable
     }
 
@@ -232,11 +249,10 @@ impl Writer {
     fn try_begin(&mut self) -> io::Result<()> {
         self.make_room(0, FIRST_BYTES)?;
         let open = self.open.as_mut().expect("it was just made");
-        let number = number_of(&open.name).expect("its name has one");
-        let head = encode_segment(self.owner, number, self.durable);
-        open.file.write_at(&head, 0)?;
+        let start = open.start(self.durable);
+        open.file.write_at(&start.encode(self.owner), 0)?;
         open.file.sync()?;
-        (open.at, open.chain) = (SECTOR, checksum_in(&head));
+        (open.at, open.chain) = (SECTOR, start.chain(self.owner));
         Ok(())
     }
 
@@ -258,7 +274,7 @@ impl Writer {
             // A segment without a durable epoch is not needed. If a power loss brings its name
             // back, its header still names the last valid epoch of the segments before it.
             if open.at > 0 || self.directory.remove(&open.name).is_err() {
-                self.closed.push(open.close(self.durable));
+                self.closed.push(open.close(self.durable.epoch));
             }
         }
     }
@@ -269,15 +285,14 @@ impl Writer {
         }
         self.make_room(change.encoded_bytes(), self.segment_bytes)?;
         let open = self.open.as_mut().expect("there is room in it");
-        let epoch = self.durable + 1;
+        let epoch = self.durable.epoch + 1;
         self.buffer.clear();
         let mut chain = open.chain;
         if open.at == 0 {
-            let number = number_of(&open.name).expect("its name has one");
-            let head = encode_segment(self.owner, number, self.durable);
-            self.buffer.extend_from_slice(&head);
+            let start = open.start(self.durable);
+            self.buffer.extend_from_slice(&start.encode(self.owner));
             self.buffer.resize(SECTOR as usize, 0);
-            chain = checksum_in(&head);
+            chain = start.chain(self.owner);
         }
         chain = encode_epoch(&mut self.buffer, epoch, change, chain);
         open.file.write_at(&self.buffer, open.at)?;
@@ -294,7 +309,7 @@ impl Writer {
         }
         open.at = (open.at + bytes).next_multiple_of(SECTOR);
         open.chain = chain;
-        self.durable = epoch;
+        self.durable = Attempt { epoch, sum: chain };
         Ok(())
     }
 
@@ -319,7 +334,7 @@ impl Writer {
     /// Ends the use of the open segment, if anything is in it. The next epoch goes to a new one.
     pub fn close_segment(&mut self) {
         if let Some(open) = self.open.take_if(|open| open.at > 0) {
-            self.closed.push(open.close(self.durable));
+            self.closed.push(open.close(self.durable.epoch));
         }
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::epoch::Attempt;
 use super::files::JournalFile;
 use super::segment::Owner;
 
@@ -35,6 +36,8 @@ pub struct Meta {
     /// The base may hold lines of epochs up to this one, so a rebuild must apply all epochs up to
     /// it.
     pub reached: u64,
+    /// The checksum of the last block of that epoch; 0 if it is not known.
+    pub reached_sum: u32,
     /// The least size of the base, in bytes. A shorter file is not the base.
     pub size: u64,
     /// Whether the life has ended: the base is the pool, and needs no journal.
@@ -47,6 +50,16 @@ impl Meta {
     /// The owner of the base's journal.
     pub fn owner(&self) -> Owner {
         Owner { pool: self.pool, life: self.life }
+    }
+
+    /// Returns the attempt at the epoch `reached` whose lines the base may hold.
+    pub fn reached_by(&self) -> Attempt {
+        Attempt { epoch: self.reached, sum: self.reached_sum }
+    }
+
+    /// Sets `reached` to this attempt's epoch.
+    pub fn reach(&mut self, Attempt { epoch, sum }: Attempt) {
+        (self.reached, self.reached_sum) = (epoch, sum);
     }
 
     /// Returns the last epoch of the life, if the life has ended.
@@ -151,7 +164,7 @@ fn encode(meta: &Meta, sequence: u64) -> [u8; BYTES] {
         meta.checkpoint,
         meta.reached,
         meta.size,
-        u64::from(meta.closed),
+        u64::from(meta.closed) | u64::from(meta.reached_sum) << 32,
         meta.boot,
     ];
     for (word, out) in words.iter().zip(bytes.chunks_exact_mut(8)) {
@@ -168,7 +181,7 @@ fn decode(bytes: &[u8; BYTES]) -> Option<(u64, Meta)> {
     };
     let wide = |index| u128::from(word(index)) | u128::from(word(index + 1)) << 64;
     let sum = u64::from(crc32c::crc32c(&bytes[..BYTES - 8]));
-    if word(0) != MAGIC || word(BYTES / 8 - 1) != sum || word(9) > 1 {
+    if word(0) != MAGIC || word(BYTES / 8 - 1) != sum || word(9) as u32 > 1 {
         return None;
     }
     // No journal comes to such a sequence number, or to so many epochs.
@@ -176,6 +189,8 @@ fn decode(bytes: &[u8; BYTES]) -> Option<(u64, Meta)> {
         return None;
     }
     let (checkpoint, reached, size) = (word(6), word(7), word(8));
-    let (closed, boot) = (word(9) == 1, word(10));
-    Some((word(1), Meta { pool: wide(2), life: wide(4), checkpoint, reached, size, closed, boot }))
+    let (closed, reached_sum, boot) = (word(9) & 1 == 1, (word(9) >> 32) as u32, word(10));
+    let (pool, life) = (wide(2), wide(4));
+    let meta = Meta { pool, life, checkpoint, reached, reached_sum, size, closed, boot };
+    Some((word(1), meta))
 }

@@ -15,7 +15,7 @@ mod threads;
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
 use super::bugs::{self, seeded};
-use super::epoch::{Change, LINE};
+use super::epoch::{Attempt, Change, LINE};
 use super::log::{Preparer, SEGMENT_BYTES, Writer};
 use crate::error::{Error, Result};
 use crate::pmem::{MappingError, Notes};
@@ -185,6 +185,30 @@ impl Failure {
     }
 }
 
+impl Attempt {
+    /// Stores the last durable epoch in the control words of a working file from `at` on: the epoch,
+    /// and then two checksums. If the process dies between two of the stores, the words still have
+    /// an epoch and its checksum, because consecutive epochs have different words for it.
+    pub fn store(self, notes: &Notes, at: usize) {
+        let Attempt { epoch, sum } = self;
+        let words = notes.control();
+        words[Self::place_of_sum(at, epoch)].store(u64::from(sum), Ordering::Release);
+        words[at].store(epoch, Ordering::Release);
+    }
+
+    /// Loads what [`store`](Self::store) has stored.
+    pub fn load(notes: &Notes, at: usize) -> Attempt {
+        let words = notes.control();
+        let epoch = words[at].load(Ordering::Acquire);
+        let sum = words[Self::place_of_sum(at, epoch)].load(Ordering::Acquire);
+        Attempt { epoch, sum: sum as u32 }
+    }
+
+    fn place_of_sum(at: usize, epoch: u64) -> usize {
+        at + 1 + (epoch % 2) as usize
+    }
+}
+
 /// The settings of a journal.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -215,7 +239,7 @@ pub struct Journal {
     told: Condvar,
     writer: Mutex<Writer>,
     preparer: Preparer,
-    /// The index of the control word that holds the last durable epoch.
+    /// The index of the first [control word](Attempt::store) that holds the last durable epoch.
     durable: usize,
     pages: Mutex<Pages>,
     /// Held during a checkpoint.
@@ -238,8 +262,8 @@ fn since(start: Instant) -> u64 {
 }
 
 impl Journal {
-    /// Creates the journal of an open pool. `durable` is the index of the word in the working file's
-    /// [control page](Notes::control) that holds the last durable epoch.
+    /// Creates the journal of an open pool. `durable` is the index of the first word in the working
+    /// file's [control page](Notes::control) that [holds](Attempt::store) the last durable epoch.
     pub fn new(
         settings: Settings,
         base: Base,
@@ -479,7 +503,7 @@ impl Journal {
         // checkpoint, which asks the writer. Otherwise a later process that finds the working file
         // could use the epoch's number again.
         if !seeded(&bugs::DURABLE_UNTOLD) {
-            self.notes.control()[self.durable].store(epoch, Ordering::Release);
+            writer.last_attempt().store(&self.notes, self.durable);
         }
         drop(writer);
         self.notes.durable(turn.change.runs().map(|(lines, _)| lines));

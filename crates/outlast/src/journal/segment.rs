@@ -9,15 +9,18 @@
 
 use super::bugs::{self, seeded};
 use super::epoch::{
-    BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, checksum_in, encode_epoch, sealed, take_runs,
-    word_of,
+    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, checksum_in, encode_epoch, sealed,
+    take_runs, word_of,
 };
 use super::files::{Directory, JournalFile, UNFINISHED};
+use super::meta::Meta;
 use std::io;
 
 /// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
 pub(super) const SECTOR: u64 = 4096;
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM2");
+/// The greatest number of a segment.
+const LAST_NUMBER: u64 = u32::MAX as u64;
 /// The names of segments begin with this. The number follows, in hexadecimal.
 const PREFIX: &str = "segment-";
 
@@ -58,8 +61,8 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Fou
             let mut head = [0; HEADER];
             let whole = file.read_at(&mut head, 0)? == HEADER;
             let owner = owner_in(&head);
-            if let Some((number, after)) = decode_segment(&head, owner).filter(|_| whole) {
-                found.push((name, owner, Found { number, after, chain: checksum_in(&head), file }));
+            if let Some(start) = Start::decode(&head, owner).filter(|_| whole) {
+                found.push((name, owner, Found { start, chain: start.chain(owner), file }));
             }
         }
     }
@@ -81,9 +84,10 @@ pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> 
             return Ok(true);
         }
         let Some(end) = end else { continue };
-        let is_earlier = other.life == owner.life && segment.after < end;
-        let has_epoch = || Reader::new(&segment).next(segment.after + 1).map(|e| e.is_some());
-        if !is_earlier && (segment.after > end || has_epoch()?) {
+        let after = segment.start.after.epoch;
+        let is_earlier = other.life == owner.life && after < end;
+        let has_epoch = || Reader::new(&segment).next(after + 1).map(|e| e.is_some());
+        if !is_earlier && (after > end || has_epoch()?) {
             return Ok(true);
         }
     }
@@ -114,7 +118,7 @@ pub fn remove_others(
     let ours = segments(directory, owner)?;
     let mut removed = Vec::new();
     for name in directory.names()? {
-        let is_ours = ours.iter().any(|segment| name_of(segment.number) == name);
+        let is_ours = ours.iter().any(|segment| name_of(segment.start.number) == name);
         if number_of_any(&name).is_some() && !is_ours {
             removed.extend(directory.open(&name).ok());
             directory.remove(&name)?;
@@ -123,11 +127,19 @@ pub fn remove_others(
     Ok(removed)
 }
 
+/// What the header of a segment says, besides its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    /// The number of the segment.
+    pub(super) number: u64,
+    /// The epoch from which it continues. The checksum is not known if no segment of this life has
+    /// that epoch.
+    pub(super) after: Attempt,
+}
+
 /// A segment that was found.
 pub(super) struct Found {
-    pub(super) number: u64,
-    /// The epoch from which it continues.
-    pub(super) after: u64,
+    pub(super) start: Start,
     pub(super) chain: u32,
     pub(super) file: Box<dyn JournalFile>,
 }
@@ -139,12 +151,8 @@ impl Found {
         let mut head = [0; HEADER];
         let whole = file.read_at(&mut head, 0)? == HEADER;
         let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
-        Ok(match decode_segment(&head, owner) {
-            Some((named, after)) if whole && named == number => {
-                Some(Found { number, after, chain: checksum_in(&head), file })
-            }
-            _ => None,
-        })
+        let start = Start::decode(&head, owner).filter(|start| whole && start.number == number);
+        Ok(start.map(|start| Found { start, chain: start.chain(owner), file }))
     }
 }
 
@@ -155,14 +163,21 @@ pub(super) fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Ve
         let Some(number) = number_of(&name) else { continue };
         found.extend(Found::read(number, directory.open(&name)?, owner)?);
     }
-    found.sort_by_key(|segment| segment.number);
+    found.sort_by_key(|segment| segment.start.number);
     Ok(found)
 }
 
 /// Returns the number of the next segment: one more than the greatest in the directory.
 pub(super) fn next_number(directory: &dyn Directory) -> io::Result<u64> {
     let numbers = directory.names()?.into_iter().filter_map(|name| number_of(&name));
-    Ok(numbers.max().map_or(0, |last| last + 1))
+    let next = numbers.max().map_or(0, |last| last + 1);
+    check_number(next).map(|()| next)
+}
+
+/// Fails if there can be no segment of this number.
+pub(super) fn check_number(number: u64) -> io::Result<()> {
+    let used = || io::Error::other("the journal has used all numbers of segments");
+    if number > LAST_NUMBER { Err(used()) } else { Ok(()) }
 }
 
 /// Returns the name of segment `number`.
@@ -173,33 +188,37 @@ pub(super) fn name_of(number: u64) -> String {
 /// Returns the number of the segment of this name, or `None` if it is not the name of a segment.
 pub(super) fn number_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
-    (name_of(number) == name && number < 1 << 63).then_some(number)
+    (name_of(number) == name && number <= LAST_NUMBER).then_some(number)
 }
 
 /// The epochs in the segments of a journal.
 pub struct Epochs {
     found: Vec<Found>,
-    checkpoint: u64,
-    last: u64,
+    /// The base that needs them.
+    needed: Meta,
+    last: Attempt,
 }
 
 impl Epochs {
-    /// Finds the epochs after `checkpoint`, and makes them durable.
+    /// Finds the epochs that a base with this `meta` needs, and makes them durable.
     ///
     /// Some may be only in the page cache, because the dead process did not sync them, or because a
     /// write to the disk failed, which the kernel reported only to that process. Such epochs can
     /// only be in the last segment. So the epochs of that segment are copied to a new one.
-    pub fn find(directory: &dyn Directory, owner: Owner, checkpoint: u64) -> io::Result<Epochs> {
-        let mut epochs =
-            Epochs { found: segments(directory, owner)?, checkpoint, last: checkpoint };
+    pub fn find(directory: &dyn Directory, needed: Meta) -> io::Result<Epochs> {
+        let owner = needed.owner();
+        let found = segments(directory, owner)?;
+        let last = Attempt::unknown(needed.checkpoint);
+        let mut epochs = Epochs { found, needed, last };
         if let Some(segment) = epochs.found.last() {
             let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
-            for epoch in segment.after.saturating_add(1).. {
+            for epoch in segment.start.after.epoch + 1.. {
                 let Some(change) = reader.next(epoch)? else { break };
                 changes.push(change);
             }
             if !changes.is_empty() {
-                write_segment(directory, owner, next_number(directory)?, segment.after, &changes)?;
+                let start = Start { number: next_number(directory)?, ..segment.start };
+                write_segment(directory, owner, start, &changes)?;
                 epochs.found = segments(directory, owner)?;
             }
         }
@@ -207,16 +226,15 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Finds the epochs after `checkpoint` that are in these segments now, in the order of their
-    /// numbers. Writes nothing. Epochs that another process adds later are not found.
+    /// Finds the epochs that are in these segments now, which come in the order of their numbers. Writes nothing. Epochs that another process adds later are not found.
     pub(super) fn in_files(
         files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
-        owner: Owner,
-        checkpoint: u64,
+        needed: Meta,
     ) -> io::Result<Epochs> {
-        let read = |(number, file)| Found::read(number, file, owner).transpose();
+        let read = |(number, file)| Found::read(number, file, needed.owner()).transpose();
         let found = files.into_iter().filter_map(read).collect::<io::Result<_>>()?;
-        let mut epochs = Epochs { found, checkpoint, last: checkpoint };
+        let last = Attempt::unknown(needed.checkpoint);
+        let mut epochs = Epochs { found, needed, last };
         epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
         Ok(epochs)
     }
@@ -227,23 +245,24 @@ impl Epochs {
     }
 
     /// Returns the last epoch, or the checkpoint if there is none.
-    pub fn last(&self) -> u64 {
+    pub fn last(&self) -> Attempt {
         self.last
     }
 
     /// Returns the epoch from which the last segment continues, which was therefore durable; 0 if
     /// there is no segment.
     pub fn known(&self) -> u64 {
-        self.found.last().map_or(0, |segment| segment.after)
+        self.found.last().map_or(0, |segment| segment.start.after.epoch)
     }
 
     /// Calls `apply` with each epoch, in order.
     pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
-        let reached = self.visit(self.last, &mut apply)?;
-        if reached == self.last {
+        let last = self.last.epoch;
+        let reached = self.visit(last, &mut apply)?.epoch;
+        if reached == last {
             return Ok(());
         }
-        let why = format!("epoch {} of {} is not there any more", reached + 1, self.last);
+        let why = format!("epoch {} of {last} is not there any more", reached + 1);
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
@@ -253,22 +272,33 @@ impl Epochs {
         &self,
         last: u64,
         mut visit: impl FnMut(&Change) -> io::Result<()>,
-    ) -> io::Result<u64> {
-        let mut reached = self.checkpoint;
+    ) -> io::Result<Attempt> {
+        let mut reached = Attempt::unknown(self.needed.checkpoint);
         for (index, segment) in self.found.iter().enumerate() {
             // This segment's epochs are valid up to the one from which the next segment continues.
             let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
-            let end = next.map_or(last, |next| next.after.min(last));
+            let end = next.map_or(last, |next| next.start.after.epoch.min(last));
             let mut reader = Reader::new(segment);
-            for epoch in segment.after.saturating_add(1)..=end {
+            for epoch in segment.start.after.epoch + 1..=end {
                 let Some(change) = reader.next(epoch)? else { break };
-                if epoch == reached + 1 {
+                if epoch == reached.epoch + 1 {
+                    let attempt = Attempt { epoch, sum: reader.chain };
+                    if self.is_void(attempt) {
+                        return Ok(reached);
+                    }
                     visit(&change)?;
-                    reached = epoch;
+                    reached = attempt;
                 }
             }
         }
         Ok(reached)
+    }
+
+    /// Returns whether an attempt is void although no segment that was found says so: the segment
+    /// with the valid attempt is lost, but a later segment or the base names that attempt.
+    fn is_void(&self, attempt: Attempt) -> bool {
+        let afters = self.found.iter().map(|segment| segment.start.after);
+        afters.chain([self.needed.reached_by()]).any(|valid| attempt.differs(valid))
     }
 }
 
@@ -324,17 +354,34 @@ impl<'s> Reader<'s> {
     }
 }
 
-pub(super) fn encode_segment(owner: Owner, number: u64, after: u64) -> [u8; HEADER] {
-    let words = [
-        SEGMENT_MAGIC,
-        number,
-        after,
-        owner.pool as u64,
-        (owner.pool >> 64) as u64,
-        owner.life as u64,
-        (owner.life >> 64) as u64,
-    ];
-    sealed(words, &[])
+impl Start {
+    pub(super) fn encode(self, owner: Owner) -> [u8; HEADER] {
+        let words = [
+            SEGMENT_MAGIC,
+            self.number | u64::from(self.after.sum) << 32,
+            self.after.epoch,
+            owner.pool as u64,
+            (owner.pool >> 64) as u64,
+            owner.life as u64,
+            (owner.life >> 64) as u64,
+        ];
+        sealed(words, &[])
+    }
+
+    /// Decodes the header of a segment of this owner. Returns `None` if it is not an intact one.
+    fn decode(head: &[u8; HEADER], owner: Owner) -> Option<Start> {
+        let (word, epoch) = (word_of(head, 1), word_of(head, 2));
+        let after = Attempt { epoch, sum: (word >> 32) as u32 };
+        let start = Start { number: word & LAST_NUMBER, after };
+        // No journal comes to so many epochs.
+        (*head == start.encode(owner) && epoch < 1 << 63).then_some(start)
+    }
+
+    /// Returns the checksum with which the chain of blocks begins. It does not depend on the number,
+    /// so that a copy of the segment has the same blocks.
+    pub(super) fn chain(self, owner: Owner) -> u32 {
+        checksum_in(&Start { number: 0, ..self }.encode(owner))
+    }
 }
 
 /// Returns the owner that a header names. It means nothing unless the header is intact.
@@ -343,30 +390,22 @@ fn owner_in(head: &[u8; HEADER]) -> Owner {
     Owner { pool: wide(3), life: wide(5) }
 }
 
-fn decode_segment(head: &[u8; HEADER], owner: Owner) -> Option<(u64, u64)> {
-    let (number, after) = (word_of(head, 1), word_of(head, 2));
-    // No journal comes to so many epochs.
-    (*head == encode_segment(owner, number, after) && after < 1 << 63).then_some((number, after))
-}
-
 /// Writes a complete segment, durably. The header comes last, so the segment does not exist until
 /// all of it is durable.
 fn write_segment(
     directory: &dyn Directory,
     owner: Owner,
-    number: u64,
-    after: u64,
+    start: Start,
     changes: &[Change],
 ) -> io::Result<()> {
-    let head = encode_segment(owner, number, after);
-    let (mut bytes, mut chain) = (Vec::new(), checksum_in(&head));
-    for (change, epoch) in changes.iter().zip(after + 1..) {
+    let (mut bytes, mut chain) = (Vec::new(), start.chain(owner));
+    for (change, epoch) in changes.iter().zip(start.after.epoch + 1..) {
         bytes.resize(bytes.len().next_multiple_of(SECTOR as usize), 0);
         chain = encode_epoch(&mut bytes, epoch, change, chain);
     }
-    let file = directory.create(&name_of(number), SECTOR + bytes.len() as u64)?;
+    let file = directory.create(&name_of(start.number), SECTOR + bytes.len() as u64)?;
     file.write_at(&bytes, SECTOR)?;
     file.sync()?;
-    file.write_at(&head, 0)?;
+    file.write_at(&start.encode(owner), 0)?;
     file.sync()
 }

@@ -1,7 +1,7 @@
 //! A journal on a disk whose power fails at any call.
 
 use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
-use super::epoch::{Change, LINE};
+use super::epoch::{Attempt, Change, LINE};
 use super::files::{Directory, JournalFile};
 use super::log::Writer;
 use super::meta::{META_OFFSETS, Meta};
@@ -117,7 +117,7 @@ fn live(
                         true
                     })
                 } else if model.epoch(log, &mut pages)? {
-                    under_way.write(log.durable(), base).map(|_| false)
+                    under_way.write(log.last_attempt(), base).map(|_| false)
                 } else {
                     Err(io::Error::other("no epoch"))
                 };
@@ -147,8 +147,13 @@ fn new_base(directory: &SimDisk) -> Base {
     Base::create(file, meta).unwrap()
 }
 
+/// Returns the `meta` of a base that needs the epochs after `checkpoint`.
+fn needs(Owner { pool, life }: Owner, checkpoint: u64) -> Meta {
+    Meta { pool, life, checkpoint, ..Meta::default() }
+}
+
 fn begin(directory: &SimDisk, owner: Owner, epoch: u64) -> io::Result<Writer> {
-    let log = Writer::new(Arc::new(directory.clone()), owner, epoch)?;
+    let log = Writer::new(Arc::new(directory.clone()), owner, Attempt::unknown(epoch))?;
     let mut log = log.segment_bytes(SEGMENT);
     log.begin()?;
     Ok(log)
@@ -205,7 +210,7 @@ fn trial(seed: u64, failing: u64) -> (u64, u64) {
             // have changed since the checkpoint.
             let Ok(found) = open_base(&directory) else { break };
             let owner = Owner { pool: found.meta().pool, life: found.meta().life };
-            let next = Writer::new(Arc::new(directory.clone()), owner, log.durable());
+            let next = Writer::new(Arc::new(directory.clone()), owner, log.last_attempt());
             let Ok(next) = next else { break };
             (base, log) = (found, next.segment_bytes(SEGMENT));
             pages = Pages::all(PAGES as u64, log.durable());
@@ -269,7 +274,7 @@ fn a_power_loss_at_any_call_leaves_a_whole_epoch_that_is_no_older_than_the_last_
 fn blocks_are_divided_and_read_again() {
     let directory = SimDisk::new(1);
     let owner = Owner { pool: 1, life: 2 };
-    let mut log = Writer::new(Arc::new(directory.clone()), owner, 8).unwrap();
+    let mut log = Writer::new(Arc::new(directory.clone()), owner, Attempt::unknown(8)).unwrap();
     let mut large = Change::default();
     let images: Vec<u8> = (0..40_000 * LINE as u32).map(|i| (i * 7) as u8).collect();
     large.push(5..40_005, &images);
@@ -278,8 +283,10 @@ fn blocks_are_divided_and_read_again() {
     for change in [&large, &empty, &large] {
         log.append(change).unwrap();
     }
-    let epochs = segment::Epochs::find(&directory, owner, 8).unwrap();
-    assert_eq!(epochs.last(), 11);
+    let find = |owner| segment::Epochs::find(&directory, needs(owner, 8)).unwrap();
+    let epochs = find(owner);
+    assert_eq!(epochs.last(), log.last_attempt());
+    assert_eq!(epochs.last().epoch, 11);
     let mut found = Vec::new();
     epochs
         .apply(|change| {
@@ -296,7 +303,7 @@ fn blocks_are_divided_and_read_again() {
     assert_eq!(found[0][40_000], (1 << 40, vec![9; LINE]));
     assert_eq!(found[0][39_999].1, images[39_999 * LINE..]);
     let other = Owner { life: 3, ..owner };
-    assert_eq!(segment::Epochs::find(&directory, other, 8).unwrap().last(), 8);
+    assert_eq!(find(other).last(), Attempt::unknown(8));
 }
 
 /// A base that may hold lines of an epoch is refused if that epoch is missing. A journal that lacks
@@ -307,7 +314,9 @@ fn a_journal_with_epochs_missing_is_refused() {
         let directory = SimDisk::new(1);
         let base = new_base(&directory);
         let owner = Owner { pool: 7, life: 1 };
-        let mut log = Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(1);
+        let mut log = Writer::new(Arc::new(directory.clone()), owner, Attempt::unknown(0))
+            .unwrap()
+            .segment_bytes(1);
         let mut pages = Pages::default();
         for line in 0..3 {
             let mut change = Change::default();
@@ -319,7 +328,7 @@ fn a_journal_with_epochs_missing_is_refused() {
             "checkpoint" => {
                 let mut checkpoint = Checkpoint::begin(&mut pages, &base);
                 assert!(checkpoint.copy(1, |_, out| out.fill(1)));
-                checkpoint.write(log.durable(), &base).unwrap();
+                checkpoint.write(log.last_attempt(), &base).unwrap();
                 checkpoint.abandon(&mut pages);
             }
             "rebuild" => drop(complete(&directory, &base, |_, _| ()).unwrap()),
@@ -338,6 +347,48 @@ fn a_journal_with_epochs_missing_is_refused() {
         let rebuilt = complete(&directory, &base, |_, _| ()).unwrap();
         let needed = if how == "neither" { 2 } else { 3 };
         assert_eq!(rebuilt, Rebuilt::Missing { found: missing as u64, needed }, "{how}");
+    }
+}
+
+/// A failed sync can leave a whole epoch on the disk, whose next attempt is in another segment. If that
+/// segment is lost, the void attempt does not take its place: the next segment or the base names the
+/// valid one.
+#[test]
+fn a_void_attempt_takes_the_place_of_no_lost_epoch() {
+    for (dies, base_knows) in [(false, false), (true, false), (false, true)] {
+        let directory = SimDisk::new(1);
+        let base = new_base(&directory);
+        let owner = Owner { pool: 7, life: 1 };
+        let writer = |durable| Writer::new(Arc::new(directory.clone()), owner, durable).unwrap();
+        let mut pages = Pages::default();
+        let mut write = |log: &mut Writer, number: u8| {
+            let mut change = Change::default();
+            change.push(0..4, &[number; 4 * LINE]);
+            log.append(&change).unwrap();
+            pages.add(log.durable(), &change);
+        };
+        let mut log = writer(Attempt::unknown(0));
+        write(&mut log, 1);
+        let first = log.last_attempt();
+        // This attempt at epoch 2 has reached the disk, but its sync failed.
+        write(&mut log, 2);
+        let mut log = writer(first).segment_bytes(1);
+        write(&mut log, 3);
+        let lost = directory.names().unwrap().pop().unwrap();
+        if dies {
+            log = writer(log.last_attempt());
+        }
+        if base_knows {
+            let mut checkpoint = Checkpoint::begin(&mut pages, &base);
+            assert!(checkpoint.copy(1, |_, out| out.fill(3)));
+            checkpoint.write(log.last_attempt(), &base).unwrap();
+            checkpoint.abandon(&mut pages);
+        } else {
+            write(&mut log, 4);
+        }
+        directory.remove(&lost).unwrap();
+        let rebuilt = complete(&directory, &base, |_, _| ()).unwrap();
+        assert_eq!(rebuilt, Rebuilt::Missing { found: 1, needed: 2 }, "{dies} {base_knows}");
     }
 }
 
@@ -376,8 +427,9 @@ fn a_base_that_is_too_short_is_refused() {
 fn errors_that_last_fill_no_disk() {
     let directory = SimDisk::new(1);
     let owner = Owner { pool: 1, life: 2 };
-    let mut log =
-        Writer::new(Arc::new(directory.clone()), owner, 0).unwrap().segment_bytes(SEGMENT);
+    let mut log = Writer::new(Arc::new(directory.clone()), owner, Attempt::unknown(0))
+        .unwrap()
+        .segment_bytes(SEGMENT);
     let mut change = Change::default();
     change.push(0..1, &[3; LINE]);
     log.append(&change).unwrap();
@@ -389,7 +441,8 @@ fn errors_that_last_fill_no_disk() {
     while log.append(&change).is_err() {}
     directory.set(u64::MAX, 0);
     assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
-    assert_eq!(segment::Epochs::find(&directory, owner, 0).unwrap().last(), 2);
+    let epochs = segment::Epochs::find(&directory, needs(owner, 0)).unwrap();
+    assert_eq!(epochs.last().epoch, 2);
 }
 
 /// A disk that has no room for a file longer than this.
@@ -422,7 +475,8 @@ impl Directory for Nearly {
 fn an_epoch_fits_where_a_segment_does_not() {
     let disk = Nearly(SimDisk::new(1), SEGMENT / 2);
     let owner = Owner { pool: 1, life: 2 };
-    let mut log = Writer::new(Arc::new(disk), owner, 0).unwrap().segment_bytes(SEGMENT);
+    let mut log =
+        Writer::new(Arc::new(disk), owner, Attempt::unknown(0)).unwrap().segment_bytes(SEGMENT);
     let mut change = Change::default();
     change.push(0..1, &[3; LINE]);
     for epoch in 1..10 {

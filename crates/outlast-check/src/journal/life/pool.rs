@@ -10,12 +10,11 @@ use crate::random::Random;
 use crate::state::{Checked, Fault};
 use outlast::Error;
 use outlast::journal::base::PAGE;
-use outlast::journal::epoch::{Change, LINE};
+use outlast::journal::epoch::{Attempt, Change, LINE};
 use outlast::journal::running::{Journal, Source};
 use outlast::pmem::{Access, Disk, Event, Mark, Notes};
 use std::cell::RefCell;
 use std::fs::File;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ impl Working {
             Ok(notes)
         });
         let notes = made.map_err(|e| Fault(format!("notes: {e:?}")))?;
-        notes.control()[DURABLE].store(epoch, Ordering::Relaxed);
+        Attempt::unknown(epoch).store(&notes, DURABLE);
         Ok(Arc::new(Working { notes: Arc::new(notes), file }))
     }
 
@@ -51,7 +50,7 @@ impl Working {
     }
 
     pub(super) fn durable(&self) -> u64 {
-        self.notes.control()[DURABLE].load(Ordering::Relaxed)
+        Attempt::load(&self.notes, DURABLE).epoch
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
+use crate::journal::epoch::Attempt;
 use crate::journal::meta::{META_OFFSETS, Meta};
 use crate::journal::segment::Owner;
 use crate::pmem::Notes;
@@ -27,7 +28,7 @@ const PIECE: u64 = 4 << 20;
 const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
 /// The number of words, including the first one, that say what the file belongs to.
 const IDENTITY: usize = 11;
-/// The word that holds the last durable epoch.
+/// The first word that holds the last durable epoch; see [`Attempt::store`].
 pub(super) const DURABLE: usize = 16;
 
 /// What a working file belongs to.
@@ -63,8 +64,8 @@ pub(in crate::db) struct Working {
 
 impl Working {
     /// Returns the last durable epoch.
-    pub(in crate::db) fn durable(&self) -> u64 {
-        self.notes.control()[DURABLE].load(Ordering::Relaxed)
+    pub(in crate::db) fn durable(&self) -> Attempt {
+        Attempt::load(&self.notes, DURABLE)
     }
 }
 
@@ -138,7 +139,7 @@ pub(in crate::db) fn find(
             continue;
         }
         lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
-        let durable = notes.control()[DURABLE].load(Ordering::Relaxed);
+        let durable = Attempt::load(&notes, DURABLE).epoch;
         if durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
             continue;
         }

@@ -176,7 +176,7 @@ impl Journal {
                 // an operation that has not noted the line yet.
                 self.wait_for_cut(lock(&self.state), source)?;
             }
-            let durable = lock(&self.writer).durable();
+            let durable = lock(&self.writer).last_attempt();
             let bytes = checkpoint.write(durable, &self.base).map_err(failed)?;
             self.counts.base_bytes.fetch_add(bytes, Ordering::Relaxed);
         }

@@ -125,7 +125,7 @@ impl Writing {
     }
 
     fn log(files: &Shared, durable: u64) -> Writer {
-        let log = Writer::new(Arc::new(files.clone()), OWNER, durable).unwrap();
+        let log = Writer::new(Arc::new(files.clone()), OWNER, Attempt::unknown(durable)).unwrap();
         let mut log = log.segment_bytes(SEGMENT);
         log.begin().unwrap();
         log
@@ -181,7 +181,7 @@ impl Writing {
                 if copied {
                     self.change();
                     self.epoch(false);
-                    under_way.write(self.log.durable(), &self.base).unwrap();
+                    under_way.write(self.log.last_attempt(), &self.base).unwrap();
                     self.checkpoint = Some(under_way);
                 } else {
                     let epoch = under_way.finish(&self.base, false).unwrap();
