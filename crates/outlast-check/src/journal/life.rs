@@ -434,7 +434,8 @@ impl Story<'_> {
         let owner = self.owner;
         base.replace(|meta| {
             (meta.life, meta.size, meta.closed) = (owner.life, size, false);
-            (meta.checkpoint, meta.reached) = (epoch, epoch);
+            meta.checkpoint = epoch;
+            meta.reach(Attempt::unknown(epoch));
         })
         .map_err(&failed)?;
         remove_others(&self.disk, owner).map_err(&failed)?;

@@ -254,9 +254,10 @@ pub fn run(
 /// Returned to the kernel each time, that memory took most of the run's time in page faults.
 fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, 1 << 30), (libc::M_TRIM_THRESHOLD, i32::MAX)] {
-        // SAFETY: this sets a parameter of the allocator, which locks it, and touches no memory of
-        // this program.
+    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, i32::MAX)]
+    {
+        // SAFETY: this sets a parameter of the allocator. Another thread may allocate meanwhile, by
+        // the old parameter or by the new one.
         unsafe { libc::mallopt(option, bytes) };
     }
 }

@@ -412,7 +412,7 @@ pub(super) fn complete_with(
     if epochs.is_gone() {
         return Ok(Rebuilt::Gone);
     }
-    let (found, needed) = (epochs.last().epoch, known.reached.max(epochs.known()));
+    let (found, needed) = (epochs.last().epoch, epochs.least());
     if found < needed && !seeded(&bugs::MISSING_IGNORED) {
         return Ok(Rebuilt::Missing { found, needed });
     }

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! All numbers are little-endian. A block's checksum covers its header, its payload and the
-//! checksum of the block before it, or that of the segment's header without the number. So a leftover
-//! block that does not belong there is never taken for the continuation of a segment, and a copy of
-//! a segment has the same checksums.
+//! checksum of the block before it, or that of the segment's header without the number. So a block
+//! that is left over from elsewhere is not taken for the continuation of a segment, and a copy of a
+//! segment has the same checksums. (Two attempts to continue from one epoch begin alike. But a
+//! segment's file has only zeros when it gets its first block.)
 
 use std::ops::Range;
 
@@ -112,11 +113,11 @@ impl Change {
         self.images.shrink_to(KEPT);
     }
 
-    /// Returns the number of bytes that the change takes in a segment.
+    /// Returns the most bytes that the change takes in a segment.
     pub(super) fn encoded_bytes(&self) -> u64 {
-        let blocks = self.blocks();
-        let runs: usize = blocks.iter().map(Vec::len).sum();
-        (HEADER * blocks.len() + runs * 8 + self.images.len()) as u64
+        let blocks = self.lines().div_ceil(BLOCK_LINES).max(1);
+        // Each block can end inside a run, of which the next block has the rest.
+        HEADER as u64 * blocks + 8 * (self.runs.len() as u64 + blocks) + self.images.len() as u64
     }
 
     /// Divides the change into blocks.

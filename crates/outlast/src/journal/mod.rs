@@ -80,8 +80,8 @@
 //! only once and may have dropped the pages. The next attempt writes the same lines to a new
 //! segment, which continues from the last durable epoch. Anything in the failed segment after that
 //! epoch is void. Segments name the checksum of the epoch from which they continue, and `meta` that of
-//! `reached`. So if the segment with the valid attempt at an epoch is lost, a void attempt does not
-//! take its place.
+//! `reached`. So if the segment with the valid attempt at such an epoch is lost, a void attempt does
+//! not take its place.
 //!
 //! After process death, a rebuild may find data in the page cache that could not be written to the
 //! disk. The kernel reported that only to the dead process, and a sync that succeeds now proves

@@ -19,6 +19,9 @@ use std::io;
 /// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
 pub(super) const SECTOR: u64 = 4096;
 const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM2");
+/// Segments of earlier builds. They do not name the checksum of the epoch from which they continue, and
+/// the chain of their blocks begins with the checksum of the header.
+const OLD_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 /// The greatest number of a segment.
 const LAST_NUMBER: u64 = u32::MAX as u64;
 /// The names of segments begin with this. The number follows, in hexadecimal.
@@ -61,8 +64,8 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Fou
             let mut head = [0; HEADER];
             let whole = file.read_at(&mut head, 0)? == HEADER;
             let owner = owner_in(&head);
-            if let Some(start) = Start::decode(&head, owner).filter(|_| whole) {
-                found.push((name, owner, Found { start, chain: start.chain(owner), file }));
+            if let Some((start, chain)) = Start::decode(&head, owner).filter(|_| whole) {
+                found.push((name, owner, Found { start, chain, file }));
             }
         }
     }
@@ -132,8 +135,7 @@ pub fn remove_others(
 pub(super) struct Start {
     /// The number of the segment.
     pub(super) number: u64,
-    /// The epoch from which it continues. The checksum is not known if no segment of this life has
-    /// that epoch.
+    /// The epoch from which it continues.
     pub(super) after: Attempt,
 }
 
@@ -151,8 +153,9 @@ impl Found {
         let mut head = [0; HEADER];
         let whole = file.read_at(&mut head, 0)? == HEADER;
         let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
-        let start = Start::decode(&head, owner).filter(|start| whole && start.number == number);
-        Ok(start.map(|start| Found { start, chain: start.chain(owner), file }))
+        let decoded = Start::decode(&head, owner).filter(|_| whole);
+        let ours = decoded.filter(|(start, _)| start.number == number);
+        Ok(ours.map(|(start, chain)| Found { start, chain, file }))
     }
 }
 
@@ -207,36 +210,47 @@ impl Epochs {
     /// only be in the last segment. So the epochs of that segment are copied to a new one.
     pub fn find(directory: &dyn Directory, needed: Meta) -> io::Result<Epochs> {
         let owner = needed.owner();
-        let found = segments(directory, owner)?;
+        let mut epochs = Epochs::among(segments(directory, owner)?, needed)?;
+        let Some(segment) = epochs.found.last() else { return Ok(epochs) };
+        if epochs.last.epoch < epochs.least() && !seeded(&bugs::MISSING_IGNORED) {
+            // The pool cannot be rebuilt. Its user may put a missing file back, so nothing is
+            // written.
+            return Ok(epochs);
+        }
+        let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
+        for epoch in segment.start.after.epoch + 1.. {
+            let Some(change) = reader.next(epoch)? else { break };
+            changes.push(change);
+        }
+        let last = segment.start.after.epoch + changes.len() as u64;
+        if !changes.is_empty() {
+            let start = Start { number: next_number(directory)?, ..segment.start };
+            write_segment(directory, owner, start, &changes)?;
+            epochs.found = segments(directory, owner)?;
+        }
+        if last != epochs.last.epoch {
+            // The kernel has dropped an epoch that it could not write.
+            epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        }
+        Ok(epochs)
+    }
+
+    /// Finds the epochs in these segments, which come in the order of their numbers.
+    fn among(found: Vec<Found>, needed: Meta) -> io::Result<Epochs> {
         let last = Attempt::unknown(needed.checkpoint);
         let mut epochs = Epochs { found, needed, last };
-        if let Some(segment) = epochs.found.last() {
-            let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
-            for epoch in segment.start.after.epoch + 1.. {
-                let Some(change) = reader.next(epoch)? else { break };
-                changes.push(change);
-            }
-            if !changes.is_empty() {
-                let start = Start { number: next_number(directory)?, ..segment.start };
-                write_segment(directory, owner, start, &changes)?;
-                epochs.found = segments(directory, owner)?;
-            }
-        }
         epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
         Ok(epochs)
     }
 
-    /// Finds the epochs that are in these segments now, which come in the order of their numbers. Writes nothing. Epochs that another process adds later are not found.
+    /// Finds the epochs that are in these files now, which come in the order of their numbers. Writes
+    /// nothing. Epochs that another process adds later are not found.
     pub(super) fn in_files(
         files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
         needed: Meta,
     ) -> io::Result<Epochs> {
         let read = |(number, file)| Found::read(number, file, needed.owner()).transpose();
-        let found = files.into_iter().filter_map(read).collect::<io::Result<_>>()?;
-        let last = Attempt::unknown(needed.checkpoint);
-        let mut epochs = Epochs { found, needed, last };
-        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
-        Ok(epochs)
+        Epochs::among(files.into_iter().filter_map(read).collect::<io::Result<_>>()?, needed)
     }
 
     /// Returns whether there is no segment.
@@ -249,10 +263,11 @@ impl Epochs {
         self.last
     }
 
-    /// Returns the epoch from which the last segment continues, which was therefore durable; 0 if
-    /// there is no segment.
-    pub fn known(&self) -> u64 {
-        self.found.last().map_or(0, |segment| segment.start.after.epoch)
+    /// Returns the epoch that must be there: one that the base may hold lines of, or from which the
+    /// last segment continues, so that it was durable.
+    pub fn least(&self) -> u64 {
+        let known = self.found.last().map_or(0, |segment| segment.start.after.epoch);
+        self.needed.reached.max(known)
     }
 
     /// Calls `apply` with each epoch, in order.
@@ -356,8 +371,12 @@ impl<'s> Reader<'s> {
 
 impl Start {
     pub(super) fn encode(self, owner: Owner) -> [u8; HEADER] {
+        self.encode_as(SEGMENT_MAGIC, owner)
+    }
+
+    fn encode_as(self, magic: u64, owner: Owner) -> [u8; HEADER] {
         let words = [
-            SEGMENT_MAGIC,
+            magic,
             self.number | u64::from(self.after.sum) << 32,
             self.after.epoch,
             owner.pool as u64,
@@ -368,13 +387,21 @@ impl Start {
         sealed(words, &[])
     }
 
-    /// Decodes the header of a segment of this owner. Returns `None` if it is not an intact one.
-    fn decode(head: &[u8; HEADER], owner: Owner) -> Option<Start> {
+    /// Decodes the header of a segment of this owner. Also returns the checksum with which the chain
+    /// of blocks begins. Returns `None` if it is not an intact header.
+    fn decode(head: &[u8; HEADER], owner: Owner) -> Option<(Start, u32)> {
         let (word, epoch) = (word_of(head, 1), word_of(head, 2));
         let after = Attempt { epoch, sum: (word >> 32) as u32 };
         let start = Start { number: word & LAST_NUMBER, after };
+        let chain = if *head == start.encode(owner) {
+            start.chain(owner)
+        } else if *head == start.encode_as(OLD_MAGIC, owner) {
+            checksum_in(head)
+        } else {
+            return None;
+        };
         // No journal comes to so many epochs.
-        (*head == start.encode(owner) && epoch < 1 << 63).then_some(start)
+        (epoch < 1 << 63).then_some((start, chain))
     }
 
     /// Returns the checksum with which the chain of blocks begins. It does not depend on the number,

@@ -245,7 +245,8 @@ fn rebuild(directory: &SimDisk, model: &mut Model, durable: u64) -> io::Result<(
     let owner = Owner { pool: base.meta().pool, life: base.meta().life + 1 };
     let log = begin(directory, owner, epoch)?;
     base.replace(|meta| {
-        (meta.life, meta.checkpoint, meta.reached) = (owner.life, epoch, epoch);
+        (meta.life, meta.checkpoint) = (owner.life, epoch);
+        meta.reach(Attempt::unknown(epoch));
     })?;
     let place = Path::new("/a/directory");
     base.note_place(place)?;

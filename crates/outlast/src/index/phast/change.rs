@@ -165,6 +165,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        self.expect_far(offset, key.hash);
         let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed() {
@@ -353,6 +354,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        self.expect_far(offset, key.hash);
         let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed()

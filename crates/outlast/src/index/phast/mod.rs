@@ -203,7 +203,7 @@
 //! - Here the caches lead to nodes, and a search follows the links between nodes to those that a
 //!   cache does not list. The paper's towers of forward pointers would only hold the same keys
 //!   again: a cache of 1 MiB, the paper's threshold, lists every node of a partition of up to
-//!   50,000 nodes (350 million pairs).
+//!   40,000 nodes (280 million pairs).
 //! - The paper's inserts take the first free slot. So a lookup learns only from the header where to
 //!   look, and waits for memory twice. Here the hash names a line, and most pairs are in the line
 //!   that their hash names.
@@ -457,16 +457,30 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Prefetches the two lines of a leaf that an operation on a key of this hash most likely needs:
     /// the line with bitmap and fingerprints, and the line of pairs that the hash names. So their
-    /// cache misses overlap, and also that of the leaf's state, which has the leaf's offset.
+    /// cache misses overlap, and also that of the leaf's state, which has the leaf's offset. In pools
+    /// of more than 256 GiB, the node does not have the place of every leaf.
     #[inline(always)]
     fn expect(&self, at: &Located<'_>, hash: u64) {
-        let memory = &self.core.memory;
         let leaf = u64::from(at.line) * LINE;
         // A concurrent change of the node can make the hint anything.
-        if leaf + self.shape.leaf_bytes() <= memory.len() {
-            memory.seam().prefetch(&self.header(leaf).head);
-            memory.seam().prefetch(self.pair(leaf, self.shape.line_of(hash)));
+        if leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+            self.expect_at(leaf, hash);
         }
+    }
+
+    /// Prefetches the same lines of a leaf that [`expect`](Self::expect) had no hint for.
+    #[inline(always)]
+    fn expect_far(&self, leaf: u64, hash: u64) {
+        if leaf >= LINE << 32 {
+            self.expect_at(leaf, hash);
+        }
+    }
+
+    #[inline(always)]
+    fn expect_at(&self, leaf: u64, hash: u64) {
+        let seam = self.core.memory.seam();
+        seam.prefetch(&self.header(leaf).head);
+        seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
     /// Prefetches everything that a scan reads of a leaf.

@@ -37,6 +37,7 @@ impl Entry {
     pub(super) fn new(low: u64, leaf: u32, offset: u64) -> Entry {
         Entry { low, leaf, line: (offset / LINE) as u32 }
     }
+
     /// Returns the number that a node has for the leaf: its handle, and its line above it.
     #[inline(always)]
     fn number(self) -> u64 {

@@ -264,6 +264,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Result<Option<Option<T>>> {
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        self.expect_far(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key);
         let found = match found {

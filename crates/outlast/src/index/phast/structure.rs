@@ -283,7 +283,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// with the old cache, which still leads them to their nodes.
     fn publish(&self, structure: &Structure, index: usize) {
         let partition = &structure.partitions[index];
-        let element = if R::EMPTY.is_some() { 20 } else { 12 };
+        let element = if R::EMPTY.is_some() { 24 } else { 16 };
         let most = CACHE_BYTES / element;
         let step = partition.nodes.len().div_ceil(most).max(1).next_power_of_two();
         let content: Vec<_> = partition.nodes.iter().copied().step_by(step).collect();
