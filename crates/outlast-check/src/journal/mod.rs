@@ -254,11 +254,14 @@ pub fn run(
 /// Returned to the kernel each time, that memory took most of the run's time in page faults.
 fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, 32 << 20), (libc::M_TRIM_THRESHOLD, i32::MAX)]
-    {
-        // SAFETY: this sets a parameter of the allocator. Another thread may allocate meanwhile, by
-        // the old parameter or by the new one.
-        unsafe { libc::mallopt(option, bytes) };
+    // SAFETY: these set parameters of the allocator. Another thread may allocate meanwhile, by the old
+    // parameters or by the new ones.
+    unsafe {
+        // Some versions refuse such a threshold for large allocations. Then the other parameter stays,
+        // too, because setting it alone makes the first one fixed.
+        if libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30) == 1 {
+            libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        }
     }
 }
 
