@@ -164,8 +164,9 @@ impl<H: Head> Piece<H> {
     #[inline(always)]
     fn number_at(&self, place: usize) -> &SharedWord {
         let Extent { numbers, links, .. } = self.head.extent();
-        let last = usize::from(links - numbers) * LINE_WORDS - 1;
-        self.at(numbers, place.checked_sub(1).unwrap_or(last))
+        let line = if place == 0 { links } else { numbers };
+        let word = usize::from(line) * LINE_WORDS + place - 1;
+        &self.lines[word / LINE_WORDS].0[word % LINE_WORDS]
     }
 
     /// Returns how many words are not above a limit, at most `most`.
