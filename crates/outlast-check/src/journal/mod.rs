@@ -250,8 +250,9 @@ pub fn run(
     }
 }
 
-/// Makes the allocator keep what is freed. The lives copy files of a megabyte again and again.
-/// Returned to the kernel each time, that memory took most of the run's time in page faults.
+/// Makes the allocator keep freed memory for later use. A life copies files of about 1 MiB many
+/// times. If the allocator gave that memory back to the kernel each time, page faults would take most
+/// of the run.
 fn keep_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: these set parameters of the allocator. Another thread may allocate meanwhile, by the old

@@ -170,15 +170,10 @@ impl Rebuild<'_> {
                 let removed = segments.iter().try_for_each(|name| disk.remove(name));
                 let mut change = Change::default();
                 change.push(40..41, &[0xee; LINE]);
+                let start = Attempt::unknown(meta.checkpoint);
                 let another = Owner { pool: meta.pool, life: !meta.life };
                 removed
-                    .and_then(|()| {
-                        Writer::new(
-                            Arc::new(disk.clone()),
-                            another,
-                            Attempt::unknown(meta.checkpoint),
-                        )
-                    })
+                    .and_then(|()| Writer::new(Arc::new(disk.clone()), another, start))
                     .and_then(|mut writer| writer.append(&change))
                     .map_err(failed)?;
                 true

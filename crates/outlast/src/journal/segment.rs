@@ -229,7 +229,7 @@ impl Epochs {
             epochs.found = segments(directory, owner)?;
         }
         if last != epochs.last.epoch {
-            // The kernel has dropped an epoch that it could not write.
+            // The copy is shorter: the kernel has dropped an epoch that it could not write.
             epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
         }
         Ok(epochs)

@@ -54,20 +54,21 @@ impl SimFile {
 
     /// Makes all pending writes durable.
     fn settle(&mut self) {
-        self.settle_some(|| true);
+        self.settle_where(|| true);
     }
 
     /// Makes nothing, everything or any part of the pending writes durable, and drops the others.
     fn settle_any(&mut self, draw: &mut Draw) {
         let kind = draw.below(4);
-        self.settle_some(|| match kind {
+        self.settle_where(|| match kind {
             0 => false,
             1 => true,
             _ => draw.one_in(2),
         });
     }
 
-    fn settle_some(&mut self, mut survives: impl FnMut() -> bool) {
+    /// Makes the pending writes durable for which `survives` returns `true`, and drops the others.
+    fn settle_where(&mut self, mut survives: impl FnMut() -> bool) {
         for (at, bytes) in std::mem::take(&mut self.pending) {
             if survives() {
                 Arc::make_mut(&mut self.durable)[at..at + bytes.len()].copy_from_slice(&bytes);

@@ -36,7 +36,9 @@
 //! that line, without a branch that could be mispredicted. For byte strings, a word is eight bytes
 //! of a key, starting where the keys of the array begin to differ. So keys with a long common
 //! prefix are told apart as fast as others. The search reads the blocks of keys only to compare the
-//! common prefix once, the bounds of a node, and keys whose eight bytes are equal.
+//! common prefix once, the bounds of a node, and keys whose eight bytes are equal. A node also has the
+//! number of each leaf's first cache line, as a hint: an operation prefetches the leaf's lines before it
+//! has read the leaf's offset, which is with the leaf's state.
 //!
 //! *Partitions.* A partition is a part of the keys that are present. When it has twice its share of
 //! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, this

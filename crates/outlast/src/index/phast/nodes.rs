@@ -142,7 +142,14 @@ impl Node {
 
     #[inline(always)]
     pub(super) fn leaf(&self, seam: &impl Seam, place: usize) -> u32 {
-        self.number(seam, place) as u32
+        self.leaf_and_line(seam, place).0
+    }
+
+    /// Returns the handle of the leaf at a place, and its line; see [`Entry`].
+    #[inline(always)]
+    pub(super) fn leaf_and_line(&self, seam: &impl Seam, place: usize) -> (u32, u32) {
+        let number = self.number(seam, place);
+        (number as u32, (number >> 32) as u32)
     }
 
     /// Returns the first word of a leaf's least key.
@@ -166,8 +173,7 @@ impl Node {
 
     /// Returns the entry of the leaf at a place.
     pub(super) fn entry(&self, seam: &impl Seam, place: usize) -> Entry {
-        let number = self.number(seam, place);
-        let (leaf, line) = (number as u32, (number >> 32) as u32);
+        let (leaf, line) = self.leaf_and_line(seam, place);
         Entry { low: self.low_at(seam, place), leaf, line }
     }
 

@@ -25,8 +25,8 @@ pub(crate) struct Located<'n> {
 impl<'n> Located<'n> {
     #[inline(always)]
     pub(super) fn new(seam: &impl Seam, node: &'n Node, version: u64, place: usize) -> Self {
-        let number = node.number(seam, place);
-        Located { node, version, place, leaf: number as u32, line: (number >> 32) as u32 }
+        let (leaf, line) = node.leaf_and_line(seam, place);
+        Located { node, version, place, leaf, line }
     }
 }
 
