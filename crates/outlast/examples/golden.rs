@@ -5,6 +5,7 @@
 //! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-clevel.pool clevel
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
+//! cargo run --example golden -- crates/outlast/tests/golden/format2-phast-blanks.pool phast
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-group.pool group
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-dash-lh.pool dash-lh
 //! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht.pool ea-pht

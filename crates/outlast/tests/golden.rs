@@ -25,12 +25,14 @@ fn open(path: &Path) -> Pool {
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
 
-/// A pool for each scheme, and one that has size classes in eighths of a page.
-const POOLS: [(&str, Scheme); 9] = [
+/// A pool for each scheme, one that has size classes in eighths of a page, and one whose leaves have
+/// blank slots.
+const POOLS: [(&str, Scheme); 10] = [
     ("format2.pool", Scheme::DashEh),
     ("format2-eighths.pool", Scheme::DashEh),
     ("format2-clevel.pool", Scheme::Clevel),
     ("format2-phast.pool", Scheme::Phast),
+    ("format2-phast-blanks.pool", Scheme::Phast),
     ("format2-group.pool", Scheme::Group),
     ("format2-dash-lh.pool", Scheme::DashLh),
     ("format2-ea-pht.pool", Scheme::EaPht),
@@ -78,7 +80,7 @@ fn a_pool_of_format_1_is_refused_typed() {
 
 #[test]
 fn a_pool_of_format_2_opens_and_is_what_it_was() {
-    assert_eq!(POOLS.len(), Scheme::ALL.len() + 1);
+    assert_eq!(POOLS.len(), Scheme::ALL.len() + 2);
     for (name, scheme) in POOLS {
         opens_and_is_what_it_was(name, scheme);
     }

@@ -204,7 +204,9 @@ schemes! {
         ordered: true,
         linear_recovery: true,
         locks_in_pool: false,
-        features: phast::layout::FEATURE | phast::layout::FEATURE_SEALED,
+        features: phast::layout::FEATURE
+            | phast::layout::FEATURE_SEALED
+            | phast::layout::FEATURE_BLANK,
         settings: &["leaf_slots", "node_leaves", "partitions"],
         slot_bytes: 16,
     }

@@ -35,12 +35,15 @@ const LEAF: u64 = 0xfa58;
 
 /// In the configuration's third word: bitmaps are sealed.
 const SEALED: u64 = 1 << 32;
+/// In the same word: the free slots of leaves of 8-byte records are blank.
+const BLANK: u64 = 1 << 33;
 
 /// The layout of a map's leaves.
 #[derive(Clone, Copy)]
 struct Leaves {
     slots: u32,
     sealed: bool,
+    blanks: bool,
 }
 
 /// A leaf's header, after it was checked.
@@ -65,16 +68,20 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         let [slots, nodes, order] = config;
         let partitions = nodes >> 32;
-        let leaves = Leaves { slots: slots as u32, sealed: order & SEALED != 0 };
+        let (sealed, blanks) = (order & SEALED != 0, order & BLANK != 0);
+        let leaves = Leaves { slots: slots as u32, sealed, blanks };
         let known = (4..=u64::from(MAX_SLOTS)).contains(&slots)
             && slots % 4 == 0
             && (4..=1024).contains(&(nodes & 0xffff_ffff))
             && (1..=u64::from(MAX_PARTITIONS)).contains(&partitions)
-            && matches!(order & !SEALED, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
+            && matches!(
+                order & !(SEALED | BLANK),
+                0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108
+            );
         if !known {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
         }
-        let features = if leaves.sealed { 6 } else { 2 };
+        let features = 2 | if sealed { 4 } else { 0 } | if blanks { 128 } else { 0 };
         self.check_features(place, features);
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
@@ -134,7 +141,7 @@ impl Walk<'_, '_> {
                 let found = format!("{:x?} after {:x?}", next.low, leaf.low);
                 return Err(Damage::new(leaf.next, "least keys that ascend", found).into());
             }
-            self.walk_leaf(map, leaves.slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
+            self.walk_leaf(map, leaves, at, &leaf, next.as_ref().map(|next| &next.low))?;
             let Some(next) = next else { break };
             (at, leaf) = (leaf.next, next);
         }
@@ -149,7 +156,7 @@ impl Walk<'_, '_> {
 
     /// Reads a leaf's header, and checks it.
     fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
-        let Leaves { slots, sealed } = leaves;
+        let Leaves { slots, sealed, .. } = leaves;
         if !at.is_multiple_of(64) || at == 0 {
             return Err(Damage::new(at, "a leaf at a multiple of 64", "another offset").into());
         }
@@ -187,7 +194,7 @@ impl Walk<'_, '_> {
     fn walk_leaf(
         &mut self,
         map: &mut MapReport,
-        slots: u32,
+        Leaves { slots, blanks, .. }: Leaves,
         at: u64,
         leaf: &Leaf,
         high: Option<&Vec<u8>>,
@@ -205,6 +212,11 @@ impl Walk<'_, '_> {
         for slot in (0..slots as usize).filter(|slot| leaf.bits >> slot & 1 == 1) {
             let place = at + LEAF_HEADER + slot as u64 * 16;
             let [first, second] = [pairs[2 * slot], pairs[2 * slot + 1]];
+            let is_inline = map.form == RecordForm::Inline;
+            if blanks && is_inline && first.checked_add(1) == Some(leaf.low_words[0]) {
+                // A crash has lost the pair of an insert, but not its bit.
+                continue;
+            }
             match self.walk_pair(
                 map,
                 place,

@@ -13,7 +13,7 @@ pub const COMPATIBLE_BORN: u64 = 1;
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
 /// Features that an older build may ignore if it only reads. Each is set when a pool first uses it.
 /// All but [`FEATURE_BATCH`] belong to the schemes; see the registry.
-pub const READ_ONLY_COMPATIBLE: u64 = 0b111_1111;
+pub const READ_ONLY_COMPATIBLE: u64 = 0b1111_1111;
 /// Read-only compatible feature: the pool has had a batch, so there can be a log at [`BATCH_OFFSET`].
 pub const FEATURE_BATCH: u64 = 0b100_0000;
 /// Incompatible feature: the size classes in [eighths of a page](super::geometry::EIGHTHS) exist.

@@ -22,6 +22,18 @@ crate::seeded_bugs! {
     MERGE_UNTOLD = "MergeUntold";
     /// The block of a replaced record is retired before its readers are notified.
     RETIRED_UNNOTED = "RetiredUnnoted";
+    /// An insert that is given up frees its slot, though it has stored its pair.
+    GIVEN_UP_FREED = "GivenUpFreed";
+    /// Compacting a leaf leaves removed pairs in the slots that it frees.
+    COMPACTED_UNBLANKED = "CompactedUnblanked";
+    /// A split leaves pairs in the slots that it frees.
+    SPLIT_UNBLANKED = "SplitUnblanked";
+    /// A merge leaves removed pairs in the slots that it frees.
+    MERGE_UNBLANKED = "MergeUnblanked";
+    /// A leaf's free slots are taken for blank when the map is opened.
+    FOUND_TAKEN_FOR_BLANK = "FoundTakenForBlank";
+    /// Recovery keeps the bit of a pair that was not written.
+    UNWRITTEN_SERVED = "UnwrittenServed";
     /// A lookup that finds nothing does not persist the removal that its result depends on.
     ABSENCE_UNHELPED = "AbsenceUnhelped";
 }

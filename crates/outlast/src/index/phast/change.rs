@@ -3,7 +3,7 @@
 use super::layout::LeafHeader;
 use super::ops::Found;
 use super::route::Located;
-use super::state::{BUSY, State};
+use super::state::{BLANK, BUSY, State, UNKNOWN};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
@@ -188,6 +188,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             leaf.give_up_insert(seam, slot);
             return Ok(Met::Busy);
         }
+        let free_slots = leaf.free_slots_are(seam);
+        if free_slots == UNKNOWN {
+            leaf.give_up_insert(seam, slot);
+            return Ok(Met::Full);
+        }
         let (seen, found) = self.probe_beside(at.leaf, offset, key);
         match found {
             Ok(None) => {}
@@ -197,27 +202,30 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return Ok(Met::Present);
             }
         }
-        match self.fill(at.leaf, offset, slot, words, key, seen) {
-            Ok(true) => {
-                leaf.finish_insert(seam);
-                new.iter_mut().for_each(UnlinkedRecord::set_linked);
-                Ok(Met::Done(Changed { applied: true, before: None, present: false }))
-            }
-            other => {
-                leaf.give_up_insert(seam, slot);
-                Ok(other.map(|_| Met::Present)?)
-            }
+        let filled = self.fill(at.leaf, (offset, slot), free_slots == BLANK, words, key, seen);
+        if matches!(filled, Ok(true)) || !self.seeded(&bugs::GIVEN_UP_FREED) {
+            leaf.finish_insert(seam);
+        } else {
+            leaf.give_up_insert(seam, slot);
         }
+        if !filled? {
+            return Ok(Met::Present);
+        }
+        new.iter_mut().for_each(UnlinkedRecord::set_linked);
+        Ok(Met::Done(Changed { applied: true, before: None, present: false }))
     }
 
     /// Writes a pair into a reserved slot and commits it. Returns `false`, without committing it,
     /// if another thread has inserted the key since the leaf's bitmap word was `seen`.
+    ///
+    /// If the slot was `blank`, pair and bit become durable with one fence: opening tells from what
+    /// is in the slot whether the pair did.
     #[inline(always)]
     fn fill(
         &self,
         handle: u32,
-        offset: u64,
-        slot: u32,
+        (offset, slot): (u64, u32),
+        blank: bool,
         words: SlotWords,
         key: HashedKey<'_, R>,
         mut seen: u64,
@@ -226,12 +234,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let pair = self.pair(offset, slot);
         let LeafHeader { head, .. } = self.header(offset);
         // The fingerprint is stored before the pair's line is flushed, because its store is an
-        // exchange, which would wait for that flush. Without its bit the fingerprint means nothing.
+        // exchange, which would wait for that flush. So does the exchange of the bitmap. Without
+        // its bit the fingerprint means nothing.
         self.set_fingerprint(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
         memory.store(&pair.first, words.first, &points::INSERT_PAIR);
-        memory.flush(pair, &points::INSERT_PAIR);
-        memory.fence(&points::INSERT_PAIR);
+        if !blank {
+            memory.flush(pair, &points::INSERT_PAIR);
+            memory.fence(&points::INSERT_PAIR);
+        }
         loop {
             let replaced = self.replaced_before(handle);
             // Inserts only set bits, and no bit is set twice until the leaf is compacted. So if the
@@ -258,6 +269,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 return Ok(false);
             }
             seen = now;
+        }
+        if blank {
+            memory.flush(pair, &points::INSERT_PAIR);
         }
         memory.flush(head, &points::INSERT);
         memory.fence(&points::INSERT);
@@ -391,8 +405,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             return Ok(Met::Absent);
         };
         if state.has_inserts() || self.leaf(handle).state(core.memory.seam()).has_inserts() {
-            // The pair may come from an insert whose bit is not durable yet.
-            self.help(offset, std::iter::empty());
+            // The pair may come from an insert that is not durable yet.
+            self.help(offset, std::iter::once(slot));
         }
         let decision = decide(core, plan, words)?;
         if !decision.applied {

@@ -9,6 +9,8 @@ use crate::pmem::{Media, Word};
 pub const FEATURE: u64 = 2;
 /// The read-only compatible feature of a pool that has had a map with sealed bitmaps.
 pub const FEATURE_SEALED: u64 = 4;
+/// The read-only compatible feature of a pool that has had a map with [blank](blank) slots.
+pub const FEATURE_BLANK: u64 = 1 << 7;
 
 /// The most slots of a leaf: its header line has fingerprints for this many.
 pub const MAX_SLOTS: u32 = 56;
@@ -22,6 +24,13 @@ pub const LEAF_HEADER: u64 = 128;
 pub const MASTER_HEADER: u64 = 64;
 /// The most partitions of a map.
 pub const MAX_PARTITIONS: u32 = 1024;
+
+/// Returns the first word of the pair in a blank slot of a leaf of 8-byte records with this least
+/// key: the greatest key that belongs before the leaf. The first leaf of all has no blank slots.
+#[inline(always)]
+pub const fn blank(low: u64) -> Option<u64> {
+    low.checked_sub(1)
+}
 
 /// Returns the size, in bytes, of a leaf with this many slots.
 pub const fn leaf_bytes(slots: u32) -> u64 {

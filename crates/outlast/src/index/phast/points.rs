@@ -3,7 +3,7 @@
 crate::commit_points! { "phast":
     /// A new record's block. Fenced by [`INSERT_PAIR`] or [`UPDATE_RECORD`].
     RECORD = "record block": store, flush;
-    /// Insert: the pair.
+    /// Insert: the pair. In a blank slot it has no fence of its own.
     INSERT_PAIR = "insert: pair": store, flush, fence;
     /// Insert's commit: fingerprint and bit.
     INSERT = "insert: bit": store, flush, fence;
@@ -28,12 +28,16 @@ crate::commit_points! { "phast":
     SPLIT_NEW = "split: new leaf": store, flush, fence;
     /// A split's commit: the old leaf's link to the new one.
     SPLIT_COMMIT = "split: link": store, flush, fence;
+    /// The slots that a split frees. Fenced by [`SPLIT_CLEAR`].
+    SPLIT_BLANK = "split: blank slots": store, flush;
     /// The end of a split: the bits of the pairs that have moved.
     SPLIT_CLEAR = "split: bits": store, flush, fence;
+    /// Compacting: the slots that it frees, before an insert uses them.
+    COMPACT_BLANK = "compact: blank slots": store, flush, fence;
     /// The old leaf's link again, without the mark *moving*, once the cleared bits are durable. Not
     /// flushed: if a crash keeps the mark, recovery only has to read the leaf's keys once more.
     SPLIT_DONE = "split: done": volatile;
-    /// A merge's copies, and the mark that there may be copies.
+    /// A merge's copies, blank slots beside them, and the mark that there may be copies.
     MERGE_COPY = "merge: copies": store, flush, fence;
     /// The bits of the copies.
     MERGE_BITS = "merge: bits": store, flush, fence;
@@ -47,7 +51,7 @@ crate::commit_points! { "phast":
     /// Recovery: what leaves hold, before any operation uses them. If an earlier process died
     /// between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;
-    /// Recovery: the bits of pairs that a split has moved away, or that a merge has copied but not
-    /// taken over.
+    /// Recovery: the bits of pairs that a split has moved away, that a merge has copied but not
+    /// taken over, or that an insert has not written.
     REPAIR_CLEAR = "repair: bits": store, flush, fence;
 }

@@ -6,7 +6,7 @@ use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
 use super::nodes::{Content, Entry, NONE};
 use super::resize::master_entries;
 use super::salvage::Missing;
-use super::state::{DAMAGED, State};
+use super::state::{BLANK, DAMAGED, State, UNKNOWN};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
@@ -238,7 +238,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let bits = self.mend(at, &found).map_err(known)?;
         let seam = self.core.memory.seam();
         let leaf = self.leaves.take(seam);
-        self.leaf(leaf).begin(seam, at, State::at_rest(bits));
+        let free_slots = match self.shape.blank::<R>(found.low.first) {
+            Some(_) if self.seeded(&bugs::FOUND_TAKEN_FOR_BLANK) => BLANK,
+            Some(_) => UNKNOWN,
+            None => 0,
+        };
+        self.leaf(leaf).begin(seam, at | free_slots, State::at_rest(bits));
         Ok((Entry::new(found.low.first, leaf, at), low, found.next.offset))
     }
 
@@ -310,7 +315,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// caches, and opening finds them there. The blocks that pairs link to were durable before the
     /// pairs were stored.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
-        let mut used = LEAF_HEADER + u64::from(64 - bits.leading_zeros()) * 16;
+        // In a leaf with blank slots, later inserts depend on these, too.
+        let all = if self.shape.has_blanks::<R>() { self.shape.all_slots() } else { bits };
+        let mut used = LEAF_HEADER + u64::from(64 - all.leading_zeros()) * 16;
         if self.seeded(&bugs::FOUND_LINES_SHORT) {
             used = used.min(LEAF_HEADER + crate::pmem::LINE);
         }
@@ -319,26 +326,38 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Clears the bits of pairs that a split has moved to the next leaf, or that a merge had copied
-    /// but not committed. Returns the leaf's bits.
+    /// Clears the bits of pairs that a split has moved to the next leaf, that a merge had copied but
+    /// not committed, or that an insert had not made durable together with its bit. Returns the
+    /// leaf's bits.
     fn mend(&self, offset: u64, found: &Checked) -> Result<u64, Damage> {
-        if !found.next.moving || self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
-            return Ok(found.bits);
-        }
         let core = &self.core;
         let memory = &core.memory;
-        let next = self.check_leaf(found.next.offset)?;
-        let high = R::key_at(core, next.low.first)?;
+        let is_moving = found.next.moving && !self.seeded(&index_bugs::HALF_SPLIT_SERVED);
+        // Only a crash leaves bits of slots that are blank.
+        let is_unclean = core.alloc().old_frontier() != 0 && !self.seeded(&bugs::UNWRITTEN_SERVED);
+        let blank = self.shape.blank::<R>(found.low.first).filter(|_| is_unclean || is_moving);
+        if !is_moving && blank.is_none() {
+            return Ok(found.bits);
+        }
+        let high = match is_moving {
+            true => Some(R::key_at(core, self.check_leaf(found.next.offset)?.low.first)?),
+            false => None,
+        };
         let mut moved = 0;
         for slot in ones(found.bits) {
             let words = self.words(self.pair(offset, slot));
+            if Some(words.first) == blank {
+                moved |= 1 << slot;
+                continue;
+            }
+            let Some(high) = &high else { continue };
             // A pair with a damaged key could seem to belong to the next leaf, and would be lost if
             // its bit were cleared.
             if !R::is_whole(core, words)? {
                 let at = memory.offset_of(self.pair(offset, slot)).raw();
                 return Err(Damage::new(at, "a whole record", "a torn one"));
             }
-            if R::compare_with(core, R::key_of(&high), words.first)? != Order::Greater {
+            if R::compare_with(core, R::key_of(high), words.first)? != Order::Greater {
                 moved |= 1 << slot;
             }
         }
@@ -352,9 +371,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let left = self.shape.bitmap_of(found.bits & !moved);
         memory.store_release(&head.bitmap, left, &points::REPAIR_CLEAR);
         memory.persist(&head.bitmap, &points::REPAIR_CLEAR);
-        let done = Next { offset: found.next.offset, moving: false };
-        let link = &self.header(offset).place.next;
-        memory.store_release(link, done.pack(offset), &points::SPLIT_DONE);
+        if is_moving {
+            let done = Next { offset: found.next.offset, moving: false };
+            let link = &self.header(offset).place.next;
+            memory.store_release(link, done.pack(offset), &points::SPLIT_DONE);
+        }
         self.counters.repaired.add_one();
         Ok(found.bits & !moved)
     }

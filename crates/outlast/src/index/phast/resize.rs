@@ -7,7 +7,7 @@ use super::layout::{
 use super::nodes::Entry;
 use super::route::Located;
 use super::salvage::Missing;
-use super::state::{CLOSED, DAMAGED, Leaf, State};
+use super::state::{BLANK, CLOSED, DAMAGED, Leaf, State, UNKNOWN};
 use super::{Config, OrderedRecord, Phast, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
@@ -38,15 +38,21 @@ struct Draft {
     /// The words of each slot.
     pairs: [SlotWords; MAX_SLOTS as usize],
     fingerprints: [u8; MAX_SLOTS as usize],
+    /// Whether the slots without a pair are written, too.
+    blanks: bool,
 }
 
 impl Draft {
-    fn new(low: SlotWords, next: u64) -> Draft {
+    /// Begins a leaf with these words of its least key, this next leaf, and this first word in its
+    /// blank slots.
+    fn new(low: SlotWords, next: u64, blank: Option<u64>) -> Draft {
+        let free = SlotWords { first: blank.unwrap_or(0), second: 0 };
         Draft {
             low,
             next: Next { offset: next, moving: false },
             bits: 0,
-            pairs: [SlotWords { first: 0, second: 0 }; MAX_SLOTS as usize],
+            pairs: [free; MAX_SLOTS as usize],
+            blanks: blank.is_some(),
             fingerprints: [0; MAX_SLOTS as usize],
         }
     }
@@ -84,7 +90,7 @@ impl Draft {
         memory.flush(&header.head, at);
         memory.flush(&place.next, at);
         let mut line = None;
-        for slot in ones(self.bits) {
+        for slot in ones(if self.blanks { shape.all_slots() } else { self.bits }) {
             let target: &Pair = memory.at(pair_offset(offset, slot))?;
             let words = self.pairs[slot as usize];
             target.write(memory, words, at);
@@ -126,7 +132,7 @@ pub(super) fn create<S: Seam>(
     let (leaf, master) = (leaf_block.offset(), master_block.offset());
     let memory = &core.memory;
     let at = &points::CREATE;
-    Draft::new(SlotWords { first: 0, second: 0 }, 0).write(memory, shape, leaf, at)?;
+    Draft::new(SlotWords { first: 0, second: 0 }, 0, None).write(memory, shape, leaf, at)?;
     let header = memory.at(Offset::<MasterHeader>::new(master))?;
     let identity = layout::identity(Kind::Master, shape.partitions, master, 0);
     memory.store(&header.identity, identity, at);
@@ -212,7 +218,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Some(mut closed) => self.tidy(&mut closed),
             None => Ok(()),
         };
-        if self.is_worth_tidying(self.bitmap(offset)) {
+        let is_unknown = self.leaf(at.leaf).free_slots_are(self.seam()) == UNKNOWN;
+        if is_unknown || self.is_worth_tidying(self.bitmap(offset)) {
             return tidy();
         }
         match self.split(at, offset, key) {
@@ -232,8 +239,40 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn tidy(&self, closed: &mut Closed<'_, S>) -> Result<()> {
         let (low, _) = self.low_of(closed.offset)?;
         self.outdate(R::key_of(&low))?;
-        closed.slots = Some(self.bitmap(closed.offset));
+        let bits = self.bitmap(closed.offset);
+        if !self.seeded(&bugs::COMPACTED_UNBLANKED) {
+            let at = &points::COMPACT_BLANK;
+            let lines = self.make_blank(closed.offset, bits, at);
+            if lines != 0 {
+                self.flush_lines(closed.offset, lines, at);
+                self.core.memory.fence(at);
+            }
+        }
+        closed.slots = Some(bits);
         Ok(())
+    }
+
+    /// Makes all slots of a closed leaf blank, except `used`, if the leaf has blank slots. Returns
+    /// the lines that the caller has to flush.
+    fn make_blank(&self, offset: u64, used: u64, at: &'static Point) -> u64 {
+        let low = self.words(&self.header(offset).place.low).first;
+        let Some(blank) = self.shape.blank::<R>(low) else { return 0 };
+        let mut lines = 0;
+        for slot in ones::<u32>(self.shape.all_slots() & !used) {
+            let pair = self.pair(offset, slot);
+            if self.words(pair).first != blank {
+                self.core.memory.store(&pair.first, blank, at);
+                lines |= 1 << (slot / LINE_SLOTS);
+            }
+        }
+        lines
+    }
+
+    /// Flushes these lines of a leaf's pairs.
+    fn flush_lines(&self, offset: u64, lines: u64, at: &'static Point) {
+        for line in ones::<u32>(lines) {
+            self.core.memory.flush(self.pair(offset, line * LINE_SLOTS), at);
+        }
     }
 
     /// Makes readers of the node of a key retry.
@@ -335,7 +374,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let separator = R::key_at(core, low.first)?;
         let bits = self.bitmap(offset);
         let place = &self.header(offset).place;
-        let mut draft = Draft::new(low, self.next_of(offset)?.offset);
+        let blank = self.shape.blank::<R>(low.first);
+        let mut draft = Draft::new(low, self.next_of(offset)?.offset, blank);
         let mut moved = 0;
         for slot in self.slots_of(offset) {
             let words = self.words(self.pair(offset, slot));
@@ -363,13 +403,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // below the separator.
         let handed_over = self.leaf(new.leaf);
         let early = self.seeded(&bugs::SPLIT_OPENED_EARLY);
-        handed_over.begin(seam, block, if early { made } else { State(made.0 | CLOSED) });
+        let known = if blank.is_some() { block | BLANK } else { block };
+        handed_over.begin(seam, known, if early { made } else { State(made.0 | CLOSED) });
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // No thread can find the new leaf. The old one is marked as damaged, so that no
             // operation reports the keys that have moved as absent.
             self.set_damaged(&closed, &error);
             tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
+        }
+        if !self.seeded(&bugs::SPLIT_UNBLANKED) {
+            let at = &points::SPLIT_BLANK;
+            self.flush_lines(offset, self.make_blank(offset, bits & !moved, at), at);
         }
         let bitmap = &self.header(offset).head.bitmap;
         memory.store_release(bitmap, self.shape.bitmap_of(bits & !moved), &points::SPLIT_CLEAR);
@@ -518,7 +563,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
         // From here on, the keys of the right leaf are in the left one.
         right.dead = true;
-        left.slots = Some(copies.map_or(left_bits, |copies| copies.bits));
+        left.slots = copies.map(|copies| copies.bits);
         if let Err(error) = self.remove_entry(&mut structure, key, right.handle) {
             self.set_damaged(&right, &error);
             // Nothing owns the leaf's space now, and the allocator does not know that.
@@ -566,9 +611,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             all |= 1 << free;
             lines |= 1 << (free / LINE_SLOTS);
         }
-        for line in ones::<u32>(lines) {
-            memory.flush(self.pair(left, line * LINE_SLOTS), at);
+        if !self.seeded(&bugs::MERGE_UNBLANKED) {
+            lines |= self.make_blank(left, all, at);
         }
+        self.flush_lines(left, lines, at);
         memory.fence(at);
         Copies { bits: all, fingerprints }
     }

@@ -116,6 +116,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 Ok(parts) => parts,
                 Err(damage) => return found.step_over(damage),
             };
+            let low = parts.place.as_ref().map_or(0, |(low, _)| low.first);
+            let blank = self.shape.blank::<R>(low);
             let next = parts.place.map(|(_, next)| next).or_else(|damage| {
                 found.step_over(damage).map(|()| Next { offset: 0, moving: false })
             })?;
@@ -130,7 +132,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                             && edges.high.as_ref().is_none_or(|high| key < high)
                             && high.is_none_or(|high| key < high)
                     };
-                    let pairs = ones(bits).map(|slot| (self.words(self.pair(at, slot)), slot));
+                    let pairs = ones(bits)
+                        .map(|slot| (self.words(self.pair(at, slot)), slot))
+                        .filter(|(words, _)| blank != Some(words.first));
                     for (words, _) in self.sound_pairs(at, pairs, found)? {
                         let (key, value) =
                             (R::key(&self.core, words)?, R::value(&self.core, words)?);

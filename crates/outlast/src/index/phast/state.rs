@@ -88,18 +88,34 @@ impl State {
 pub(super) struct Leaf {
     /// See [`State`].
     state: SharedWord,
-    /// The leaf's offset, with [`DAMAGED`] set if the leaf cannot be used.
+    /// The leaf's offset, and what is known of the leaf: [`DAMAGED`], [`BLANK`], [`UNKNOWN`].
     offset: SharedWord,
 }
 
 /// Marks the offset of a leaf that cannot be used.
 pub(super) const DAMAGED: u64 = 1;
+/// Marks the offset of a leaf whose free slots are blank, durably. This stays so: no operation that
+/// has stored a pair frees its slot, before the leaf is compacted, split or merged, and these make
+/// the slots that they free blank.
+pub(super) const BLANK: u64 = 2;
+/// Marks the offset of a leaf whose free slots must be made blank before the next insert: what a
+/// removal or a crash has left in them is not known.
+pub(super) const UNKNOWN: u64 = 4;
 
 impl Leaf {
+    /// Returns the leaf's offset, with [`DAMAGED`] set if the leaf cannot be used.
     #[inline(always)]
     pub(super) fn offset(&self, seam: &impl Seam) -> u64 {
         // Acquire: pairs with the Release in `begin`.
-        self.offset.load(seam, Ordering::Acquire)
+        self.offset.load(seam, Ordering::Acquire) & !(BLANK | UNKNOWN)
+    }
+
+    /// Returns what is known of the leaf's free slots: [`BLANK`], [`UNKNOWN`], or 0 if the leaf has
+    /// no blank slots. The caller has reserved a slot, so it sees what was stored here before the
+    /// leaf was last opened.
+    #[inline(always)]
+    pub(super) fn free_slots_are(&self, seam: &impl Seam) -> u64 {
+        self.offset.load(seam, Ordering::Relaxed) & (BLANK | UNKNOWN)
     }
 
     /// Initializes the state of a leaf that no other thread knows yet.
@@ -130,14 +146,15 @@ impl Leaf {
         self.state.compare_exchange(seam, old.0, new.0, order).is_ok()
     }
 
-    /// Ends an insert, which is durable.
+    /// Ends an insert that is durable, or that was given up after it had stored its pair: then its
+    /// slot stays in use.
     #[inline(always)]
     pub(super) fn finish_insert(&self, seam: &impl Seam) {
         // Release: pairs with the Acquire in `state` and `exchange`.
         self.state.fetch_sub(seam, INSERT, Ordering::Release);
     }
 
-    /// Ends an insert without effect, and frees its slot.
+    /// Ends an insert that has stored nothing, and frees its slot.
     #[inline(always)]
     pub(super) fn give_up_insert(&self, seam: &impl Seam, slot: u32) {
         self.state.fetch_sub(seam, INSERT | 1 << slot, Ordering::Release);
@@ -151,12 +168,19 @@ impl Leaf {
     }
 
     /// Opens the leaf to other threads again, with `slots` as the slots in use if they have
-    /// changed. Only the thread that closed the leaf does this.
+    /// changed. Then all others are blank, if the leaf has blank slots. Only the thread that closed
+    /// the leaf does this.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
         match slots {
-            // Release: as in `finish_insert`.
-            Some(slots) => self.state.store(seam, State::at_rest(slots).0, Ordering::Release),
+            Some(slots) => {
+                let offset = self.offset.load(seam, Ordering::Relaxed);
+                if offset & UNKNOWN != 0 {
+                    self.offset.store(seam, offset & !UNKNOWN | BLANK, Ordering::Release);
+                }
+                // Release: as in `finish_insert`.
+                self.state.store(seam, State::at_rest(slots).0, Ordering::Release);
+            }
             None => {
                 self.state.fetch_and(seam, !CLOSED, Ordering::Release);
             }

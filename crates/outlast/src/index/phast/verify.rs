@@ -2,10 +2,11 @@
 
 use super::layout::unpack_entry;
 use super::resize::master_entries;
-use super::state::{DAMAGED, State};
+use super::state::{BLANK, DAMAGED, State};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
+use crate::index::kit::media::ones;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::ordered::separator_is_whole;
 use crate::index::{Cursor, Schemas, Verified, Visitor};
@@ -83,6 +84,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 "a leaf at rest, its slots in use",
                 format!("{state:x?}, {bits:#x}"),
             );
+        }
+        if leaf.free_slots_are(seam) == BLANK {
+            let free = ones(self.shape.all_slots() & !state.0);
+            let blank = self.shape.blank::<R>(own_low.first);
+            for pair in free.map(|slot: u32| self.pair(offset, slot)) {
+                let words = self.words(pair);
+                if Some(words.first) != blank {
+                    let place = self.core.memory.offset_of(pair).raw();
+                    audit.wrong(place, "a free slot that is blank", format!("{words:?}"));
+                }
+            }
         }
         match self.next_of(offset) {
             Ok(next) if (next.offset == 0) == high.is_none() => {}
