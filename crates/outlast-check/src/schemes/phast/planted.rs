@@ -151,12 +151,6 @@ pub(super) const LINES: &[Line] = &[
         "read_leaf_header",
         Alone,
     ),
-    inline(
-        "An insert that is given up frees its slot with the pair in it",
-        Seeded::InCode(&phast_bugs::GIVEN_UP_FREED),
-        "insert: another thread has inserted the key",
-        EachStep("race-leaf"),
-    ),
     bytes(
         "The upper half of a split is changed before the lower one's bits are durable",
         Seeded::InCode(&phast_bugs::SPLIT_OPENED_UNFLUSHED),

@@ -6,8 +6,33 @@ use crate::structures::phast::phases::DIVIDED;
 use outlast::index::phast::points;
 use std::ops::Range;
 
-/// Leaves that are large enough for what a few threads insert.
-const ROOMY: Workload = Workload { config: Some(config(20, 4, 2)), ..PLAIN };
+/// A leaf with room for what a few threads insert. It is the second one, because the first one has no
+/// blank slots.
+#[derive(Debug)]
+struct Roomy;
+
+impl Roomy {
+    const SLOTS: u32 = 20;
+    const RECORDS: u64 = Self::SLOTS as u64 + 4;
+}
+
+impl Filling for Roomy {
+    fn keys(&self, _: &dyn Fn(u64) -> u64) -> Vec<u64> {
+        // A split leaves most of ascending keys in the first leaf.
+        (1..=Self::RECORDS + 12).map(|n| 20 * n).collect()
+    }
+
+    fn removed_after(&self, _: usize) -> Range<usize> {
+        0..0
+    }
+
+    fn records(&self) -> Option<u64> {
+        Some(Self::RECORDS)
+    }
+}
+
+const ROOMY: Workload =
+    Workload { config: Some(config(Roomy::SLOTS, 4, 2)), filling: Some(&Roomy), ..PLAIN };
 
 /// Leaves that are large enough for a merge to copy some pairs.
 const MERGE: Workload = Workload {

@@ -263,8 +263,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // bits again, unless they are gone.
             let Some(found) = found else { continue };
             if found?.is_some() && !self.seeded(&index_bugs::INSERT_UNCHECKED) {
-                // No pair uses this slot's fingerprint now, but as it was stored, it is flushed as
-                // well.
+                // The slot's pair and fingerprint mean nothing, but as they were stored, they are
+                // flushed as well.
+                if blank {
+                    memory.flush(pair, &points::INSERT_PAIR);
+                }
                 memory.persist(head, &points::INSERT);
                 return Ok(false);
             }

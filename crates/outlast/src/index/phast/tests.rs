@@ -1,16 +1,33 @@
-//! The inner nodes while a thread changes them.
+//! Leaves and inner nodes while a thread changes them.
 
-use super::{Config, Phast};
+use super::{Config, Phast, bugs, points};
 use crate::index::kit::change::change;
 use crate::index::{Change, Inline, Previous};
-use crate::pmem::{Control, FlushMode, Offset, Real, Traced, Word};
+use crate::pmem::{Access, Control, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
 use crate::pool::backing::{Backing, Heap};
 use crate::pool::core::{Core, CoreOptions, root_offset};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 type Index = Phast<Traced, Inline>;
+
+/// Makes an index in a pool of its own.
+fn index(seam: Traced, shape: Config) -> Index {
+    let options = CoreOptions { page_bits: 12, ..CoreOptions::default() };
+    let core = Core::create(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, options).unwrap();
+    let core = Arc::new(core);
+    let passed = core.enter().unwrap();
+    let words = Index::create(&core, shape).unwrap();
+    let root = core.memory.at(Offset::<Word>::new(root_offset(0).raw() + 8)).unwrap();
+    core.memory.store(root, words[0], &points::CREATE);
+    drop(passed);
+    Index::open(&core, 0, shape).unwrap()
+}
+
+fn inserts(index: &Index, key: u64, value: u64) -> bool {
+    change(index, key, Change::Insert(value), Previous::UNWANTED).unwrap().applied
+}
 
 /// Before each access, checks that no leaf is in two nodes that readers can use.
 #[derive(Clone, Default)]
@@ -50,21 +67,13 @@ impl Control for Watch {
 fn a_leaf_is_never_in_two_nodes_that_can_be_read() {
     let watch = Watch::default();
     let seam = Traced::with_control(Box::new(watch.clone()));
-    let options = CoreOptions { page_bits: 12, ..CoreOptions::default() };
-    let core = Core::create(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, options).unwrap();
-    let (core, shape) = (Arc::new(core), Config::new(4, 4, 2));
-    let passed = core.enter().unwrap();
-    let words = Index::create(&core, shape).unwrap();
-    let root = core.memory.at(Offset::<Word>::new(root_offset(0).raw() + 8)).unwrap();
-    core.memory.store(root, words[0], &super::points::CREATE);
-    drop(passed);
-    let index = Index::open(&core, 0, shape).unwrap();
+    let index = index(seam, Config::new(4, 4, 2));
     assert!(watch.0.index.set(index).is_ok());
     let index = watch.0.index.get().unwrap();
     for _ in 0..3 {
         for key in 0..60 {
             let key = key * 7 % 60;
-            assert!(change(index, key, Change::Insert(key), Previous::UNWANTED).unwrap().applied);
+            assert!(inserts(index, key, key));
         }
         for key in 0..60 {
             assert!(change(index, key, Change::Remove, Previous::UNWANTED).unwrap().applied);
@@ -73,4 +82,61 @@ fn a_leaf_is_never_in_two_nodes_that_can_be_read() {
     let (nodes, splits) =
         (watch.0.nodes.load(Ordering::Relaxed), index.counters.growth().doublings);
     assert!((4..32).contains(&nodes) && splits > nodes, "{nodes} nodes, {splits} splits");
+}
+
+/// Inserts a key as soon as another insert of the same key has stored its pair.
+#[derive(Clone, Default)]
+struct Overtake(Arc<Overtaking>);
+
+#[derive(Default)]
+struct Overtaking {
+    index: OnceLock<Index>,
+    /// Whether the first insert has stored its pair.
+    stored: AtomicBool,
+    done: AtomicBool,
+}
+
+impl Overtake {
+    const KEY: u64 = 500;
+}
+
+impl Control for Overtake {
+    fn before(&self, _: usize, _: bool) {
+        let Some(index) = self.0.index.get() else { return };
+        if self.0.stored.load(Ordering::Relaxed) && !self.0.done.swap(true, Ordering::Relaxed) {
+            assert!(inserts(index, Overtake::KEY, 2));
+        }
+    }
+
+    fn after(&self, access: &Access, at: Option<&'static Point>) {
+        let is_key = matches!(access, Access::Store { value: Overtake::KEY, .. });
+        if is_key && at == Some(&points::INSERT_PAIR) {
+            self.0.stored.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Of two inserts of one key, the second one to commit is given up. Its pair is in a slot by then.
+/// If that slot became free, a crash in a later insert into it could bring the pair back.
+#[test]
+fn a_slot_with_the_pair_of_an_insert_that_was_given_up_is_not_free() {
+    let not_blank = |bug| {
+        let overtake = Overtake::default();
+        let seam = Traced::seeding(bug, || Traced::with_control(Box::new(overtake.clone())));
+        seam.start(false);
+        assert!(overtake.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
+        let index = overtake.0.index.get().unwrap();
+        // The last leaf has blank slots.
+        for key in 1..12 {
+            assert!(inserts(index, key * 10, 1));
+        }
+        assert!(!inserts(index, Overtake::KEY, 3), "the other insert came first");
+        assert!(overtake.0.done.load(Ordering::Relaxed));
+        let at = index.locate(Overtake::KEY).unwrap();
+        let leaf = index.leaf(at.leaf);
+        assert_eq!(leaf.free_slots_are(index.seam()), super::state::BLANK);
+        index.not_blank(leaf).len()
+    };
+    assert_eq!(not_blank(None), 0);
+    assert_eq!(not_blank(Some(Seeded::InCode(&bugs::GIVEN_UP_FREED))), 1);
 }

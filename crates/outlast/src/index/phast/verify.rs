@@ -2,13 +2,14 @@
 
 use super::layout::unpack_entry;
 use super::resize::master_entries;
-use super::state::{BLANK, DAMAGED, State};
+use super::state::{BLANK, DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::ordered::separator_is_whole;
+use crate::index::record::SlotWords;
 use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
@@ -85,16 +86,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 format!("{state:x?}, {bits:#x}"),
             );
         }
-        if leaf.free_slots_are(seam) == BLANK {
-            let free = ones(self.shape.all_slots() & !state.0);
-            let blank = self.shape.blank::<R>(own_low.first);
-            for pair in free.map(|slot: u32| self.pair(offset, slot)) {
-                let words = self.words(pair);
-                if Some(words.first) != blank {
-                    let place = self.core.memory.offset_of(pair).raw();
-                    audit.wrong(place, "a free slot that is blank", format!("{words:?}"));
-                }
-            }
+        for (place, words) in self.not_blank(leaf) {
+            audit.wrong(place, "a free slot that is blank", format!("{words:?}"));
         }
         match self.next_of(offset) {
             Ok(next) if (next.offset == 0) == high.is_none() => {}
@@ -115,5 +108,20 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the offsets and words of a leaf's free slots that should be blank and are not.
+    pub(super) fn not_blank(&self, leaf: &Leaf) -> Vec<(u64, SlotWords)> {
+        let seam = self.core.memory.seam();
+        let (offset, state) = (leaf.offset(seam), leaf.state(seam));
+        if leaf.free_slots_are(seam) != BLANK {
+            return Vec::new();
+        }
+        let blank = self.shape.blank::<R>(self.words(&self.header(offset).place.low).first);
+        ones(self.shape.all_slots() & !state.0)
+            .map(|slot| self.pair(offset, slot))
+            .map(|pair| (self.core.memory.offset_of(pair).raw(), self.words(pair)))
+            .filter(|(_, words)| Some(words.first) != blank)
+            .collect()
     }
 }
