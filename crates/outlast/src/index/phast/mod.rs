@@ -29,6 +29,12 @@
 //! be in a leaf is written when the leaf is made, and never changes. The leaf's keys are those from
 //! its least key up to, but not including, the least key of the next leaf.
 //!
+//! *Blank slots.* A free slot of a leaf of 8-byte records has the key just below the leaf's least
+//! key, which never belongs there: the slot is *blank*. So opening can tell whether a pair became
+//! durable together with its bit, and an insert needs one fence. The first leaf has no blank slots,
+//! because no key is below its least key, and byte strings have none, because their blocks need
+//! another fence anyway.
+//!
 //! *Inner nodes.* An inner node lists up to 128 leaves by their least keys. A partition lists its
 //! nodes, in an array that is searched first (the index cache). Nodes and caches have the same
 //! form, in whole cache lines: a header, the first word of each line of words, the lines of words,
@@ -53,7 +59,8 @@
 //!
 //! 1. A slot holds a record if and only if its bit is set, its key is not below the leaf's least
 //!    key, and, if there is a next leaf, its key is below that leaf's least key.
-//! 2. Pairs outside those bounds have bits only in a leaf whose link is marked *moving*.
+//! 2. Pairs outside those bounds have bits only in a leaf whose link is marked *moving*, and in slots
+//!    that are blank, until the first opening after a crash.
 //! 3. Least keys ascend along the links. The first leaf has the least key of all, and is never
 //!    removed.
 //! 4. An entry of the master array is 0, or a leaf that the links lead to.
@@ -63,7 +70,9 @@
 //!    need not stand for the same blocks: the block of a byte-string record can be replaced and
 //!    reused while the bit stays the same. So after a thread has compared keys in blocks, it checks
 //!    the leaf's count of replaced records.)
-//! 6. Readers return only results that are durable: if another thread is active in the leaf, the
+//! 6. In a leaf whose DRAM state says so ([`BLANK`](state::BLANK)), every slot that is not in use is
+//!    blank, durably.
+//! 7. Readers return only results that are durable: if another thread is active in the leaf, the
 //!    reader makes durable what its result depends on.
 //!
 //! # Commit points
@@ -74,23 +83,28 @@
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert, inline | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
+//! | insert, inline, blank slot | fingerprint, pair, bit (commit once the pair is durable, too) | 2, 1 | a pair without a bit; a bit whose slot is blank, which opening clears; or the record |
+//! | insert, inline, first leaf | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
 //! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a record block that no pair with a bit links to, which the trace frees; otherwise as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | bit (commit) | 1, 1 | the record or none |
 //! | map | the master array and the first leaf, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
-//! | split | the separator's block and the new leaf, completely; fence; the old leaf's link, marked moving (commit); fence; the old leaf's bits; fence; the link again, without the mark (not flushed) | leaf + 2 (+ separator), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
-//! | merge of pairs | the copies in free slots of the left leaf, and its link, marked moving; fence; the copies' fingerprints and bits; fence; the left leaf's link past the right leaf (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
+//! | compact | the slots that become free, made blank; fence (no slot and no fence without blank slots) | lines of pairs, 1 | slots without bits |
+//! | split | the separator's block and the new leaf, completely; fence; the old leaf's link, marked moving (commit); fence; the slots that become free, made blank, and the old leaf's bits; fence; the link again, without the mark (not flushed) | leaf + 2 (+ separator, + lines of pairs with blank slots), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
+//! | merge of pairs | the copies in free slots of the left leaf, its other free slots, made blank, and its link, marked moving; fence; the copies' fingerprints and bits; fence; the left leaf's link past the right leaf (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
 //! | merge of an empty leaf | the left leaf's link past the empty leaf (commit); fence | 1, 1 | the leaf or none |
 //! | partition | the entry of the master array; fence (a new entry shares the split's, the removal of an entry has its own) | 1, 0 or 1 | the entry or none, which affects only the time that opening takes |
 //!
 //! Why no fewer: a bit and its pair are in different lines. If the bit became durable first, the
-//! slot would show what it held before. Hence the insert's second fence. The fingerprint is in the
-//! line of the bit and stored before it, so it is durable whenever the bit is. Without the bit it
-//! means nothing. (A pair that commits itself, as in Dash-EH, would need one fence. But then
-//! opening would have to read every pair, and not only the header of each leaf.) A lookup stores
-//! nothing, and flushes only if its leaf is being changed concurrently.
+//! slot would show what it held before. Hence the second fence, unless what it held before is blank.
+//! The fingerprint is in the line of the bit and stored before it, so it is durable whenever the bit
+//! is. Without the bit it means nothing. A lookup stores nothing, and flushes only if its leaf is
+//! being changed concurrently.
+//!
+//! Slots stay blank until an insert uses them: an insert that is given up after it has stored its
+//! pair keeps its slot, and so does a removal, until the leaf is compacted, split or merged. What
+//! opening finds in free slots is not known, so the first insert into a leaf compacts it.
 //!
 //! # Concurrency
 //!
@@ -105,6 +119,8 @@
 //!   4. It sets its bit, by an exchange of the bitmap. If that fails, other threads have set or
 //!      cleared bits. Then the insert looks for its key among the bits that were set since it last
 //!      looked, and retries.
+//!
+//!   In a blank slot, steps 3 and 4 share one fence, at the end.
 //!
 //!   By invariant 5, the exchange succeeds only if the leaf still holds exactly the keys that the
 //!   insert has checked. So of two inserts of one key, the second sees the first one's bit.
@@ -152,14 +168,15 @@
 //!
 //! # After a crash
 //!
-//! Opening reads the header lines of all leaves before the first operation. Each of its threads
+//! Opening reads the header lines of all leaves before the first operation, and, if the pool was not
+//! closed cleanly and the leaves have blank slots, their pairs. Each of its threads
 //! takes a part of the chain at a time, from one entry of the master array to the next, and takes
 //! these steps:
 //!
 //! 1. It flushes what it finds. After process death, stores that were not flushed are still in the
 //!    caches, and results will depend on them.
 //! 2. In a leaf whose link is marked moving, it clears the bits of pairs outside the leaf's bounds,
-//!    durably.
+//!    and in every leaf those of blank slots, durably.
 //! 3. It builds the nodes.
 //!
 //! *What a crash leaves of a split:*
@@ -168,7 +185,7 @@
 //! 2. The old leaf's link leads to the new leaf and is marked moving (commit). Crash: the old
 //!    leaf's pairs from the separator on are not records any more (invariant 1), and opening clears
 //!    their bits.
-//! 3. The old leaf's bits are cleared, durably. Until then the new leaf stays closed. So none of
+//! 3. The old leaf's bits are cleared, and its free slots made blank, durably. Until then the new leaf stays closed. So none of
 //!    the blocks of the moved records is reused, and opening can tell by their keys which bits to
 //!    clear. Crash: opening finds no bits to clear.
 //! 4. The mark is removed, unflushed. Crash: opening checks the keys of the leaf once more.
@@ -192,14 +209,14 @@
 //! - In the paper, two concurrent inserts of one key both succeed. Here the exchange of the bitmap
 //!   lets only the first succeed; see above.
 //! - In the paper, readers see a bit or a value before it is durable: thread 1 sets its bit, thread
-//!   2 finds the key and returns, and a power loss then removes the key. Invariant 6 forbids this.
+//!   2 finds the key and returns, and a power loss then removes the key. Invariant 7 forbids this.
 //! - The paper deletes by writing an invalid key, so that key cannot be used. It frees slots only
 //!   when the leaf is split, and never frees leaves. Here a removal clears the bit, and a leaf that
 //!   has few pairs left is merged and its space freed.
 //! - A leaf stores its least key, which never changes, instead of its greatest, which a split would
 //!   have to change in a second step.
 //! - The paper detects an interrupted split by two leaves with the same greatest key. Here the link
-//!   that commits the split says so, and opening reads a leaf's keys only in that case.
+//!   that commits the split says so.
 //! - The paper forms partitions by the leading bits of keys. If all keys share those bits, one
 //!   partition has them all. Here partitions divide the keys that are present.
 //! - Here the caches lead to nodes, and a search follows the links between nodes to those that a

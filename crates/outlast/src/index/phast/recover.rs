@@ -14,7 +14,7 @@ use crate::index::kit::media::{check_block, check_identity, ones};
 use crate::index::kit::parallel::read_parts;
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
-use crate::pmem::{Offset, Seam};
+use crate::pmem::{LINE, Offset, Seam};
 use std::cmp::Ordering as Order;
 use std::sync::Mutex;
 
@@ -140,9 +140,21 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((starts, free))
     }
 
+    /// Returns whether the pool was not closed cleanly.
+    fn is_unclean(&self) -> bool {
+        self.core.alloc().old_frontier() != 0
+    }
+
     /// Returns whether stores of an earlier process may still be only in the caches.
     fn is_after_crash(&self) -> bool {
-        self.core.alloc().old_frontier() != 0 && !self.core.options().read_only
+        self.is_unclean() && !self.core.options().read_only
+    }
+
+    /// Prefetches the pairs of a leaf whose offset is not checked yet.
+    fn expect_pairs(&self, leaf: u64) {
+        if leaf.is_multiple_of(LINE) && leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+            self.expect_all(leaf);
+        }
     }
 
     /// Reads a part of the chain and builds its nodes. Returns them, and the number of leaves.
@@ -212,6 +224,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         start: &Start<R::OwnedKey>,
         end: Option<&Start<R::OwnedKey>>,
     ) -> Result<(Entry, R::OwnedKey, u64), (Option<u64>, Damage)> {
+        if self.is_unclean() && self.shape.has_blanks::<R>() {
+            self.expect_pairs(at);
+        }
         let found = self.check_leaf(at).map_err(|damage| (None, damage))?;
         let low = R::key_at(&self.core, found.low.first).map_err(|damage| (None, damage))?;
         let ascends = match below {
@@ -334,7 +349,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let memory = &core.memory;
         let is_moving = found.next.moving && !self.seeded(&index_bugs::HALF_SPLIT_SERVED);
         // Only a crash leaves bits of slots that are blank.
-        let is_unclean = core.alloc().old_frontier() != 0 && !self.seeded(&bugs::UNWRITTEN_SERVED);
+        let is_unclean = self.is_unclean() && !self.seeded(&bugs::UNWRITTEN_SERVED);
         let blank = self.shape.blank::<R>(found.low.first).filter(|_| is_unclean || is_moving);
         if !is_moving && blank.is_none() {
             return Ok(found.bits);
