@@ -77,6 +77,25 @@ fn an_insert_into_a_blank_slot_takes_one_fence() {
     assert!(compacted > 2);
 }
 
+/// Changes of many keys flush the same lines, and share one fence. Byte strings are changed one by one.
+#[test]
+fn changes_of_many_keys_share_a_fence() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 56, 128, 128));
+        bench.fill((10..1600).step_by(2));
+        // Far enough apart to be in different leaves.
+        let keys = || (0..8).map(|n| 401 + 150 * n);
+        for (change, lines) in [(Do::Insert(7), 2), (Do::Put(8), 1), (Do::Remove, 1)] {
+            let changes: Vec<_> = keys().map(|key| (key, change)).collect();
+            let events = of_index(bench.change_many(&changes));
+            match form {
+                RecordForm::Inline => assert_eq!(cost(&events), (8 * lines, 1), "{change:?}"),
+                RecordForm::Bytes => assert!(!has(&events, &points::MANY)),
+            }
+        }
+    }
+}
+
 /// A split of a leaf with blank slots makes those of the lower half blank, under the fence that makes
 /// its bits durable.
 #[test]

@@ -146,6 +146,12 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     inline(
+        "Changes that share a fence are found before it, and a crash undoes them",
+        Seeded::InCode(&phast_bugs::ROW_ENDED_EARLY),
+        "Row::end: the states before the fence",
+        Stopped,
+    ),
+    inline(
         "Opening takes the free slots of a leaf for blank",
         Seeded::InCode(&phast_bugs::FOUND_TAKEN_FOR_BLANK),
         "read_leaf_header",

@@ -30,6 +30,8 @@ crate::seeded_bugs! {
     SPLIT_UNBLANKED = "SplitUnblanked";
     /// A merge leaves removed pairs in the slots that it frees.
     MERGE_UNBLANKED = "MergeUnblanked";
+    /// The changes of a row end before their fence.
+    ROW_ENDED_EARLY = "RowEndedEarly";
     /// A leaf's free slots are taken for blank when the map is opened.
     FOUND_TAKEN_FOR_BLANK = "FoundTakenForBlank";
     /// Recovery keeps the bit of a pair that was not written.

@@ -33,8 +33,17 @@ impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
     }
 }
 
+/// A slot that an insert has reserved.
+pub(super) struct Reserved {
+    pub(super) slot: u32,
+    /// Whether the slot is blank.
+    pub(super) blank: bool,
+    /// The leaf's bitmap word when the key was absent.
+    pub(super) seen: u64,
+}
+
 /// The outcome of an attempt.
-enum Met<R: OrderedRecord> {
+pub(super) enum Met<R: OrderedRecord> {
     /// The change is made, or does not apply.
     Done(Changed<R>),
     /// The change is made, and left so few pairs that a merge may be possible.
@@ -89,10 +98,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         match met {
             Met::Done(changed) => return Ok(Step::Done(changed)),
             Met::Sparse(changed) => {
-                // A merge changes no key, and may fail. The change is already made.
-                if let Err(error) = self.merge_around(key.key) {
-                    tracing::debug!(%error, "a leaf could not be merged");
-                }
+                self.merge_if_possible(key.key);
                 return Ok(Step::Done(changed));
             }
             Met::Absent if !plan.inserts => return Ok(Step::absent(false)),
@@ -117,6 +123,14 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         Ok(Step::Again)
     }
 
+    fn change_in_row(
+        &self,
+        changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
+        done: &mut Vec<Changed<R>>,
+    ) -> Attempt<()> {
+        self.change_sharing_fence(changes, done)
+    }
+
     fn grow(&self, key: HashedKey<'_, R>, at: Located<'_>) -> Result<()> {
         self.make_room(&at, key.key)
     }
@@ -135,7 +149,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Writes the record of a change and flushes it. The next fence makes it durable: the one after
     /// an insert's pair, or the one before an update's link.
     #[inline(always)]
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         HashedKey { key, hash }: HashedKey<'_, R>,
         value: R::Value<'_>,
@@ -155,7 +169,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'i, S, R>>,
     ) -> Attempt<Met<R>> {
-        let seam = self.core.memory.seam();
+        let memory = &self.core.memory;
         let words = match new {
             Some(new) => new.words(),
             None => {
@@ -166,62 +180,82 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
         self.expect_far(offset, key.hash);
+        let Reserved { slot, blank, seen } = match self.reserve(at, offset, key)? {
+            Ok(reserved) => reserved,
+            Err(met) => return Ok(met),
+        };
+        let leaf = self.leaf(at.leaf);
+        let filled = self.fill(at.leaf, (offset, slot), blank, words, key, seen);
+        if matches!(filled, Ok(true)) {
+            self.flush_insert(offset, slot, blank);
+            memory.fence(&points::INSERT);
+            leaf.finish_insert(memory.seam());
+            new.iter_mut().for_each(UnlinkedRecord::set_linked);
+            return Ok(Met::Done(Changed { applied: true, before: None, present: false }));
+        }
+        if self.seeded(&bugs::GIVEN_UP_FREED) {
+            leaf.give_up_insert(memory.seam(), slot);
+        } else {
+            leaf.finish_insert(memory.seam());
+        }
+        Ok(filled.map(|_| Met::Present)?)
+    }
+
+    /// Reserves a slot for an insert of an absent key, or returns why not.
+    #[inline(always)]
+    pub(super) fn reserve(
+        &self,
+        at: &Located<'_>,
+        offset: u64,
+        key: HashedKey<'_, R>,
+    ) -> Result<Result<Reserved, Met<R>>, Damage> {
+        let seam = self.core.memory.seam();
         let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed() {
-            return Ok(Met::Busy);
+            return Ok(Err(Met::Busy));
         }
         let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(key.hash)) else {
             // A key that is present needs no room.
             let (_, found) = self.probe_beside(at.leaf, offset, key);
             if !self.is_current(at) {
-                return Ok(Met::Busy);
+                return Ok(Err(Met::Busy));
             }
-            return Ok(if found?.is_some() { Met::Present } else { Met::Full });
+            return Ok(Err(if found?.is_some() { Met::Present } else { Met::Full }));
         };
         seam.prefetch(self.pair(offset, slot));
         if !leaf.exchange(seam, state, state.inserting(slot)) {
-            return Ok(Met::Busy);
+            return Ok(Err(Met::Busy));
         }
         // From here on, the leaf is neither compacted nor split nor merged.
         if !self.is_current(at) {
             leaf.give_up_insert(seam, slot);
-            return Ok(Met::Busy);
+            return Ok(Err(Met::Busy));
         }
         let free_slots = leaf.free_slots_are(seam);
         if free_slots == UNKNOWN {
             leaf.give_up_insert(seam, slot);
-            return Ok(Met::Full);
+            return Ok(Err(Met::Full));
         }
         let (seen, found) = self.probe_beside(at.leaf, offset, key);
         match found {
-            Ok(None) => {}
+            Ok(None) => Ok(Ok(Reserved { slot, blank: free_slots == BLANK, seen })),
             found => {
                 leaf.give_up_insert(seam, slot);
                 found?;
-                return Ok(Met::Present);
+                Ok(Err(Met::Present))
             }
         }
-        let filled = self.fill(at.leaf, (offset, slot), free_slots == BLANK, words, key, seen);
-        if matches!(filled, Ok(true)) || !self.seeded(&bugs::GIVEN_UP_FREED) {
-            leaf.finish_insert(seam);
-        } else {
-            leaf.give_up_insert(seam, slot);
-        }
-        if !filled? {
-            return Ok(Met::Present);
-        }
-        new.iter_mut().for_each(UnlinkedRecord::set_linked);
-        Ok(Met::Done(Changed { applied: true, before: None, present: false }))
     }
 
-    /// Writes a pair into a reserved slot and commits it. Returns `false`, without committing it,
-    /// if another thread has inserted the key since the leaf's bitmap word was `seen`.
+    /// Writes a pair into a reserved slot and sets its bit, which the caller has to
+    /// [flush](Self::flush_insert) and fence. Returns `false`, without setting it, if another thread
+    /// has inserted the key since the leaf's bitmap word was `seen`.
     ///
     /// If the slot was `blank`, pair and bit become durable with one fence: opening tells from what
     /// is in the slot whether the pair did.
     #[inline(always)]
-    fn fill(
+    pub(super) fn fill(
         &self,
         handle: u32,
         (offset, slot): (u64, u32),
@@ -273,12 +307,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             seen = now;
         }
-        if blank {
-            memory.flush(pair, &points::INSERT_PAIR);
-        }
-        memory.flush(head, &points::INSERT);
-        memory.fence(&points::INSERT);
         Ok(true)
+    }
+
+    /// Flushes the bit of a new pair, and the pair, if its slot was `blank`.
+    #[inline(always)]
+    pub(super) fn flush_insert(&self, offset: u64, slot: u32, blank: bool) {
+        let memory = &self.core.memory;
+        if blank {
+            memory.flush(self.pair(offset, slot), &points::INSERT_PAIR);
+        }
+        memory.flush(&self.header(offset).head, &points::INSERT);
     }
 
     /// Does what [`probe`](Self::probe) does, for an insert. Concurrent updates and removals do not
@@ -434,9 +473,26 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(if sparse { Met::Sparse(changed) } else { Met::Done(changed) })
     }
 
+    /// Merges the leaf of a key with a neighboring one, if it has few pairs. A merge changes no key,
+    /// and may fail. What it is for, a removal, is already made.
+    pub(super) fn merge_if_possible(&self, key: R::Key<'_>) {
+        if let Err(error) = self.merge_around(key) {
+            tracing::debug!(%error, "a leaf could not be merged");
+        }
+    }
+
     /// Removes a pair, durably, by clearing one bit. Returns whether few pairs are left.
     #[inline(always)]
     fn remove(&self, offset: u64, slot: u32) -> bool {
+        let is_sparse = self.clear_bit(offset, slot);
+        self.core.memory.flush(&self.header(offset).head.bitmap, &points::REMOVE);
+        self.core.memory.fence(&points::REMOVE);
+        is_sparse
+    }
+
+    /// Clears the bit of a pair, without a flush. Returns whether few pairs are left.
+    #[inline(always)]
+    pub(super) fn clear_bit(&self, offset: u64, slot: u32) -> bool {
         let memory = &self.core.memory;
         if self.seeded(&index_bugs::REMOVES_NOTHING) {
             return false;
@@ -460,7 +516,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 Err(now) => found = now,
             }
         }
-        memory.persist(word, &points::REMOVE);
         let left = (found & self.shape.all_slots() & !(1 << slot)).count_ones();
         // This is true only at a few counts, so that not every removal from a leaf with few pairs
         // attempts a merge.

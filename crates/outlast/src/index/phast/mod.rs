@@ -234,6 +234,7 @@ mod cache;
 mod change;
 pub mod layout;
 mod lines;
+mod many;
 mod nodes;
 mod ops;
 pub mod points;

@@ -15,6 +15,8 @@ crate::commit_points! { "phast":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove: the bit.
     REMOVE = "remove: bit": store, flush, fence;
+    /// The fence that several changes share.
+    MANY = "many: fence": fence;
     /// Persist-on-read: what a result depends on and another thread has not made durable yet.
     HELP = "help: what is not yet durable": flush, fence;
     /// The header that announces maps of this scheme: durable before the first such map exists.
