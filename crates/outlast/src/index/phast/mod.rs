@@ -106,6 +106,8 @@
 //! pair keeps its slot, and so does a removal, until the leaf is compacted, split or merged. What
 //! opening finds in free slots is not known, so the first insert into a leaf compacts it.
 //!
+//! Up to 16 changes of 8-byte records share one fence (`many.rs`).
+//!
 //! # Concurrency
 //!
 //! Each leaf has one word in DRAM, its *state* (`state.rs`): which slots are taken, how many
