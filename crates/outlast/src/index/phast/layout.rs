@@ -9,7 +9,7 @@ use crate::pmem::{Media, Word};
 pub const FEATURE: u64 = 2;
 /// The read-only compatible feature of a pool that has had a map with sealed bitmaps.
 pub const FEATURE_SEALED: u64 = 4;
-/// The read-only compatible feature of a pool that has had a map with [blank](blank) slots.
+/// The read-only compatible feature of a pool that has had a map with [blank] slots.
 pub const FEATURE_BLANK: u64 = 1 << 7;
 
 /// The most slots of a leaf: its header line has fingerprints for this many.

@@ -70,7 +70,7 @@
 //!    need not stand for the same blocks: the block of a byte-string record can be replaced and
 //!    reused while the bit stays the same. So after a thread has compared keys in blocks, it checks
 //!    the leaf's count of replaced records.)
-//! 6. In a leaf whose DRAM state says so ([`BLANK`](state::BLANK)), every slot that is not in use is
+//! 6. In a leaf whose DRAM state says so (`BLANK`), every slot that is not in use is
 //!    blank, durably.
 //! 7. Readers return only results that are durable: if another thread is active in the leaf, the
 //!    reader makes durable what its result depends on.
