@@ -261,7 +261,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         for slot in ones::<u32>(self.shape.all_slots() & !used) {
             let pair = self.pair(offset, slot);
             if self.words(pair).first != blank {
-                self.core.memory.store(&pair.first, blank, at);
+                // Release: a thread that reads this, and then checks the leaf's node, sees that the
+                // node has changed.
+                self.core.memory.store_release(&pair.first, blank, at);
                 lines |= 1 << (slot / LINE_SLOTS);
             }
         }
