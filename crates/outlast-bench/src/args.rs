@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Contention(ContentionArgs),
     /// What the counted operations would take on other media. A model, not a measurement.
     Model(ModelArgs),
+    /// What the memory accesses of operations take by themselves, without any index.
+    Floor(FloorArgs),
     /// The effect of an ordered map's node sizes on inserts and lookups.
     NodeSizes(NodeSizesArgs),
     #[command(hide = true)]
@@ -436,6 +438,27 @@ pub(crate) struct SpaceArgs {
     /// Number of inserts.
     #[arg(long, default_value_t = 10_000_000)]
     pub(crate) records: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct FloorArgs {
+    /// Size of the memory in MiB, a power of two. Should be close to that of the pool to compare with.
+    #[arg(long, default_value_t = 256)]
+    pub(crate) mib: u64,
+    /// Number of operations in each measurement.
+    #[arg(long, default_value_t = 3_000_000)]
+    pub(crate) operations: u64,
+    /// Number of rounds. Results are medians.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// Where the memory's file is made. Default: the system's directory for temporary files.
+    #[arg(long)]
+    pub(crate) pool_dir: Option<PathBuf>,
+    /// Seed of the draws.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args)]

@@ -13,6 +13,7 @@
 pub mod contention;
 pub mod counts;
 pub mod first_full;
+pub mod floor;
 pub mod form;
 pub mod keys;
 pub mod kv;

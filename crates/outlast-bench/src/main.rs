@@ -9,10 +9,10 @@ use outlast_bench::form::Reads;
 use outlast_bench::kv::{self, Store};
 use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
-use outlast_bench::systems::Setup;
+use outlast_bench::systems::{Medium, Setup};
 use outlast_bench::{
-    Failure, Fallible, contention, counts, first_full, load_factor, model, node_sizes, recovery,
-    scratch, space, stalls,
+    Failure, Fallible, contention, counts, first_full, floor, load_factor, model, node_sizes,
+    recovery, scratch, space, stalls,
 };
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Stalls(args) => run_stalls(args),
         Command::Contention(args) => run_contention(args),
         Command::Model(args) => run_model(&args),
+        Command::Floor(args) => run_floor(args),
         Command::NodeSizes(args) => run_node_sizes(args),
         Command::RecoveryChild(args) => {
             recovery::child(args.scheme, &args.pool, args.records, args.seed, args.journal)
@@ -201,6 +202,19 @@ fn run_space(args: SpaceArgs) -> Fallible {
     let mut report = args.fill.output.report();
     let options = space::Options { setup: args.fill.setup(args.scheme)?, records: args.records };
     space::run(&options, &mut report).map(drop)
+}
+
+fn run_floor(args: FloorArgs) -> Fallible {
+    let plain =
+        Setup::plain(Scheme::ALL[0], RecordForm::Inline, directory(args.pool_dir), args.seed);
+    let medium = Medium::EmulatedPm { line_ns: 0, fence_ns: 0 };
+    let options = floor::Options {
+        setup: Setup { medium, ..plain },
+        mib: args.mib,
+        operations: args.operations,
+        rounds: args.rounds,
+    };
+    floor::run(&options, &mut args.output.report()).map(drop)
 }
 
 fn run_stalls(args: StallsArgs) -> Fallible {

@@ -43,7 +43,10 @@ fn arguments_that_cannot_be_are_refused_by_name() {
         let big = ["--records", "250000000000"];
         refused(&[&[command], &big[..]].concat(), "bytes of keys and values");
     }
-    for command in ["kv", "recovery", "space", "stalls"] {
+    refused(&["floor", "--mib", "3"], "--mib 3: not a power of two");
+    refused(&["floor", "--mib", "0"], "--mib 0: at least 1");
+    refused(&["floor", "--operations", "0"], "--operations 0: at least 1");
+    for command in ["kv", "recovery", "space", "stalls", "floor"] {
         refused(&[command, "--pool-dir", "/no/such"], "--pool-dir /no/such: no such directory");
     }
     for command in ["micro", "kv"] {
