@@ -272,7 +272,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // its bit the fingerprint means nothing.
         self.set_fingerprint(offset, slot, key.hash as u8);
         memory.store(&pair.second, words.second, &points::INSERT_PAIR);
-        memory.store(&pair.first, words.first, &points::INSERT_PAIR);
+        // Release: in a blank slot, the key becomes durable only after the value, because opening takes
+        // a pair with a bit and another key than the blank one for a record.
+        memory.store_release(&pair.first, words.first, &points::INSERT_PAIR);
         if !blank {
             memory.flush(pair, &points::INSERT_PAIR);
             memory.fence(&points::INSERT_PAIR);

@@ -141,7 +141,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Returns whether the pool was not closed cleanly.
-    fn is_unclean(&self) -> bool {
+    pub(super) fn is_unclean(&self) -> bool {
         self.core.alloc().old_frontier() != 0
     }
 
@@ -350,7 +350,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let is_moving = found.next.moving && !self.seeded(&index_bugs::HALF_SPLIT_SERVED);
         // Only a crash leaves bits of slots that are blank.
         let is_unclean = self.is_unclean() && !self.seeded(&bugs::UNWRITTEN_SERVED);
-        let blank = self.shape.blank::<R>(found.low.first).filter(|_| is_unclean || is_moving);
+        let blank = self.shape.blank::<R>(found.low.first).filter(|_| is_unclean);
         if !is_moving && blank.is_none() {
             return Ok(found.bits);
         }
@@ -362,6 +362,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         for slot in ones(found.bits) {
             let words = self.words(self.pair(offset, slot));
             if Some(words.first) == blank {
+                let at = memory.offset_of(self.pair(offset, slot)).raw();
+                tracing::debug!(at, "the pair of an insert was not durable");
                 moved |= 1 << slot;
                 continue;
             }

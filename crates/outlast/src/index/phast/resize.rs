@@ -218,7 +218,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Some(mut closed) => self.tidy(&mut closed),
             None => Ok(()),
         };
-        let is_unknown = self.leaf(at.leaf).free_slots_are(self.seam()) == UNKNOWN;
+        let leaf = self.leaf(at.leaf);
+        let is_unknown = leaf.free_slots_are(self.seam()) == UNKNOWN;
+        if !is_unknown && leaf.state(self.seam()).free_slot(self.shape.slots, 0).is_some() {
+            // Another thread has made room.
+            return Ok(());
+        }
         if is_unknown || self.is_worth_tidying(self.bitmap(offset)) {
             return tidy();
         }
@@ -237,9 +242,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Compacts a leaf: frees the slots of removed pairs. Before that, it makes threads that have
     /// read the leaf with older bits discard what they read.
     fn tidy(&self, closed: &mut Closed<'_, S>) -> Result<()> {
-        let (low, _) = self.low_of(closed.offset)?;
-        self.outdate(R::key_of(&low))?;
         let bits = self.bitmap(closed.offset);
+        // Right after opening, no slot becomes free, so no thread has read one with a bit.
+        if !closed.leaf.state(self.seam()).has_slots_of(State::at_rest(bits)) {
+            let (low, _) = self.low_of(closed.offset)?;
+            self.outdate(R::key_of(&low))?;
+        }
         if !self.seeded(&bugs::COMPACTED_UNBLANKED) {
             let at = &points::COMPACT_BLANK;
             let lines = self.make_blank(closed.offset, bits, at);
@@ -414,6 +422,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
         }
+        // Before the bits are cleared, blank slots with bits can become durable. Opening clears these,
+        // too, and the link, which is durable, says that the leaf's keys end at the separator.
         if !self.seeded(&bugs::SPLIT_UNBLANKED) {
             let at = &points::SPLIT_BLANK;
             self.flush_lines(offset, self.make_blank(offset, bits & !moved, at), at);

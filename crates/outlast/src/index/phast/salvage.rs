@@ -117,7 +117,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 Err(damage) => return found.step_over(damage),
             };
             let low = parts.place.as_ref().map_or(0, |(low, _)| low.first);
-            let blank = self.shape.blank::<R>(low);
+            let blank = self.shape.blank::<R>(low).filter(|_| self.is_unclean());
             let next = parts.place.map(|(_, next)| next).or_else(|damage| {
                 found.step_over(damage).map(|()| Next { offset: 0, moving: false })
             })?;

@@ -168,7 +168,7 @@ impl Leaf {
     }
 
     /// Opens the leaf to other threads again, with `slots` as the slots in use if they have
-    /// changed. Then all others are blank, if the leaf has blank slots. Only the thread that closed
+    /// changed. Then the caller has made all others blank, durably, if the leaf has blank slots. Only the thread that closed
     /// the leaf does this.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
