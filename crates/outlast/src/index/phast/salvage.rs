@@ -44,6 +44,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let (mut sound, mut keys) = (Vec::new(), HashSet::new());
         for (words, slot) in pairs {
+            if self.is_moved_away(leaf, words, slot) {
+                continue;
+            }
             let checked = self.check_pair(leaf, slot, words);
             match checked.and_then(|()| R::key(&self.core, words)) {
                 Ok(key) => {
@@ -60,6 +63,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         }
         Ok(sound)
+    }
+
+    /// Returns whether a split has just made a slot blank that had a bit when the leaf was read. The
+    /// leaf's link is marked moving from before that until its bits are cleared.
+    fn is_moved_away(&self, leaf: u64, words: SlotWords, slot: u32) -> bool {
+        let low = self.words(&self.header(leaf).place.low).first;
+        self.shape.blank::<R>(low) == Some(words.first)
+            && (self.next_of(leaf).is_ok_and(|next| next.moving)
+                || self.bitmap(leaf) >> slot & 1 == 0)
     }
 
     fn check_pair(&self, leaf: u64, slot: u32, words: SlotWords) -> Result<(), Damage> {
