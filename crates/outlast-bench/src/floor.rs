@@ -51,7 +51,7 @@ const fn accesses(
     Accesses { name, chain, beside, stored, fence_each }
 }
 
-/// What is measured.
+/// The kinds of operations, in the order of the report.
 const ALL: [Accesses; 11] = [
     accesses("1 line read", (0, 1), 0, false),
     accesses("2 lines read at once", (0, 2), 0, false),

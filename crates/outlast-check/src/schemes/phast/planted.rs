@@ -104,9 +104,15 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     inline(
-        "An insert's bit is durable and its pair is not, and opening serves what was in the slot",
+        "After a power loss, opening keeps the bit of a pair that was lost",
         Seeded::InCode(&phast_bugs::UNWRITTEN_SERVED),
         "mend: no bit is cleared",
+        Alone,
+    ),
+    inline(
+        "The key in a blank slot is durable before its value",
+        Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE),
+        "Slot::fill_empty",
         Alone,
     ),
     inline(

@@ -203,6 +203,17 @@ impl Slot {
         if !memory.seam().seeded(&bugs::SLOT_NOT_EMPTIED) {
             memory.store(&self.first, empty, at);
         }
+        self.fill_empty(memory, words, at);
+    }
+
+    /// Does the same for a slot that is certainly empty.
+    #[inline(always)]
+    pub(crate) fn fill_empty<S: Seam>(
+        &self,
+        memory: &Memory<S>,
+        words: SlotWords,
+        at: &'static Point,
+    ) {
         // Release: keeps the stores in this order, in which they then become durable.
         if memory.seam().seeded(&bugs::COMMIT_BEFORE_VALUE) {
             memory.store_release(&self.first, words.first, at);

@@ -34,6 +34,7 @@ impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
 }
 
 /// A slot that an insert has reserved.
+#[derive(Clone, Copy)]
 pub(super) struct Reserved {
     pub(super) slot: u32,
     /// Whether the slot is blank.
@@ -180,12 +181,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
         self.expect_far(offset, key.hash);
-        let Reserved { slot, blank, seen } = match self.reserve(at, offset, key)? {
+        let reserved = match self.reserve(at, offset, key)? {
             Ok(reserved) => reserved,
             Err(met) => return Ok(met),
         };
-        let leaf = self.leaf(at.leaf);
-        let filled = self.fill(at.leaf, (offset, slot), blank, words, key, seen);
+        let (leaf, Reserved { slot, blank, .. }) = (self.leaf(at.leaf), reserved);
+        let filled = self.fill(at.leaf, offset, reserved, words, key);
         if matches!(filled, Ok(true)) {
             self.flush_insert(offset, slot, blank);
             memory.fence(&points::INSERT);
@@ -258,23 +259,21 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn fill(
         &self,
         handle: u32,
-        (offset, slot): (u64, u32),
-        blank: bool,
+        offset: u64,
+        Reserved { slot, blank, mut seen }: Reserved,
         words: SlotWords,
         key: HashedKey<'_, R>,
-        mut seen: u64,
     ) -> Result<bool> {
         let memory = &self.core.memory;
         let pair = self.pair(offset, slot);
         let LeafHeader { head, .. } = self.header(offset);
         // The fingerprint is stored before the pair's line is flushed, because its store is an
-        // exchange, which would wait for that flush. So does the exchange of the bitmap. Without
-        // its bit the fingerprint means nothing.
+        // exchange, which would wait for that flush. (The exchange of the bitmap would, too. So in a
+        // blank slot, the pair is flushed after it.) Without its bit the fingerprint means nothing.
         self.set_fingerprint(offset, slot, key.hash as u8);
-        memory.store(&pair.second, words.second, &points::INSERT_PAIR);
-        // Release: in a blank slot, the key becomes durable only after the value, because opening takes
-        // a pair with a bit and another key than the blank one for a record.
-        memory.store_release(&pair.first, words.first, &points::INSERT_PAIR);
+        // The value comes before the key: opening takes a pair that has a bit for a record, unless it
+        // has the key of a blank slot.
+        pair.fill_empty(memory, words, &points::INSERT_PAIR);
         if !blank {
             memory.flush(pair, &points::INSERT_PAIR);
             memory.fence(&points::INSERT_PAIR);

@@ -10,7 +10,6 @@
 //! updating, a split, a slot that is not blank) ends the row: the changes so far are made durable, and
 //! that change is made by itself. Byte strings are changed one by one.
 
-use super::change::Reserved;
 use super::route::Located;
 use super::state::{BUSY, Leaf, State};
 use super::{OrderedRecord, Phast, bugs, points};
@@ -107,12 +106,13 @@ impl<'k, S: Seam, R: OrderedRecord> Row<'_, 'k, S, R> {
         let (index, seam) = (self.index, self.index.seam());
         let words = index.prepare(key, plan.value?).ok()?.words();
         let leaf = index.leaf(at.leaf);
-        let Reserved { slot, blank, seen } = index.reserve(at, offset, key).ok()?.ok()?;
-        if !blank {
+        let reserved = index.reserve(at, offset, key).ok()?.ok()?;
+        let slot = reserved.slot;
+        if !reserved.blank {
             leaf.give_up_insert(seam, slot);
             return None;
         }
-        if !matches!(index.fill(at.leaf, (offset, slot), blank, words, key, seen), Ok(true)) {
+        if !matches!(index.fill(at.leaf, offset, reserved, words, key), Ok(true)) {
             leaf.finish_insert(seam);
             return None;
         }

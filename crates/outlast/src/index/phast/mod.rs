@@ -70,8 +70,8 @@
 //!    need not stand for the same blocks: the block of a byte-string record can be replaced and
 //!    reused while the bit stays the same. So after a thread has compared keys in blocks, it checks
 //!    the leaf's count of replaced records.)
-//! 6. In a leaf whose DRAM state says so (`BLANK`), every slot that is not in use is
-//!    blank, durably.
+//! 6. In a leaf whose DRAM state has the flag `BLANK`, every slot that is not in use is blank,
+//!    durably.
 //! 7. Readers return only results that are durable: if another thread is active in the leaf, the
 //!    reader makes durable what its result depends on.
 //!
@@ -187,7 +187,8 @@
 //! 2. The old leaf's link leads to the new leaf and is marked moving (commit). Crash: the old
 //!    leaf's pairs from the separator on are not records any more (invariant 1), and opening clears
 //!    their bits.
-//! 3. The old leaf's bits are cleared, and its free slots made blank, durably. Until then the new leaf stays closed. So none of
+//! 3. The old leaf's free slots are made blank and its bits cleared, durably. A slot can become blank
+//!    before its bit is cleared. Until both are durable, the new leaf stays closed. So none of
 //!    the blocks of the moved records is reused, and opening can tell by their keys which bits to
 //!    clear. Crash: opening finds no bits to clear.
 //! 4. The mark is removed, unflushed. Crash: opening checks the keys of the leaf once more.

@@ -88,7 +88,7 @@ impl State {
 pub(super) struct Leaf {
     /// See [`State`].
     state: SharedWord,
-    /// The leaf's offset, and what is known of the leaf: [`DAMAGED`], [`BLANK`], [`UNKNOWN`].
+    /// The leaf's offset, with the flags [`DAMAGED`], [`BLANK`] and [`UNKNOWN`] in its lowest bits.
     offset: SharedWord,
 }
 
@@ -110,9 +110,9 @@ impl Leaf {
         self.offset.load(seam, Ordering::Acquire) & !(BLANK | UNKNOWN)
     }
 
-    /// Returns what is known of the leaf's free slots: [`BLANK`], [`UNKNOWN`], or 0 if the leaf has
-    /// no blank slots. The caller has reserved a slot, so it sees what was stored here before the
-    /// leaf was last opened.
+    /// Returns which of the flags [`BLANK`] and [`UNKNOWN`] is set. Neither is in a leaf that has no
+    /// blank slots. A thread that has reserved a slot gets the flag that was set when the leaf was
+    /// last opened. Any other thread can get an older one.
     #[inline(always)]
     pub(super) fn free_slots_are(&self, seam: &impl Seam) -> u64 {
         self.offset.load(seam, Ordering::Relaxed) & (BLANK | UNKNOWN)
@@ -168,8 +168,8 @@ impl Leaf {
     }
 
     /// Opens the leaf to other threads again, with `slots` as the slots in use if they have
-    /// changed. Then the caller has made all others blank, durably, if the leaf has blank slots. Only the thread that closed
-    /// the leaf does this.
+    /// changed. Then the caller has made all others blank, durably, if the leaf has blank slots. Only
+    /// the thread that closed the leaf does this.
     #[inline(always)]
     pub(super) fn open(&self, seam: &impl Seam, slots: Option<u64>) {
         match slots {

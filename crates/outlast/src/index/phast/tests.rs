@@ -2,7 +2,8 @@
 
 use super::{Config, Phast, bugs, points};
 use crate::index::kit::change::change;
-use crate::index::{Change, Inline, Previous};
+use crate::index::kit::table::Walk;
+use crate::index::{Care, Change, Cursor, Inline, Previous};
 use crate::pmem::{Access, Control, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
 use crate::pool::backing::{Backing, Heap};
 use crate::pool::core::{Core, CoreOptions, root_offset};
@@ -139,4 +140,57 @@ fn a_slot_with_the_pair_of_an_insert_that_was_given_up_is_not_free() {
     };
     assert_eq!(not_blank(None), 0);
     assert_eq!(not_blank(Some(Seeded::InCode(&bugs::GIVEN_UP_FREED))), 1);
+}
+
+/// Reads the whole index when a split has made a first slot blank.
+#[derive(Clone, Default)]
+struct Scan(Arc<Scanning>);
+
+#[derive(Default)]
+struct Scanning {
+    index: OnceLock<Index>,
+    /// Whether a slot is blank and its bit is still set.
+    is_due: AtomicBool,
+    /// How many scans there were.
+    scans: AtomicU64,
+}
+
+impl Control for Scan {
+    fn before(&self, _: usize, _: bool) {
+        let Some(index) = self.0.index.get() else { return };
+        if !self.0.is_due.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        self.0.scans.fetch_add(1, Ordering::Relaxed);
+        for care in [Care::Check, Care::Salvage] {
+            let (mut cursor, mut found) = (Cursor::with_care(care), Vec::new());
+            while !cursor.is_done() {
+                index.scan(&mut cursor, &mut found).unwrap();
+            }
+            assert!(cursor.lost.is_empty(), "{:?}", cursor.lost);
+            let keys: Vec<u64> = found.iter().map(|(key, _)| *key / 10).collect();
+            assert_eq!(keys, (1..=keys.len() as u64).collect::<Vec<_>>());
+        }
+    }
+
+    fn after(&self, access: &Access, at: Option<&'static Point>) {
+        if matches!(access, Access::Store { .. }) && at == Some(&points::SPLIT_BLANK) {
+            self.0.is_due.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A slot becomes blank before its bit is cleared. A scan that checks records must not take it for a
+/// damaged one.
+#[test]
+fn a_split_is_no_damage_to_a_scan_beside_it() {
+    let scan = Scan::default();
+    let seam = Traced::with_control(Box::new(scan.clone()));
+    seam.start(false);
+    assert!(scan.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
+    let index = scan.0.index.get().unwrap();
+    for key in 1..100 {
+        assert!(inserts(index, key * 10, 1));
+    }
+    assert!(scan.0.scans.load(Ordering::Relaxed) > 10);
 }
