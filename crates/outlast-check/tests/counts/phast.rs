@@ -3,7 +3,7 @@
 use super::{Bench, VALUE, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
 use outlast::index::phast::points;
-use outlast::pmem::Event;
+use outlast::pmem::{Access, Event};
 use outlast_check::session::Do;
 use outlast_check::structures::phast::shape;
 
@@ -27,6 +27,14 @@ fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) 
 /// Keeps only the index's events, because now and then a block needs more pages from the pool.
 fn of_index(events: Vec<Event>) -> Vec<Event> {
     events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "phast")).collect()
+}
+
+/// Returns the value that an event has stored.
+fn stored_value(event: &Event) -> Option<u64> {
+    match event.access {
+        Access::Store { value, .. } => Some(value),
+        _ => None,
+    }
 }
 
 /// An insert flushes the pair and the line of its bit. In the first leaf of all, and for byte
@@ -69,6 +77,10 @@ fn an_insert_into_a_blank_slot_takes_one_fence() {
                 assert_eq!(blank, (lines_stored(&events, &points::COMPACT_BLANK), 1));
             }
             assert_eq!(cost(&events), (2 + blank.0, 1 + blank.1), "{round}");
+            // If a crash keeps only a part of the pair, the part must not have the key.
+            let stored = events.iter().filter(|e| e.point == Some(&points::INSERT_PAIR));
+            let stored: Vec<u64> = stored.filter_map(|e| stored_value(e)).collect();
+            assert_eq!(stored, [VALUE + key, key]);
         }
         for key in (101..121).step_by(2) {
             assert_eq!(cost(&bench.change(key, Do::Remove)), (1, 1));

@@ -110,12 +110,6 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     inline(
-        "The key in a blank slot is durable before its value",
-        Seeded::InCode(&index_bugs::COMMIT_BEFORE_VALUE),
-        "Slot::fill_empty",
-        Alone,
-    ),
-    inline(
         "An insert in a blank slot does not flush its pair",
         Seeded::NoFlush(&points::INSERT_PAIR),
         "seam: the pair's line",
