@@ -79,7 +79,7 @@ fn an_insert_into_a_blank_slot_takes_one_fence() {
             assert_eq!(cost(&events), (2 + blank.0, 1 + blank.1), "{round}");
             // If a crash keeps only a part of the pair, the part must not have the key.
             let stored = events.iter().filter(|e| e.point == Some(&points::INSERT_PAIR));
-            let stored: Vec<u64> = stored.filter_map(|e| stored_value(e)).collect();
+            let stored: Vec<u64> = stored.filter_map(stored_value).collect();
             assert_eq!(stored, [VALUE + key, key]);
         }
         for key in (101..121).step_by(2) {
