@@ -23,6 +23,12 @@ impl From<outlast::Error> for Fault {
     }
 }
 
+impl From<Box<outlast::Error>> for Fault {
+    fn from(error: Box<outlast::Error>) -> Self {
+        Fault::from(*error)
+    }
+}
+
 /// The result of a check: a value, or a finding.
 pub type Checked<T = ()> = Result<T, Fault>;
 

@@ -228,6 +228,24 @@ pub enum Error {
 /// A result whose error type is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A result with a boxed error. An [`Error`] takes eleven words. With a box instead, a result of one
+/// or two words is returned in registers, and a larger one without copies.
+pub type Boxed<T> = Result<T, Box<Error>>;
+
+impl From<Box<Error>> for Error {
+    #[cold]
+    fn from(error: Box<Error>) -> Self {
+        *error
+    }
+}
+
+impl From<Damage> for Box<Error> {
+    #[cold]
+    fn from(damage: Damage) -> Self {
+        Box::new(Error::Damaged(damage))
+    }
+}
+
 /// A damaged location, with what was expected there and what was found.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at offset {:#x}: expected {}, found {}", .0.offset, .0.expected, .0.found)]

@@ -201,7 +201,7 @@ pub use db::raw::{RawIter, RawMap, RawRange};
 pub use db::roots::MapInfo;
 pub use db::store::ReclaimState;
 pub use db::verify::Verification;
-pub use error::{Damage, Error, Result, TornReason};
+pub use error::{Boxed, Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Config, Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
 pub use journal::running::JournalStats;

@@ -103,7 +103,7 @@ pub fn use_pool(
                     Change::Put(&[5; 70][..]),
                     Previous::UNWANTED,
                 );
-                found.note(done);
+                found.note(done.map_err(Error::from));
             }
         }
     }
@@ -153,7 +153,7 @@ fn operate<R: Record>(
             match $call {
                 Ok(value) => Some(value),
                 Err(error) => {
-                    errors.push(error);
+                    errors.push(Error::from(error));
                     None
                 }
             }

@@ -35,6 +35,12 @@ impl From<Error> for Asked {
     }
 }
 
+impl From<Box<Error>> for Asked {
+    fn from(error: Box<Error>) -> Self {
+        Asked::from(*error)
+    }
+}
+
 /// Returns the number of a value. A value that no thread wrote is an error.
 fn number<R: Form>(value: &R::Owned) -> Result<u64, Asked> {
     R::value_number(value).ok_or_else(|| Asked::Wrong(format!("nobody wrote {value:?}")))

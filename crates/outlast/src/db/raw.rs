@@ -171,18 +171,18 @@ impl RawMap {
 
     /// Returns whether the map has a value for `key`.
     pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
-        match self.map.form()? {
+        Ok(match self.map.form()? {
             Form::Inline(index) => index.contains(word(key, "key")?),
             Form::Bytes(index) => index.contains(key),
-        }
+        }?)
     }
 
     /// Returns a reference to the value of `key`.
     pub fn get_ref(&self, key: &[u8]) -> Result<Option<RecordRef<'_>>> {
-        match self.map.form()? {
+        Ok(match self.map.form()? {
             Form::Inline(index) => index.get_ref(word(key, "key")?),
             Form::Bytes(index) => index.get_ref(key),
-        }
+        }?)
     }
 
     /// Inserts `value` if `key` is absent. Returns whether it inserted.
@@ -279,7 +279,7 @@ impl RawMap {
         want_before: bool,
     ) -> Result<Changed<R>> {
         check_types::<R>(self.info(), key, value)?;
-        index.change(key, change, Previous::when(want_before))
+        Ok(index.change(key, change, Previous::when(want_before))?)
     }
 
     /// Iterates over all records, with the guarantees of [`Map::iter`](crate::Map::iter).

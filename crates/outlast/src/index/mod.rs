@@ -38,7 +38,7 @@ mod sync {
     pub(super) use std::sync::atomic::fence;
 }
 
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 
 /// A change of one key. The index checks its condition and applies it in one atomic step.
 #[derive(Debug)]
@@ -280,13 +280,13 @@ pub trait Index<R: Record>: Send + Sync {
     fn scheme(&self) -> Scheme;
 
     /// Returns the value of `key`.
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>>;
+    fn get(&self, key: R::Key<'_>) -> Boxed<Option<R::Owned>>;
 
     /// Returns whether `key` is present.
-    fn contains(&self, key: R::Key<'_>) -> Result<bool>;
+    fn contains(&self, key: R::Key<'_>) -> Boxed<bool>;
 
     /// Returns the value of `key` as a reference that keeps its block from being reused.
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<record::RecordRef<'_>>>;
+    fn get_ref(&self, key: R::Key<'_>) -> Boxed<Option<record::RecordRef<'_>>>;
 
     /// Looks up many keys, each as `get` does. The lookups of [`BATCH`] keys at a time overlap.
     /// `found` has one element for each key, and the caller passes it filled with `None`.
@@ -305,7 +305,7 @@ pub trait Index<R: Record>: Send + Sync {
         key: R::Key<'_>,
         change: Change<'_, R>,
         before: Previous<R>,
-    ) -> Result<Changed<R>>;
+    ) -> Boxed<Changed<R>>;
 
     /// Applies changes of several keys, one change for each key, in order, and adds the result of
     /// each to `done`. Each change is atomic; all are durable when this returns. A crash meanwhile

@@ -240,10 +240,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # }
     /// ```
     pub fn contains_key(&self, key: &K) -> Result<bool> {
-        match self.raw.map.form()? {
+        Ok(match self.raw.map.form()? {
             Form::Inline(index) => index.contains(key.to_word()),
             Form::Bytes(index) => key.with_bytes(|key| index.contains(key)),
-        }
+        }?)
     }
 
     /// Inserts `value` if `key` is absent. Returns whether it inserted. If several threads insert
@@ -321,7 +321,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
                 let before = if want_before { Self::before_word() } else { Previous::UNWANTED };
                 let done = index
                     .change(key.to_word(), change, before)
-                    .map_err(|error| self.located(error))?;
+                    .map_err(|error| self.located(*error))?;
                 let before = done.before.filter(|_| want_before);
                 Ok((done.applied, before.map(|word| self.word(word)).transpose()?))
             }
@@ -331,7 +331,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
                     .with_bytes(|key| {
                         value.with_bytes(|value| index.change(key, how.change(value), before))
                     })
-                    .map_err(|error| self.located(error))?;
+                    .map_err(|error| self.located(*error))?;
                 let before = done.before.filter(|_| want_before);
                 Ok((done.applied, before.map(|bytes| self.bytes(bytes)).transpose()?))
             }
@@ -424,13 +424,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
             Form::Inline(index) => {
                 let done = index
                     .change(key.to_word(), Change::Remove, Self::before_word())
-                    .map_err(|e| self.located(e))?;
+                    .map_err(|error| self.located(*error))?;
                 done.before.map(|word| self.word(word)).transpose()
             }
             Form::Bytes(index) => {
                 let done = key
                     .with_bytes(|key| index.change(key, Change::Remove, Self::before_bytes()))
-                    .map_err(|e| self.located(e))?;
+                    .map_err(|error| self.located(*error))?;
                 done.before.map(|bytes| self.bytes(bytes)).transpose()
             }
         }

@@ -131,7 +131,8 @@ fn set(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         key: R::Key<'a>,
         value: Option<R::Value<'a>>,
     ) -> Result<()> {
-        index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED).map(drop)
+        index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED)?;
+        Ok(())
     }
     each_form!(map, (index, from) => change(index, from(key)?, value.map(from).transpose()?))
 }

@@ -4,11 +4,11 @@ use super::layout::{Bucket, RECORD_HEADER, slot, state};
 use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
 use super::records::Place;
 use super::{Clevel, points};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Boxed, Damage, Error, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::clevel::bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update};
+use crate::index::kit::change::{Plan, Step, Update};
 use crate::index::kit::table::{HashedKey, Table};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
@@ -46,7 +46,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         _: HashedKey<'_, R>,
         _: &Plan<'_, R>,
         _: &mut Option<Draft<'t, S>>,
-    ) -> Attempt<Option<Changed<R>>> {
+    ) -> Boxed<Option<Changed<R>>> {
         Ok(None)
     }
 
@@ -56,7 +56,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         draft: &mut Option<Draft<'t, S>>,
-    ) -> Attempt<Step<R, u64>> {
+    ) -> Boxed<Step<R, u64>> {
         let done = self.try_change(key, plan, draft);
         done.or_else(|error| self.without_space(key, plan, draft.is_some(), error))
     }
@@ -74,7 +74,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         draft: &mut Option<Draft<'t, S>>,
-    ) -> Attempt<Step<R, u64>> {
+    ) -> Boxed<Step<R, u64>> {
         if let (None, Some(value)) = (&draft, plan.value) {
             *draft = Some(self.draft(key.key, value)?);
         }
@@ -132,7 +132,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         plan: &Plan<'_, R>,
         has_block: bool,
         error: Box<Error>,
-    ) -> Attempt<Step<R, u64>> {
+    ) -> Boxed<Step<R, u64>> {
         if has_block || !error.is_full() {
             return Err(error);
         }

@@ -4,7 +4,7 @@ use super::layout::{BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, link, slot};
 use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
 use super::records::{Place, endless};
 use super::{Clevel, points};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::clevel::bugs;
 use crate::index::kit::media::{check_identity, ones};
 use crate::index::kit::table::{HashedKey, Lookup};
@@ -29,18 +29,18 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
     type Staged<'b> = &'b Context;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
         let guard = self.guard(false);
         let place = self.find(&guard, key)?;
         Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
     }
 
     #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
         Ok(self.find(&self.guard(false), key)?.is_some())
     }
 
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
         loop {
             let guard = self.guard(false);
             let Some(place) = self.find(&guard, key)? else { return Ok(None) };
@@ -90,7 +90,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
         guard: &'b Guard<'_, S>,
         context: &'b Context,
         key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
+    ) -> Boxed<Option<R::Owned>> {
         let mut pairs = [[0; 2]; AT_ONCE];
         for (pair, level) in pairs.iter_mut().zip(&context.levels) {
             *pair = level.pair(key.hash);

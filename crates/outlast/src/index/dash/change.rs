@@ -5,9 +5,9 @@ use super::lock::Locked;
 use super::lookup::{Part, Place};
 use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Route, bugs, points};
-use crate::error::Result;
+use crate::error::{Boxed, Result};
 use crate::index::bugs as index_bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -72,7 +72,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
-    ) -> Attempt<Option<Changed<R>>> {
+    ) -> Boxed<Option<Changed<R>>> {
         prepare(self, key, plan, &points::RECORD, &mut progress.new)
     }
 
@@ -108,7 +108,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
-    ) -> Attempt<Step<R, Obstacle>> {
+    ) -> Boxed<Step<R, Obstacle>> {
         let route = self.route_inside(key.hash)?;
         let home = self.home(key.hash);
         let mut next = None;
@@ -134,7 +134,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         &self,
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
-    ) -> Attempt<()> {
+    ) -> Boxed<()> {
         self.change_sharing_fence(changes, done)
     }
 }
@@ -154,7 +154,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
-    ) -> Attempt<Step<R, Obstacle>> {
+    ) -> Boxed<Step<R, Obstacle>> {
         let (home, bucket) = (self.home(key.hash), here.bucket);
         let next = self.bucket(route.segment, self.next(home));
         let (bits, next_bits) = (self.bits(bucket), self.bits(next));
@@ -207,7 +207,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         &'m self,
         next: BucketRef<'m>,
         home: u32,
-    ) -> Attempt<Option<Locked<'m, S>>> {
+    ) -> Boxed<Option<Locked<'m, S>>> {
         match self.try_hold(next) {
             None if !FIRST && self.next(home) > home => Ok(Some(self.hold(next)?)),
             held => Ok(held),
@@ -318,7 +318,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         (bits, next_bits): (Bits, Bits),
         hash: u64,
         new: &mut UnlinkedRecord<'_, S, R>,
-    ) -> Attempt<Step<R, Obstacle>> {
+    ) -> Boxed<Step<R, Obstacle>> {
         let (words, first) = (new.words(), Self::first_slot(hash));
         if prefers_home(bits, next_bits, first)
             && let Some(slot) = bits.free_slot(first)
@@ -369,7 +369,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         next: &mut Locked<'m, S>,
         hash: u64,
         words: SlotWords,
-    ) -> Attempt<bool> {
+    ) -> Boxed<bool> {
         let (first, fingerprint, empty) = (Self::first_slot(hash), hash as u8, self.empty(hash));
         if let Some(slot) = self.bits(here.bucket).free_slot(first) {
             self.insert_into(here.bucket, slot, words, hash, false);

@@ -3,7 +3,7 @@
 use super::layout::{SLOTS, Slot};
 use super::metadata::{Bits, BucketRef, Overflow};
 use super::{Addressing, Dash, Route, Segment};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
@@ -59,18 +59,24 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     type Staged<'b> = Option<Staged<'b, S>>;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
-        lookup::find(self, key, 0, |words| R::value(&self.core, words))
+    fn find_first<T>(
+        &self,
+        key: HashedKey<'_, R>,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Option<T>> {
+        lookup::find_first(self, key, read)
     }
 
-    #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
-        Ok(lookup::find(self, key, 0, |_| Ok(()))?.is_some())
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
+        lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
     }
 
-    #[inline(always)]
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
-        lookup::find_reference(self, key)
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
+        Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
+        lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
     }
 
     fn begin_batch(&self) {}
@@ -126,7 +132,7 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
         (): &'b (),
         staged: Option<Staged<'b, S>>,
         key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
+    ) -> Boxed<Option<R::Owned>> {
         if let Some(Staged::Slot(Likely { lock, before, slot })) = staged {
             let words = self.words(slot);
             // If the key is found, the route need not be checked again; see `read_once`.
@@ -137,7 +143,7 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
                 return Ok(Some(value));
             }
         }
-        self.find_value(key)
+        lookup::value(self, key)
     }
 }
 

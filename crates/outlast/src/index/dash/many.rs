@@ -15,9 +15,8 @@ use super::lock::Locked;
 use super::lookup::Part;
 use super::metadata::{BucketRef, Overflow};
 use super::{Addressing, Dash, bugs, points};
-use crate::index::kit::change::{
-    Attempt, Decision, Plan, decide, go_on, repeat, seems_to_need_block,
-};
+use crate::error::Boxed;
+use crate::index::kit::change::{Decision, Plan, decide, go_on, repeat, seems_to_need_block};
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -69,8 +68,8 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
             core.memory.fence(&points::MANY);
         }
         let mut decisions = [const { None }; BATCH];
-        for (change, decision) in self.changes.drain(..).zip(&mut decisions) {
-            let Decided { bucket, slot, .. } = change;
+        for (change, decision) in self.changes.iter_mut().zip(&mut decisions) {
+            let Decided { bucket, slot, .. } = *change;
             match change.action {
                 Action::Fill { fingerprint, is_guest } => {
                     table.publish(bucket, slot, fingerprint, is_guest);
@@ -80,8 +79,10 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 }
                 Action::Replace => {}
             }
-            *decision = change.decision;
+            *decision = change.decision.take();
         }
+        // Unlocks the buckets.
+        self.changes.clear();
         if is_early {
             core.memory.fence(&points::MANY);
         }
@@ -212,7 +213,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         &self,
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
-    ) -> Attempt<()> {
+    ) -> Boxed<()> {
         let core = &*self.core;
         // Blocks are allocated before any lock is taken. If one cannot be had, its change and those
         // after it that need a block are made by themselves, and report the error.

@@ -3,10 +3,10 @@
 use super::bucket::{BucketRef, own};
 use super::table::Table;
 use super::{DAMAGED, MOVED, Pht, Route, Variant, bugs, layout, points};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::table::{HashedKey, Lookup, Sought};
@@ -92,18 +92,24 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
     type Staged<'b> = Option<Route<'b>>;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
-        lookup::find(self, key, 0, |words| R::value(&self.core, words))
+    fn find_first<T>(
+        &self,
+        key: HashedKey<'_, R>,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Option<T>> {
+        lookup::find_first(self, key, read)
     }
 
-    #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
-        Ok(lookup::find(self, key, 0, |_| Ok(()))?.is_some())
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
+        lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
     }
 
-    #[inline(always)]
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
-        lookup::find_reference(self, key)
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
+        Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
+        lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
     }
 
     fn begin_batch(&self) {}
@@ -152,7 +158,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
-    ) -> Attempt<Option<Changed<R>>> {
+    ) -> Boxed<Option<Changed<R>>> {
         prepare(self, key, plan, &points::RECORD, new)
     }
 
@@ -162,7 +168,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
-    ) -> Attempt<Step<R, Need<'t>>> {
+    ) -> Boxed<Step<R, Need<'t>>> {
         if V::GOES_ON && self.current().next(self.seam()).is_some() && self.missing.is_empty() {
             self.move_some();
         }

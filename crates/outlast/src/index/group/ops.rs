@@ -2,10 +2,10 @@
 
 use super::cells::{Cell, Mark};
 use super::{Group, Route, Segment, bugs, points};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update, decide, prepare};
+use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic};
 use crate::index::kit::table::{HashedKey, Lookup, Sought};
@@ -108,18 +108,24 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
     type Staged<'b> = Option<Route<'b>>;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
-        lookup::find(self, key, 0, |words| R::value(&self.core, words))
+    fn find_first<T>(
+        &self,
+        key: HashedKey<'_, R>,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Option<T>> {
+        lookup::find_first(self, key, read)
     }
 
-    #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
-        Ok(lookup::find(self, key, 0, |_| Ok(()))?.is_some())
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
+        lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
     }
 
-    #[inline(always)]
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
-        lookup::find_reference(self, key)
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
+        Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
+    }
+
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
+        lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
     }
 
     fn begin_batch(&self) {}
@@ -165,7 +171,7 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
-    ) -> Attempt<Option<Changed<R>>> {
+    ) -> Boxed<Option<Changed<R>>> {
         prepare(self, key, plan, &points::RECORD, new)
     }
 
@@ -175,7 +181,7 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'t, S, R>>,
-    ) -> Attempt<Step<R, Route<'t>>> {
+    ) -> Boxed<Step<R, Route<'t>>> {
         let route = self.route(key.hash)?;
         let segment = route.segment;
         self.prefetch_home(segment, key.hash);

@@ -7,7 +7,7 @@
 use super::lookup::{Optimistic, find, prefetch};
 use super::table::{HashedKey, Lookup, Table};
 use super::unlinked::UnlinkedRecord;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{BATCH, Change, Changed, Previous, RecordForm};
@@ -52,17 +52,6 @@ impl<'a, R: Record> Plan<'a, R> {
     }
 }
 
-/// The result of a step inside a change. The error is boxed to keep the result small, because it is
-/// returned through several calls.
-pub(crate) type Attempt<T> = Result<T, Box<Error>>;
-
-impl From<Damage> for Box<Error> {
-    #[cold]
-    fn from(damage: Damage) -> Self {
-        Box::new(Error::Damaged(damage))
-    }
-}
-
 /// The outcome of one attempt.
 pub(crate) enum Step<R: Record, F> {
     Done(Changed<R>),
@@ -99,7 +88,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Self::Progress<'t>,
-    ) -> Attempt<Option<Changed<R>>>;
+    ) -> Boxed<Option<Changed<R>>>;
 
     /// Makes the first attempt on the hot path, if the scheme has one. `None` means that nothing
     /// has happened, and leaves the change to [`attempt`](Self::attempt).
@@ -119,7 +108,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Self::Progress<'t>,
-    ) -> Attempt<Step<R, Self::Full<'t>>>;
+    ) -> Boxed<Step<R, Self::Full<'t>>>;
 
     /// Makes room for a key, or removes another obstacle, unless another thread already has. The
     /// kit then attempts the change again.
@@ -131,7 +120,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
         &self,
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
-    ) -> Attempt<()>
+    ) -> Boxed<()>
     where
         Self: Sized,
     {
@@ -149,7 +138,7 @@ pub(crate) fn change<S: Seam, R: Record>(
     key: R::Key<'_>,
     change: Change<'_, R>,
     before: Previous<R>,
-) -> Result<Changed<R>> {
+) -> Boxed<Changed<R>> {
     // One arm for each kind, so that the compiler knows the kind inside it. (A closure for the
     // common part would not be inlined.)
     match change {
@@ -176,7 +165,7 @@ fn enter<S: Seam, R: Record>(
     table: &impl Update<S, R>,
     key: R::Key<'_>,
     plan: Plan<'_, R>,
-) -> Result<Changed<R>> {
+) -> Boxed<Changed<R>> {
     R::check_size(key, plan.value)?;
     let Some(inside) = table.core().pass_to_change() else {
         return enter_later(table, key, plan);
@@ -184,7 +173,7 @@ fn enter<S: Seam, R: Record>(
     let mut space = [0; 8];
     let changed = repeat(table, HashedKey::of(table, key, &mut space), &plan);
     inside.leave();
-    changed.map_err(|error| *error)
+    changed
 }
 
 /// The slow path of [`enter`], which can wait and fail. The key's size has been checked.
@@ -194,10 +183,10 @@ fn enter_later<S: Seam, R: Record>(
     table: &impl Update<S, R>,
     key: R::Key<'_>,
     plan: Plan<'_, R>,
-) -> Result<Changed<R>> {
+) -> Boxed<Changed<R>> {
     let _writing = table.core().enter_to_change()?;
     let mut space = [0; 8];
-    repeat(table, HashedKey::of(table, key, &mut space), &plan).map_err(|error| *error)
+    repeat(table, HashedKey::of(table, key, &mut space), &plan)
 }
 
 /// Changes several keys: see [`Index::change_many`](crate::index::Index::change_many).
@@ -223,7 +212,7 @@ pub(crate) fn change_many<S: Seam, R: Record>(
         }
         if !row.is_empty() {
             let _writing = table.core().enter_to_change()?;
-            table.change_in_row(&row, done).map_err(|error| *error)?;
+            table.change_in_row(&row, done)?;
         }
         if let Some(error) = failed {
             return Err(error);
@@ -239,7 +228,7 @@ pub(crate) fn repeat<'t, S: Seam, R: Record, T: Update<S, R>>(
     table: &'t T,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
-) -> Attempt<Changed<R>> {
+) -> Boxed<Changed<R>> {
     let mut progress = T::Progress::<'t>::default();
     if let Some(changed) = table.begin(key, plan, &mut progress)? {
         return Ok(changed);
@@ -254,7 +243,7 @@ pub(crate) fn go_on<'t, S: Seam, R: Record, T: Update<S, R>>(
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
     progress: &mut T::Progress<'t>,
-) -> Attempt<Changed<R>> {
+) -> Boxed<Changed<R>> {
     if let Some(changed) = table.attempt_first(key, plan, progress) {
         return Ok(changed);
     }
@@ -279,7 +268,7 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
     plan: &Plan<'_, R>,
     at: &'static Point,
     new: &mut Option<UnlinkedRecord<'t, S, R>>,
-) -> Attempt<Option<Changed<R>>> {
+) -> Boxed<Option<Changed<R>>> {
     // For byte strings, this returns early if the key's presence alone decides that the change does
     // not apply. Then no block is written in vain.
     if can_decide_early(plan)
@@ -315,7 +304,7 @@ fn decide_early<S: Seam, R: Record>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
-) -> Attempt<Option<Changed<R>>> {
+) -> Boxed<Option<Changed<R>>> {
     let read = |words| match plan.inserts {
         true => plan.before.take(|| R::value(table.core(), words)),
         false => Ok(None),

@@ -2,7 +2,7 @@
 
 use super::lock::{Guarded, LockPlace, VersionLock};
 use super::table::{HashedKey, Lookup, Table};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::BATCH;
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::pmem::Seam;
@@ -12,9 +12,32 @@ use crate::pmem::Seam;
 pub(crate) fn get<S: Seam, R: Record>(
     table: &impl Lookup<S, R>,
     key: R::Key<'_>,
-) -> Result<Option<R::Owned>> {
+) -> Boxed<Option<R::Owned>> {
     R::check_size(key, None)?;
     table.find_value(HashedKey::of(table, key, &mut [0; 8]))
+}
+
+/// Makes the first attempt of a lookup: see [`Lookup::find_first`].
+#[inline(always)]
+pub(crate) fn first<S: Seam, R: Record, T>(
+    table: &impl Lookup<S, R>,
+    key: R::Key<'_>,
+    read: impl FnMut(SlotWords) -> Result<T, Damage>,
+) -> Option<Option<T>> {
+    R::check_size(key, None).ok()?;
+    table.find_first(HashedKey::of(table, key, &mut [0; 8]), read)
+}
+
+/// Returns the value of a key, by the hot path if that applies.
+#[inline(always)]
+pub(crate) fn value<S: Seam, R: Record>(
+    table: &(impl Lookup<S, R> + ?Sized),
+    key: HashedKey<'_, R>,
+) -> Boxed<Option<R::Owned>> {
+    match table.find_first(key, |words| R::value(table.core(), words)) {
+        Some(found) => Ok(found),
+        None => table.find_value(key),
+    }
 }
 
 /// Returns whether a key is present.
@@ -22,7 +45,7 @@ pub(crate) fn get<S: Seam, R: Record>(
 pub(crate) fn contains<S: Seam, R: Record>(
     table: &impl Lookup<S, R>,
     key: R::Key<'_>,
-) -> Result<bool> {
+) -> Boxed<bool> {
     R::check_size(key, None)?;
     table.has_key(HashedKey::of(table, key, &mut [0; 8]))
 }
@@ -32,7 +55,7 @@ pub(crate) fn contains<S: Seam, R: Record>(
 pub(crate) fn get_ref<'t, S: Seam, R: Record>(
     table: &'t impl Lookup<S, R>,
     key: R::Key<'_>,
-) -> Result<Option<RecordRef<'t>>> {
+) -> Boxed<Option<RecordRef<'t>>> {
     R::check_size(key, None)?;
     table.find_reference(HashedKey::of(table, key, &mut [0; 8]))
 }
@@ -130,23 +153,32 @@ pub(crate) fn find<S: Seam, R: Record, T>(
     key: HashedKey<'_, R>,
     inside: usize,
     mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-) -> Result<Option<T>> {
-    if let Some(route) = table.ready_route(key.hash)
-        && let Some(Ok(found)) = table.read_once(&route, key, &mut read)
-    {
-        return Ok(found);
+) -> Boxed<Option<T>> {
+    match find_first(table, key, &mut read) {
+        Some(found) => Ok(found),
+        None => find_again(table, key, inside, read),
     }
-    find_again(table, key, inside, read)
+}
+
+/// The hot path of [`find`]. Returns `None` if it does not apply.
+#[inline(always)]
+pub(crate) fn find_first<S: Seam, R: Record, T>(
+    table: &impl Optimistic<S, R>,
+    key: HashedKey<'_, R>,
+    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+) -> Option<Option<T>> {
+    table.read_once(&table.ready_route(key.hash)?, key, &mut read)?.ok()
 }
 
 /// The slow path of [`find`].
 #[cold]
-fn find_again<S: Seam, R: Record, T>(
+#[inline(never)]
+pub(crate) fn find_again<S: Seam, R: Record, T>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
     inside: usize,
     mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-) -> Result<Option<T>> {
+) -> Boxed<Option<T>> {
     Ok(read_valid(table, key.hash, inside, |route| table.read_once(route, key, &mut read))??)
 }
 
@@ -183,16 +215,4 @@ pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
         drop((held, visit, entered));
         lock.wait(core, offset, inside, &mut turn)?;
     }
-}
-
-/// Finds a key and makes a reference to its record.
-#[inline(always)]
-pub(crate) fn find_reference<'t, S: Seam, R: Record>(
-    table: &'t impl Optimistic<S, R>,
-    key: HashedKey<'_, R>,
-) -> Result<Option<RecordRef<'t>>> {
-    // Each read makes its own pin, which is dropped if the read is not valid. The link is read
-    // before the pin is made, but the read is validated after that. If the record was unlinked and
-    // retired in between, the version has changed, and this read is not valid.
-    find(table, key, 0, |words| R::reference(table.core(), words))
 }

@@ -3,7 +3,7 @@
 use super::change::{self, Update};
 use super::lookup;
 use super::table::{Lookup, Verify};
-use crate::error::Result;
+use crate::error::{Boxed, Error, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{
     Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Previous, Schemas,
@@ -34,7 +34,7 @@ impl<S: Seam, R: Record, T> WhileOpen<S, R, T> {
 
     /// Returns the result of `read`, if the pool is still open after it.
     #[inline(always)]
-    fn read<F>(&self, read: impl FnOnce() -> Result<F>) -> Result<F> {
+    fn read<F, E: From<Error>>(&self, read: impl FnOnce() -> Result<F, E>) -> Result<F, E> {
         self.core.while_open(read)
     }
 }
@@ -48,16 +48,32 @@ where
     }
 
     #[inline]
-    fn get(&self, key: R::Key<'_>) -> Result<Option<R::Owned>> {
-        self.read(|| lookup::get(&self.table, key))
+    fn get(&self, key: R::Key<'_>) -> Boxed<Option<R::Owned>> {
+        let read = |words| R::value(&self.core, words);
+        // The hot path ends by itself here. If the two had one end, the result would be put together
+        // in memory and then copied, and a copy of words that were just stored has to wait for them.
+        match self.core.first_while_open(|| lookup::first(&self.table, key, read)) {
+            Some(found) => Ok(found),
+            None => self.read(|| lookup::get(&self.table, key)),
+        }
     }
 
-    fn contains(&self, key: R::Key<'_>) -> Result<bool> {
-        self.read(|| lookup::contains(&self.table, key))
+    fn contains(&self, key: R::Key<'_>) -> Boxed<bool> {
+        match self.core.first_while_open(|| lookup::first(&self.table, key, |_| Ok(()))) {
+            Some(found) => Ok(found.is_some()),
+            None => self.read(|| lookup::contains(&self.table, key)),
+        }
     }
 
-    fn get_ref(&self, key: R::Key<'_>) -> Result<Option<RecordRef<'_>>> {
-        self.read(|| lookup::get_ref(&self.table, key))
+    fn get_ref(&self, key: R::Key<'_>) -> Boxed<Option<RecordRef<'_>>> {
+        // Each read makes its own pin, which is dropped if the read is not valid. The link is read
+        // before the pin is made, but the read is validated after that. If the record was unlinked and
+        // retired in between, the version has changed, and this read is not valid.
+        let read = |words| R::reference(&self.core, words);
+        match self.core.first_while_open(|| lookup::first(&self.table, key, read)) {
+            Some(found) => Ok(found),
+            None => self.read(|| lookup::get_ref(&self.table, key)),
+        }
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
@@ -73,7 +89,7 @@ where
         key: R::Key<'_>,
         change: Change<'_, R>,
         before: Previous<R>,
-    ) -> Result<Changed<R>> {
+    ) -> Boxed<Changed<R>> {
         change::change(&self.table, key, change, before)
     }
 

@@ -1,6 +1,7 @@
 //! What a scheme supplies: one trait for each part.
 
-use crate::error::{Damage, Result};
+use super::lookup;
+use crate::error::{Boxed, Damage, Result};
 use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor};
 use crate::pmem::Seam;
@@ -131,14 +132,25 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     where
         Self: 'b;
 
+    /// The hot path of a lookup: finds a key, and reads from its slot. Returns `None` if the scheme has
+    /// no such path, or if the path does not apply. Then one of the next three makes the lookup.
+    #[inline(always)]
+    fn find_first<T>(
+        &self,
+        _key: HashedKey<'_, R>,
+        _read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Option<Option<T>> {
+        None
+    }
+
     /// Returns the value of a key.
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>>;
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>>;
 
     /// Returns whether a key is present.
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool>;
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool>;
 
     /// Returns the value of a key as a reference that keeps its block from being reused.
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>>;
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>>;
 
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;
@@ -164,8 +176,8 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
         _batch: &'b Self::Batch<'_>,
         _staged: Self::Staged<'b>,
         key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
-        self.find_value(key)
+    ) -> Boxed<Option<R::Owned>> {
+        lookup::value(self, key)
     }
 }
 

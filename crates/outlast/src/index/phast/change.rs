@@ -5,9 +5,9 @@ use super::ops::Found;
 use super::route::Located;
 use super::state::{BLANK, BUSY, State, UNKNOWN};
 use super::{OrderedRecord, Phast, points};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
-use crate::index::kit::change::{Attempt, Plan, Step, Update, decide};
+use crate::index::kit::change::{Plan, Step, Update, decide};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
@@ -69,7 +69,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
-    ) -> Attempt<Option<Changed<R>>> {
+    ) -> Boxed<Option<Changed<R>>> {
         progress.replaces = !plan.inserts;
         if plan.inserts && R::FORM == RecordForm::Bytes {
             // The record's block is written only if the record may be inserted.
@@ -89,7 +89,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
-    ) -> Attempt<Step<R, Located<'t>>> {
+    ) -> Boxed<Step<R, Located<'t>>> {
         let at = self.locate(key.key)?;
         let met = if progress.replaces {
             self.replace(&at, key, plan, &mut progress.new)?
@@ -128,7 +128,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         &self,
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
-    ) -> Attempt<()> {
+    ) -> Boxed<()> {
         self.change_sharing_fence(changes, done)
     }
 
@@ -169,7 +169,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'i, S, R>>,
-    ) -> Attempt<Met<R>> {
+    ) -> Boxed<Met<R>> {
         let memory = &self.core.memory;
         let words = match new {
             Some(new) => new.words(),
@@ -393,7 +393,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'i, S, R>>,
-    ) -> Attempt<Met<R>> {
+    ) -> Boxed<Met<R>> {
         let seam = self.core.memory.seam();
         if new.is_none()
             && let Some(value) = plan.value
@@ -441,7 +441,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
-    ) -> Attempt<Met<R>> {
+    ) -> Boxed<Met<R>> {
         let core = &self.core;
         let bits = self.bitmap(offset);
         let Some(Found { slot, words }) = self.probe(offset, bits, key)? else {

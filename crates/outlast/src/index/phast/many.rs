@@ -13,7 +13,8 @@
 use super::route::Located;
 use super::state::{BUSY, Leaf, State};
 use super::{OrderedRecord, Phast, bugs, points};
-use crate::index::kit::change::{Attempt, Plan, decide, repeat};
+use crate::error::Boxed;
+use crate::index::kit::change::{Plan, decide, repeat};
 use crate::index::kit::table::HashedKey;
 use crate::index::{BATCH, Changed, RecordForm};
 use crate::pmem::Seam;
@@ -194,7 +195,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
-    ) -> Attempt<()> {
+    ) -> Boxed<()> {
         let pending = Vec::with_capacity(BATCH);
         let mut row = Row { index: self, pending, sparse: Vec::new() };
         for (key, plan) in changes {

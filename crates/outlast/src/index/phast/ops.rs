@@ -4,7 +4,7 @@ use super::layout::{FINGERPRINT_WORDS, Head, Pair};
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
@@ -47,16 +47,16 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     type Staged<'b> = (Located<'b>, u64);
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Result<Option<R::Owned>> {
+    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
         self.find(key, |words| R::value(&self.core, words))
     }
 
     #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Result<bool> {
+    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
         Ok(self.find(key, |_| Ok(()))?.is_some())
     }
 
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Result<Option<RecordRef<'_>>> {
+    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
         // The pin comes before the check whether the link has been replaced since it was read. Each
         // read has a pin of its own, which is dropped if the read is not valid.
         self.find_guarded(key, |words| R::reference(&self.core, words))
@@ -92,7 +92,7 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         (): &'b (),
         (at, _): (Located<'b>, u64),
         key: HashedKey<'_, R>,
-    ) -> Result<Option<R::Owned>> {
+    ) -> Boxed<Option<R::Owned>> {
         match self.read_once(&at, key, &mut |words| R::value(&self.core, words))? {
             Some(found) => Ok(found),
             None => self.find_value(key),
@@ -185,7 +185,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<T>> {
+    ) -> Boxed<Option<T>> {
         let at = self.locate(key.key)?;
         match self.read_once(&at, key, &mut read)? {
             Some(found) => Ok(found),
@@ -198,7 +198,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         &self,
         key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<T>> {
+    ) -> Boxed<Option<T>> {
         self.find_again(key, &mut read, u32::MAX)
     }
 
@@ -211,7 +211,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
         patience: u32,
-    ) -> Result<Option<T>> {
+    ) -> Boxed<Option<T>> {
         let (mut turn, mut readings) = (0, 0);
         let mut guard = None;
         loop {
@@ -235,7 +235,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Begins a read of a leaf: returns its offset. If the leaf is damaged, returns the damage, or
     /// `None` if this is no longer the leaf for the key.
     #[inline(always)]
-    pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Result<Option<u64>> {
+    pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Boxed<Option<u64>> {
         let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
         if offset & DAMAGED == 0 {
             return Ok(Some(offset));
@@ -261,7 +261,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         at: &Located<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<Option<T>>> {
+    ) -> Boxed<Option<Option<T>>> {
         self.expect(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         self.expect_far(offset, key.hash);
@@ -290,7 +290,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         at: &Located<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Result<Option<Option<T>>> {
+    ) -> Boxed<Option<Option<T>>> {
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         let found = self.probe(offset, self.bitmap(offset), key);
         let state = self.state_after(at);

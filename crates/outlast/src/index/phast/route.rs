@@ -2,7 +2,7 @@
 
 use super::nodes::{LockedNode, NONE, Node, Side};
 use super::{OrderedRecord, Phast};
-use crate::error::{Damage, Result};
+use crate::error::{Boxed, Damage, Result};
 use crate::index::phast::bugs;
 use crate::index::version::{is_unchanged, version};
 use crate::pmem::Seam;
@@ -37,7 +37,7 @@ const HINTS: u32 = 64;
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Finds the leaf that a key belongs to.
     #[inline(always)]
-    pub(super) fn locate(&self, key: R::Key<'_>) -> Result<Located<'_>> {
+    pub(super) fn locate(&self, key: R::Key<'_>) -> Boxed<Located<'_>> {
         match self.try_locate(key, false) {
             Some(located) => Ok(located),
             None => self.locate_again(key, false)?.ok_or_else(|| self.bounded_first().into()),
@@ -52,7 +52,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Finds the last leaf that can hold keys below this one. Returns `None` if there can be none.
-    pub(super) fn locate_below(&self, key: R::Key<'_>) -> Result<Option<Located<'_>>> {
+    pub(super) fn locate_below(&self, key: R::Key<'_>) -> Boxed<Option<Located<'_>>> {
         match self.try_locate(key, true) {
             Some(located) => Ok(Some(located)),
             None => self.locate_again(key, true),
@@ -84,7 +84,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Does what [`locate`](Self::locate) does, and retries until it succeeds.
     #[cold]
-    fn locate_again(&self, key: R::Key<'_>, below: bool) -> Result<Option<Located<'_>>> {
+    fn locate_again(&self, key: R::Key<'_>, below: bool) -> Boxed<Option<Located<'_>>> {
         let seam = self.core.memory.seam();
         let (mut turn, mut astray) = (0, 0);
         'hint: loop {

@@ -6,7 +6,7 @@ use super::ops::PATIENCE;
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Boxed, Damage, Error, Result};
 use crate::index::kit::collect::Collector;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
@@ -293,7 +293,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Finds the leaf in which a range continues. Returns `None` if the range can hold nothing
     /// more.
-    fn locate_end(&self, range: &KeyRange<R>, reverse: bool) -> Result<Option<Located<'_>>> {
+    fn locate_end(&self, range: &KeyRange<R>, reverse: bool) -> Boxed<Option<Located<'_>>> {
         let bound = if reverse { &range.high } else { &range.low };
         match bound {
             Bound::Excluded(key) if reverse => self.locate_below(R::key_of(key)),
@@ -304,7 +304,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Finds the last leaf.
-    fn locate_last(&self) -> Result<Located<'_>> {
+    fn locate_last(&self) -> Boxed<Located<'_>> {
         let seam = self.core.memory.seam();
         let mut turn = 0;
         let hint = self

@@ -149,7 +149,10 @@ impl<S: Seam> Core<S> {
     /// That of `read`; [`Error::NotOpen`] if the pool was closed: then another opener may be using
     /// the file's memory.
     #[inline(always)]
-    pub fn while_open<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn while_open<T, E: From<Error>>(
+        &self,
+        read: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
             self.gate.check()?;
             return read();
@@ -161,6 +164,18 @@ impl<S: Seam> Core<S> {
         fence(Ordering::Acquire);
         self.gate.check()?;
         found
+    }
+
+    /// Does what [`while_open`](Self::while_open) does for a `read` that may find nothing out, without
+    /// an error: `None` also stands for a closed pool.
+    #[inline(always)]
+    pub fn first_while_open<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
+            return None;
+        }
+        let found = read()?;
+        fence(Ordering::Acquire);
+        self.gate.is_readable().then_some(found)
     }
 
     /// Whether this process is the one that has the memory. A forked child does not have it.
