@@ -103,6 +103,15 @@ fn stage<'b, S: Seam, R: Record, T: Lookup<S, R>>(
         let key = HashedKey::of(table, key, &mut space);
         *lookup = Some((key.hash, table.stage_metadata(batch, key)?));
     }
+    let mut again = |stage: fn(&'b T, &mut T::Staged<'b>, HashedKey<'_, R>)| {
+        for (&key, lookup) in keys.iter().zip(&mut *lookups) {
+            let Some((hash, staged)) = lookup else { break };
+            let mut space = [0; 8];
+            stage(table, staged, HashedKey { key: table.encode(key, &mut space), hash: *hash });
+        }
+    };
+    again(T::stage_node);
+    again(T::stage_leaf);
     for (hash, staged) in lookups.iter_mut().flatten() {
         table.stage_slots(staged, *hash);
     }

@@ -155,12 +155,22 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;
 
-    /// Prefetches the metadata that tell where a key is.
+    /// Prefetches the metadata that tell where a key is, or what leads to them.
     fn stage_metadata<'b>(
         &'b self,
         batch: &'b Self::Batch<'_>,
         key: HashedKey<'_, R>,
     ) -> Result<Self::Staged<'b>>;
+
+    /// In an index with inner nodes, prefetches the part of a node that a search for the key ends
+    /// in.
+    #[inline(always)]
+    fn stage_node<'b>(&'b self, _staged: &mut Self::Staged<'b>, _key: HashedKey<'_, R>) {}
+
+    /// In an index with inner nodes, searches the node, and prefetches the metadata that tell where
+    /// the key is.
+    #[inline(always)]
+    fn stage_leaf<'b>(&'b self, _staged: &mut Self::Staged<'b>, _key: HashedKey<'_, R>) {}
 
     /// Prefetches the slots that can hold a key, using what the previous stage has prefetched.
     fn stage_slots<'b>(&'b self, staged: &mut Self::Staged<'b>, hash: u64);

@@ -169,12 +169,11 @@ impl<H: Head> Piece<H> {
         &self.lines[word / LINE_WORDS].0[word % LINE_WORDS]
     }
 
-    /// Returns how many words are not above a limit, at most `most`.
+    /// Returns the line of words, counted from the first one, in which a search for a limit ends.
     #[inline(always)]
-    pub(super) fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
+    fn group_of(&self, seam: &impl Seam, limit: u64) -> usize {
         let Extent { words, numbers, .. } = self.head.extent();
-        let (words, numbers) = (usize::from(words), usize::from(numbers));
-        let (mut first, mut left) = (0, words);
+        let (mut first, mut left) = (0, usize::from(words));
         while left > 1 {
             let half = left / 2;
             let found = self.lines[first + half].0[0].load(seam, Ordering::Relaxed) <= limit;
@@ -183,10 +182,27 @@ impl<H: Head> Piece<H> {
         }
         let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
         // The last line of heads can also have heads of lines that do not exist.
-        let group = heads.saturating_sub(1).min(numbers - words - 1);
+        heads.saturating_sub(1).min(usize::from(numbers - words) - 1)
+    }
+
+    /// Returns how many words are not above a limit, at most `most`.
+    #[inline(always)]
+    pub(super) fn count_up_to(&self, seam: &impl Seam, most: usize, limit: u64) -> usize {
+        let Extent { words, numbers, .. } = self.head.extent();
+        let group = self.group_of(seam, limit);
         // A caller that gets a place reads its number next.
-        seam.prefetch(&self.lines[numbers + group]);
-        (group * LINE_WORDS + self.lines[words + group].count_up_to(seam, limit)).min(most)
+        seam.prefetch(&self.lines[usize::from(numbers) + group]);
+        let line = &self.lines[usize::from(words) + group];
+        (group * LINE_WORDS + line.count_up_to(seam, limit)).min(most)
+    }
+
+    /// Prefetches the lines in which a search for a limit ends.
+    #[inline(always)]
+    pub(super) fn expect_end(&self, seam: &impl Seam, limit: u64) {
+        let Extent { words, numbers, .. } = self.head.extent();
+        let group = self.group_of(seam, limit);
+        seam.prefetch(&self.lines[usize::from(words) + group]);
+        seam.prefetch(&self.lines[usize::from(numbers) + group]);
     }
 
     /// Returns how many words are below this one, at most `most`.

@@ -211,6 +211,13 @@ impl Node {
         Ok(Side::At(place))
     }
 
+    /// Prefetches the lines in which a search for the key ends.
+    #[inline(always)]
+    pub(super) fn expect_end_of<R: OrderedRecord>(&self, seam: &impl Seam, key: R::Key<'_>) {
+        let skip = self.head.skip.load(seam, Ordering::Relaxed) as usize;
+        self.expect_end(seam, R::word(key, skip));
+    }
+
     /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. The
     /// caller has found that the search passes the least key of the first leaf.
     #[inline(always)]

@@ -1,10 +1,12 @@
 //! Lookups of keys.
 
 use super::layout::{FINGERPRINT_WORDS, Head, Pair};
+use super::nodes::Node;
 use super::route::Located;
 use super::state::{DAMAGED, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Boxed, Damage, Result};
+use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
@@ -41,10 +43,19 @@ pub(super) struct Found {
     pub(super) words: SlotWords,
 }
 
+/// The state that one stage of a lookup passes on to the next.
+pub(crate) struct Staged<'b> {
+    /// The node that the key probably belongs to.
+    node: &'b Node,
+    /// Where the key belongs, if that is known.
+    at: Option<Located<'b>>,
+    /// The pair that most likely holds the key.
+    pair: Option<&'b Pair>,
+}
+
 impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     type Batch<'t> = ();
-    /// The leaf, and its offset.
-    type Staged<'b> = (Located<'b>, u64);
+    type Staged<'b> = Staged<'b>;
 
     #[inline(always)]
     fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
@@ -65,24 +76,45 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     fn begin_batch(&self) {}
 
     #[inline(always)]
-    fn stage_metadata<'b>(
-        &'b self,
-        (): &'b (),
-        key: HashedKey<'_, R>,
-    ) -> Result<(Located<'b>, u64)> {
-        let at = self.locate(key.key)?;
-        self.expect(&at, key.hash);
-        Ok((at, self.leaf(at.leaf).offset(self.seam())))
+    fn stage_metadata<'b>(&'b self, (): &'b (), key: HashedKey<'_, R>) -> Result<Staged<'b>> {
+        Ok(Staged { node: self.likely_node(key.key, false), at: None, pair: None })
     }
 
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, (_, offset): &mut (Located<'b>, u64), hash: u64) {
-        if *offset & DAMAGED == 0 {
-            let head = &self.header(*offset).head;
-            let mask = self.candidates(head, self.bitmap(*offset), hash as u8);
+    fn stage_node<'b>(&'b self, staged: &mut Staged<'b>, key: HashedKey<'_, R>) {
+        staged.node.expect_end_of::<R>(self.seam(), key.key);
+    }
+
+    #[inline(always)]
+    fn stage_leaf<'b>(&'b self, staged: &mut Staged<'b>, key: HashedKey<'_, R>) {
+        staged.at = self.locate_in(staged.node, key.key, false);
+        if let Some(at) = &staged.at {
+            self.seam().prefetch(self.leaf(at.leaf));
+            self.expect(at, key.hash);
+        }
+    }
+
+    #[inline(always)]
+    fn stage_slots<'b>(&'b self, staged: &mut Staged<'b>, hash: u64) {
+        let Some(at) = &staged.at else { return };
+        let offset = self.leaf(at.leaf).offset(self.seam());
+        if offset & DAMAGED == 0 {
+            let head = &self.header(offset).head;
+            let mask = self.candidates(head, self.bitmap(offset), hash as u8);
             if let Some(slot) = ones::<u32>(mask).next() {
-                self.seam().prefetch(self.pair(*offset, slot));
+                let pair = self.pair(offset, slot);
+                self.seam().prefetch(pair);
+                staged.pair = Some(pair);
             }
+        }
+    }
+
+    #[inline(always)]
+    fn stage_record<'b>(&'b self, staged: &mut Staged<'b>, _: u64) {
+        if R::FORM == RecordForm::Bytes
+            && let Some(pair) = staged.pair
+        {
+            R::prefetch(&self.core, self.words(pair));
         }
     }
 
@@ -90,10 +122,15 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     fn find_staged<'b>(
         &'b self,
         (): &'b (),
-        (at, _): (Located<'b>, u64),
+        staged: Staged<'b>,
         key: HashedKey<'_, R>,
     ) -> Boxed<Option<R::Owned>> {
-        match self.read_once(&at, key, &mut |words| R::value(&self.core, words))? {
+        let mut read = |words| R::value(&self.core, words);
+        let found = match &staged.at {
+            Some(at) => self.read_once(at, key, &mut read)?,
+            None => None,
+        };
+        match found {
             Some(found) => Ok(found),
             None => self.find_value(key),
         }

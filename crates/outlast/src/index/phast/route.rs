@@ -67,12 +67,29 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         cache.and_then(|cache| cache.find::<S, R>(&self.core, key, below)).unwrap_or(self.first)
     }
 
-    /// Makes one attempt to locate a key. Returns `None` if the node is changing, the hint led to a
-    /// wrong node, or the search met damage. The caller must validate the result.
+    /// Returns the node that a key probably belongs to, and prefetches what a search of it reads
+    /// first.
+    #[inline(always)]
+    pub(super) fn likely_node(&self, key: R::Key<'_>, below: bool) -> &Node {
+        self.nodes.get_to_search(self.core.memory.seam(), self.hint(key, below))
+    }
+
+    /// Makes one attempt to locate a key.
     #[inline(always)]
     fn try_locate(&self, key: R::Key<'_>, below: bool) -> Option<Located<'_>> {
+        self.locate_in(self.likely_node(key, below), key, below)
+    }
+
+    /// Locates a key in a node. Returns `None` if the node is changing, if the key does not belong to
+    /// it, or if the search met damage. The caller must validate the result.
+    #[inline(always)]
+    pub(super) fn locate_in<'t>(
+        &'t self,
+        node: &'t Node,
+        key: R::Key<'_>,
+        below: bool,
+    ) -> Option<Located<'t>> {
         let seam = self.core.memory.seam();
-        let node = self.nodes.get_to_search(seam, self.hint(key, below));
         let version = version(&node.lock(seam))?;
         match node.search::<S, R>(&self.core, key, below) {
             // If the version has changed since, the place may be wrong, and the caller's check of
