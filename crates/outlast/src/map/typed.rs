@@ -218,14 +218,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # Ok(())
     /// # }
     /// ```
+    #[inline]
     pub fn get_ref(&self, key: &K) -> Result<Option<Ref<'_, V>>> {
         let record = match self.raw.map.form()? {
             Form::Inline(index) => index.get_ref(key.to_word())?,
             Form::Bytes(index) => key.with_bytes(|key| index.get_ref(key))?,
         };
-        let inline = self.raw.info().form == Inline::FORM;
-        let root = self.raw.root();
-        Ok(record.map(|record| Ref { record, inline, root, types: PhantomData }))
+        Ok(record.map(|record| Ref { record, map: &self.raw, types: PhantomData }))
     }
 
     /// Returns whether the map has a value for `key`.
@@ -548,8 +547,7 @@ impl Store {
 /// A reference to a value; see [`Map::get_ref`].
 pub struct Ref<'m, V: ?Sized> {
     record: RecordRef<'m>,
-    inline: bool,
-    root: u64,
+    map: &'m RawMap,
     types: PhantomData<fn() -> V>,
 }
 
@@ -560,8 +558,9 @@ impl<'m, V: Value + ?Sized> Ref<'m, V> {
     /// [`Error::Damaged`] if the bytes are not a value of this type; [`Error::NotOpen`] if the pool
     /// was closed or this is a forked child process, unless the value is stored in place.
     pub fn to_owned(&self) -> Result<V::Owned> {
-        decode::<V>(self.record.to_vec()?, self.inline)
-            .map_err(|damage| undecodable(damage, self.root))
+        let inline = self.map.info().form == Inline::FORM;
+        decode::<V>(self.record.to_vec()?, inline)
+            .map_err(|damage| undecodable(damage, self.map.root()))
     }
 
     /// Returns a view of the value's bytes, from which parts can be copied.

@@ -88,7 +88,7 @@ pub struct Epochs {
 #[derive(Debug)]
 #[must_use]
 pub struct Pin {
-    slot: usize,
+    slot: u32,
 }
 
 /// A pinned epoch for the duration of an operation. Visits of a thread can be nested.
@@ -156,7 +156,7 @@ impl Epochs {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
         };
-        Pin { slot: self.enter(&self.slots, hint, use_slot) }
+        Pin { slot: self.enter(&self.slots, hint, use_slot) as u32 }
     }
 
     /// Counts a guard or a visit of the current epoch into one of these slots. Returns the slot's
@@ -194,7 +194,7 @@ impl Epochs {
     /// Gives a pin back.
     #[expect(clippy::needless_pass_by_value, reason = "a pin is given back once")]
     pub fn unpin(&self, pin: Pin) {
-        self.slots[pin.slot].leave();
+        self.slots[pin.slot as usize].leave();
     }
 
     /// Pins the current epoch for an operation of the calling thread, which has the number

@@ -40,7 +40,15 @@ fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]>
 
 enum Held<'m> {
     Word(u64),
-    Pinned { offset: u64, skip: usize, len: usize, pin: Option<Pin>, pool: &'m dyn Pinned },
+    /// Bytes in the block at an offset: `len` of them, after the first `skip`. Lengths of keys and
+    /// values fit 32 bits.
+    Pinned {
+        pool: &'m dyn Pinned,
+        offset: u64,
+        skip: u32,
+        len: u32,
+        pin: Option<Pin>,
+    },
 }
 
 /// A value by reference. While the reference exists and the pool is open, the value's block is not
@@ -67,7 +75,8 @@ impl<'m> RecordRef<'m> {
         len: usize,
         pin: Pin,
     ) -> Self {
-        RecordRef(Held::Pinned { offset, skip, len, pin: Some(pin), pool: core })
+        let (skip, len) = (skip as u32, len as u32);
+        RecordRef(Held::Pinned { pool: core, offset, skip, len, pin: Some(pin) })
     }
 
     /// Returns the number of bytes of the value.
@@ -75,7 +84,7 @@ impl<'m> RecordRef<'m> {
     pub fn len(&self) -> usize {
         match &self.0 {
             Held::Word(_) => 8,
-            Held::Pinned { len, .. } => *len,
+            Held::Pinned { len, .. } => *len as usize,
         }
     }
 
@@ -95,7 +104,9 @@ impl<'m> RecordRef<'m> {
                 out.copy_from_slice(&word.to_le_bytes()[start..start + out.len()]);
                 Ok(())
             }
-            Held::Pinned { offset, skip, pool, .. } => pool.read(*offset, skip + start, out),
+            Held::Pinned { offset, skip, pool, .. } => {
+                pool.read(*offset, *skip as usize + start, out)
+            }
         }
     }
 
@@ -107,7 +118,7 @@ impl<'m> RecordRef<'m> {
         match &self.0 {
             _ if bytes.len() != self.len() => Ok(false),
             Held::Word(word) => Ok(word.to_le_bytes() == bytes),
-            Held::Pinned { offset, skip, pool, .. } => pool.equals(*offset, *skip, bytes),
+            Held::Pinned { offset, skip, pool, .. } => pool.equals(*offset, *skip as usize, bytes),
         }
     }
 
