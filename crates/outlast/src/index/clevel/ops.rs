@@ -70,12 +70,20 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
     }
 
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+    fn stage_slots<'b>(
+        &'b self,
+        context: &mut &'b Context,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         self.likely(context, hash).for_each(|bucket| self.seam().prefetch(bucket));
     }
 
     #[inline(always)]
-    fn stage_record<'b>(&'b self, context: &mut &'b Context, hash: u64) {
+    fn stage_record<'b>(
+        &'b self,
+        context: &mut &'b Context,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
             let word = self.core.memory.load(place);
             if slot::tag(word) == tag_of(hash) && slot::leads(word) {

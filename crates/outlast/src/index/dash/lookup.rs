@@ -100,7 +100,11 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     /// Prefetches the first slot in the two buckets that can hold a record of this hash, if there
     /// is one.
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, hash: u64) {
+    fn stage_slots<'b>(
+        &'b self,
+        staged: &mut Option<Staged<'b, S>>,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         let Some(Staged::Pair(here, next)) = staged.take() else { return };
         let lock = self.lock_of(here);
         let Some(before) = version(&lock) else { return };
@@ -118,7 +122,7 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     }
 
     #[inline(always)]
-    fn stage_record<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, _: u64) {
+    fn stage_record<'b>(&'b self, staged: &mut Option<Staged<'b, S>>, _: HashedKey<'_, R>) {
         if R::FORM == RecordForm::Bytes
             && let Some(Staged::Slot(likely)) = staged
         {

@@ -18,6 +18,7 @@ use super::{Addressing, Dash, bugs, points};
 use crate::error::Boxed;
 use crate::index::kit::change::{Decision, Plan, decide, go_on, repeat, seems_to_need_block};
 use crate::index::kit::lock::Guarded;
+use crate::index::kit::lookup::prefetch;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, SlotWords};
@@ -215,6 +216,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         done: &mut Vec<Changed<R>>,
     ) -> Boxed<()> {
         let core = &*self.core;
+        prefetch(self, changes.iter().map(|(key, _)| *key));
         // Blocks are allocated before any lock is taken. If one cannot be had, its change and those
         // after it that need a block are made by themselves, and report the error.
         let mut records = [const { None }; BATCH];

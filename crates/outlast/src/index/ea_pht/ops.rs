@@ -130,7 +130,11 @@ impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
     /// Prefetches the first slot in the chain's first bucket whose fingerprint matches the hash, if
     /// there is one.
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
+    fn stage_slots<'b>(
+        &'b self,
+        route: &mut Option<Route<'b>>,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         let Some(route) = route else { return };
         if let Some(slot) = route.bucket.like(self.seam(), hash).next() {
             self.seam().prefetch(&route.bucket.bucket.slots[slot]);

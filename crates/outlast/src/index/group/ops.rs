@@ -147,7 +147,11 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
     /// Prefetches the first line of the chunk that the hash names in the second level, and the
     /// chunk's marks, if the key's record is not in its home but may be there.
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, route: &mut Option<Route<'b>>, hash: u64) {
+    fn stage_slots<'b>(
+        &'b self,
+        route: &mut Option<Route<'b>>,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         let Some(route) = route else { return };
         let mark = self.home(route.segment, hash).mark(self.seam());
         if mark.has_overflowed()

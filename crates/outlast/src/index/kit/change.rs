@@ -5,7 +5,7 @@
 //! another thread interfered. A scheme supplies the attempts.
 
 use super::lookup::{Optimistic, find, prefetch};
-use super::table::{HashedKey, Lookup, Table};
+use super::table::{HashedKey, Lookup};
 use super::unlinked::UnlinkedRecord;
 use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs;
@@ -71,7 +71,7 @@ impl<R: Record, F> Step<R, F> {
 }
 
 /// Changes of one key.
-pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
+pub(crate) trait Update<S: Seam, R: Record>: Lookup<S, R> {
     /// What one attempt passes on to the next: usually the new record.
     type Progress<'t>: Default
     where
@@ -124,6 +124,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Table<S, R> {
     where
         Self: Sized,
     {
+        prefetch(self, changes.iter().map(|(key, _)| *key));
         for (key, plan) in changes {
             done.push(repeat(self, *key, plan)?);
         }
@@ -191,14 +192,13 @@ fn enter_later<S: Seam, R: Record>(
 
 /// Changes several keys: see [`Index::change_many`](crate::index::Index::change_many).
 pub(crate) fn change_many<S: Seam, R: Record>(
-    table: &(impl Lookup<S, R> + Update<S, R>),
+    table: &impl Update<S, R>,
     keys: &[R::Key<'_>],
     changes: &[Change<'_, R>],
     done: &mut Vec<Changed<R>>,
 ) -> Result<()> {
     debug_assert_eq!(keys.len(), changes.len());
     for (keys, changes) in keys.chunks(BATCH).zip(changes.chunks(BATCH)) {
-        prefetch(table, keys);
         let mut spaces = [[0; 8]; BATCH];
         let mut row = Vec::with_capacity(BATCH);
         let mut failed = None;

@@ -67,13 +67,19 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
     found: &mut [Option<R::Owned>],
 ) -> Result<()> {
     for (keys, found) in keys.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-        let batch = table.begin_batch();
-        let mut lookups = [const { None }; BATCH];
-        stage(table, &batch, keys, &mut lookups)?;
-        for ((&key, lookup), found) in keys.iter().zip(lookups).zip(found) {
-            let Some((hash, staged)) = lookup else { break };
-            let mut space = [0; 8];
-            let key = HashedKey { key: table.encode(key, &mut space), hash };
+        let (batch, mut staged) = (table.begin_batch(), [const { None }; BATCH]);
+        let mut spaces = [[0; 8]; BATCH];
+        let mut hashed = [HashedKey { key: R::reborrow(keys[0]), hash: 0 }; BATCH];
+        let places = spaces.iter_mut().zip(&mut hashed).zip(&mut staged);
+        for (&key, ((space, hashed), staged)) in keys.iter().zip(places) {
+            R::check_size(key, None)?;
+            *hashed = HashedKey::of(table, key, space);
+            *staged = Some(table.stage_metadata(&batch, *hashed)?);
+        }
+        let keys = hashed[..keys.len()].iter().copied();
+        stage_further(table, keys.clone(), &mut staged);
+        for ((key, staged), found) in keys.zip(staged).zip(found) {
+            let Some(staged) = staged else { break };
             *found = table.find_staged(&batch, staged, key)?;
         }
     }
@@ -81,44 +87,55 @@ pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
 }
 
 /// Prefetches what changes of these keys will need.
-pub(crate) fn prefetch<S: Seam, R: Record, T: Lookup<S, R>>(table: &T, keys: &[R::Key<'_>]) {
-    let batch = table.begin_batch();
-    let mut lookups = [const { None }; BATCH];
+pub(crate) fn prefetch<'k, S: Seam, R: Record, T: Lookup<S, R>>(
+    table: &T,
+    keys: impl Iterator<Item = HashedKey<'k, R>> + Clone,
+) {
     // Errors are ignored here: a change of the key reports them.
-    let _ = stage(table, &batch, keys, &mut lookups);
+    let _ = stage(table, &table.begin_batch(), keys, &mut [const { None }; BATCH]);
 }
 
-/// Runs the stages of a batch of lookups. For each key, `lookups` gets the hash and what the stages
-/// pass on.
+/// Runs the stages of a batch of lookups. For each key, `staged` gets what the stages pass on.
 #[inline(always)]
-fn stage<'b, S: Seam, R: Record, T: Lookup<S, R>>(
+pub(crate) fn stage<'b, 'k, S: Seam, R: Record, T: Lookup<S, R>>(
     table: &'b T,
     batch: &'b T::Batch<'_>,
-    keys: &[R::Key<'_>],
-    lookups: &mut [Option<(u64, T::Staged<'b>)>; BATCH],
+    keys: impl Iterator<Item = HashedKey<'k, R>> + Clone,
+    staged: &mut [Option<T::Staged<'b>>; BATCH],
 ) -> Result<()> {
-    for (&key, lookup) in keys.iter().zip(&mut *lookups) {
-        R::check_size(key, None)?;
-        let mut space = [0; 8];
-        let key = HashedKey::of(table, key, &mut space);
-        *lookup = Some((key.hash, table.stage_metadata(batch, key)?));
+    for (key, staged) in keys.clone().zip(&mut *staged) {
+        *staged = Some(table.stage_metadata(batch, key)?);
     }
-    let mut again = |stage: fn(&'b T, &mut T::Staged<'b>, HashedKey<'_, R>)| {
-        for (&key, lookup) in keys.iter().zip(&mut *lookups) {
-            let Some((hash, staged)) = lookup else { break };
-            let mut space = [0; 8];
-            stage(table, staged, HashedKey { key: table.encode(key, &mut space), hash: *hash });
-        }
-    };
-    again(T::stage_node);
-    again(T::stage_leaf);
-    for (hash, staged) in lookups.iter_mut().flatten() {
-        table.stage_slots(staged, *hash);
-    }
-    for (hash, staged) in lookups.iter_mut().flatten() {
-        table.stage_record(staged, *hash);
-    }
+    stage_further(table, keys, staged);
     Ok(())
+}
+
+/// Runs the stages after the first one.
+#[inline(always)]
+fn stage_further<'b, 'k, S: Seam, R: Record, T: Lookup<S, R>>(
+    table: &'b T,
+    keys: impl Iterator<Item = HashedKey<'k, R>> + Clone,
+    staged: &mut [Option<T::Staged<'b>>; BATCH],
+) {
+    each(table, keys.clone(), staged, T::stage_node);
+    each(table, keys.clone(), staged, T::stage_leaf);
+    each(table, keys.clone(), staged, T::stage_slots);
+    each(table, keys, staged, T::stage_record);
+}
+
+/// Runs one stage of a batch of lookups.
+#[inline(always)]
+fn each<'b, 'k, S: Seam, R: Record, T: Lookup<S, R>>(
+    table: &'b T,
+    keys: impl Iterator<Item = HashedKey<'k, R>>,
+    staged: &mut [Option<T::Staged<'b>>; BATCH],
+    stage: impl Fn(&'b T, &mut T::Staged<'b>, HashedKey<'k, R>),
+) {
+    for (key, staged) in keys.zip(staged) {
+        if let Some(staged) = staged {
+            stage(table, staged, key);
+        }
+    }
 }
 
 /// Lookups that read without a lock and check afterwards whether what they read was valid.

@@ -173,11 +173,11 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     fn stage_leaf<'b>(&'b self, _staged: &mut Self::Staged<'b>, _key: HashedKey<'_, R>) {}
 
     /// Prefetches the slots that can hold a key, using what the previous stage has prefetched.
-    fn stage_slots<'b>(&'b self, staged: &mut Self::Staged<'b>, hash: u64);
+    fn stage_slots<'b>(&'b self, staged: &mut Self::Staged<'b>, key: HashedKey<'_, R>);
 
     /// Prefetches the record that a slot links to.
     #[inline(always)]
-    fn stage_record<'b>(&'b self, _staged: &mut Self::Staged<'b>, _hash: u64) {}
+    fn stage_record<'b>(&'b self, _staged: &mut Self::Staged<'b>, _key: HashedKey<'_, R>) {}
 
     /// Returns the value of a key whose stages are done.
     #[inline(always)]

@@ -15,6 +15,7 @@ use super::state::{BUSY, Leaf, State};
 use super::{OrderedRecord, Phast, bugs, points};
 use crate::error::Boxed;
 use crate::index::kit::change::{Plan, decide, repeat};
+use crate::index::kit::lookup::stage;
 use crate::index::kit::table::HashedKey;
 use crate::index::{BATCH, Changed, RecordForm};
 use crate::pmem::Seam;
@@ -82,11 +83,19 @@ impl<'k, S: Seam, R: OrderedRecord> Row<'_, 'k, S, R> {
     }
 
     /// Stores a change, or finds that it does not apply. Returns `None`, with nothing done, if that
-    /// takes more than a row can do.
+    /// takes more than a row can do. The key belonged to the place `at`.
     #[inline(always)]
-    fn store(&mut self, key: HashedKey<'k, R>, plan: &Plan<'_, R>) -> Option<Changed<R>> {
+    fn store(
+        &mut self,
+        at: Option<Located<'_>>,
+        key: HashedKey<'k, R>,
+        plan: &Plan<'_, R>,
+    ) -> Option<Changed<R>> {
         let index = self.index;
-        let at = index.locate(key.key).ok()?;
+        let at = match at {
+            Some(at) if index.is_current(&at) => at,
+            _ => index.locate(key.key).ok()?,
+        };
         let offset = index.offset_to_read(&at).ok()??;
         let is_there = || index.probe(offset, index.bitmap(offset), key);
         if plan.replaces && (!plan.inserts || is_there().ok()?.is_some()) {
@@ -198,8 +207,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     ) -> Boxed<()> {
         let pending = Vec::with_capacity(BATCH);
         let mut row = Row { index: self, pending, sparse: Vec::new() };
-        for (key, plan) in changes {
-            let stored = if R::FORM == RecordForm::Inline { row.store(*key, plan) } else { None };
+        let mut staged = [const { None }; BATCH];
+        // Errors are ignored here: a change of the key reports them.
+        let _ = stage(self, &(), changes.iter().map(|(key, _)| *key), &mut staged);
+        for ((key, plan), staged) in changes.iter().zip(&staged) {
+            let at = staged.as_ref().and_then(|staged| staged.at);
+            let stored = match R::FORM {
+                RecordForm::Inline => row.store(at, *key, plan),
+                RecordForm::Bytes => None,
+            };
             done.push(match stored {
                 Some(changed) => changed,
                 None => {

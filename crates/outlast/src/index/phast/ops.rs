@@ -48,7 +48,7 @@ pub(crate) struct Staged<'b> {
     /// The node that the key probably belongs to.
     node: &'b Node,
     /// Where the key belongs, if that is known.
-    at: Option<Located<'b>>,
+    pub(super) at: Option<Located<'b>>,
     /// The pair that most likely holds the key.
     pair: Option<&'b Pair>,
 }
@@ -95,7 +95,11 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     }
 
     #[inline(always)]
-    fn stage_slots<'b>(&'b self, staged: &mut Staged<'b>, hash: u64) {
+    fn stage_slots<'b>(
+        &'b self,
+        staged: &mut Staged<'b>,
+        HashedKey { hash, .. }: HashedKey<'_, R>,
+    ) {
         let Some(at) = &staged.at else { return };
         let offset = self.leaf(at.leaf).offset(self.seam());
         if offset & DAMAGED == 0 {
@@ -110,7 +114,7 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     }
 
     #[inline(always)]
-    fn stage_record<'b>(&'b self, staged: &mut Staged<'b>, _: u64) {
+    fn stage_record<'b>(&'b self, staged: &mut Staged<'b>, _: HashedKey<'_, R>) {
         if R::FORM == RecordForm::Bytes
             && let Some(pair) = staged.pair
         {
