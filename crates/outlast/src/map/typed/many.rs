@@ -97,8 +97,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Inserts those records whose keys are absent, one after another, as [`insert`](Map::insert)
     /// does. Returns for each record whether it was inserted. The memory accesses for different
-    /// keys overlap, and in Dash-EH and Dash-LH, up to 16 records share one fence (two for byte
-    /// strings), so this is faster than separate calls.
+    /// keys overlap, so this is faster than separate calls. Besides, up to 16 records share one fence
+    /// in Dash-EH and Dash-LH (two for byte strings), and in PhaST if they are words.
     ///
     /// Each insert is atomic, and all are durable when this returns. There is no atomicity across the
     /// records: a crash meanwhile can keep any of the 16 that were under way, and not only the first
