@@ -228,8 +228,8 @@ pub enum Error {
 /// A result whose error type is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A result with a boxed error. An [`Error`] takes eleven words. With a box instead, a result of one
-/// or two words is returned in registers, and a larger one without copies.
+/// A result with a boxed error. An [`Error`] takes up to eleven words, and each [`Result`] is at least
+/// as large. With a box, a result is hardly larger than its value.
 pub type Boxed<T> = Result<T, Box<Error>>;
 
 impl From<Box<Error>> for Error {

@@ -2,10 +2,10 @@
 
 use super::layout::{CONTEXT_BYTES, slot};
 use super::levels::Level;
-use super::levels::tests::table_in;
+use super::levels::tests::{table_in, value_of};
 use super::ready::RESERVE_BITS;
 use super::*;
-use crate::index::kit::{change, lookup};
+use crate::index::kit::change;
 use crate::index::{Change, Inline, Previous};
 use crate::pmem::Real;
 use crate::pool::geometry::LARGE;
@@ -76,7 +76,7 @@ fn an_emptied_level_is_dropped_in_a_full_pool() {
         assert!(!table.is_draining().unwrap(), "a level stays");
         assert_eq!(ready(&table), None);
         for n in 0..end {
-            assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
+            assert_eq!(value_of(&table, key(n)), Some(n + 1));
         }
         // Its space is used again.
         core.collect();
@@ -111,7 +111,7 @@ fn levels_that_piled_up_are_dropped_in_a_full_pool() {
     }
     assert_eq!(levels(), 2);
     for n in 0..end {
-        assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
+        assert_eq!(value_of(&table, key(n)), Some(n + 1));
     }
 }
 
@@ -174,7 +174,7 @@ fn a_table_shrinks_in_a_full_pool() {
     let now = newest(&table).bits;
     assert!(now + 4 < bits, "{now} and {bits}");
     for n in 0..20 {
-        assert_eq!(lookup::get(&table, key(n)).unwrap(), Some(n + 1));
+        assert_eq!(value_of(&table, key(n)), Some(n + 1));
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
-use crate::index::kit::lookup::{self, Optimistic};
+use crate::index::kit::lookup::{self, Optimistic, lookups_by_version};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup, Sought};
 use crate::index::record::{Record, RecordRef, SlotWords};
@@ -58,26 +58,7 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Staged<'b, S>>;
 
-    #[inline(always)]
-    fn find_first<T>(
-        &self,
-        key: HashedKey<'_, R>,
-        read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Option<T>> {
-        lookup::find_first(self, key, read)
-    }
-
-    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
-        lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
-    }
-
-    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
-        Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
-    }
-
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
-        lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
-    }
+    lookups_by_version!();
 
     fn begin_batch(&self) {}
 

@@ -7,7 +7,7 @@ use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
-use crate::index::kit::lookup::{self, Optimistic};
+use crate::index::kit::lookup::{self, Optimistic, lookups_by_version};
 use crate::index::kit::table::{HashedKey, Lookup, Sought};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{Record, RecordRef, SlotWords};
@@ -107,26 +107,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Route<'b>>;
 
-    #[inline(always)]
-    fn find_first<T>(
-        &self,
-        key: HashedKey<'_, R>,
-        read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Option<T>> {
-        lookup::find_first(self, key, read)
-    }
-
-    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
-        lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
-    }
-
-    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
-        Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
-    }
-
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
-        lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
-    }
+    lookups_by_version!();
 
     fn begin_batch(&self) {}
 

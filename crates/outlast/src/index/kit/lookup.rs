@@ -4,29 +4,8 @@ use super::lock::{Guarded, LockPlace, VersionLock};
 use super::table::{HashedKey, Lookup, Table};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::BATCH;
-use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::record::{Record, SlotWords};
 use crate::pmem::Seam;
-
-/// Returns the value of a key.
-#[inline(always)]
-pub(crate) fn get<S: Seam, R: Record>(
-    table: &impl Lookup<S, R>,
-    key: R::Key<'_>,
-) -> Boxed<Option<R::Owned>> {
-    R::check_size(key, None)?;
-    table.find_value(HashedKey::of(table, key, &mut [0; 8]))
-}
-
-/// Makes the first attempt of a lookup: see [`Lookup::find_first`].
-#[inline(always)]
-pub(crate) fn first<S: Seam, R: Record, T>(
-    table: &impl Lookup<S, R>,
-    key: R::Key<'_>,
-    read: impl FnMut(SlotWords) -> Result<T, Damage>,
-) -> Option<Option<T>> {
-    R::check_size(key, None).ok()?;
-    table.find_first(HashedKey::of(table, key, &mut [0; 8]), read)
-}
 
 /// Returns the value of a key, by the hot path if that applies.
 #[inline(always)]
@@ -38,26 +17,6 @@ pub(crate) fn value<S: Seam, R: Record>(
         Some(found) => Ok(found),
         None => table.find_value(key),
     }
-}
-
-/// Returns whether a key is present.
-#[inline(always)]
-pub(crate) fn contains<S: Seam, R: Record>(
-    table: &impl Lookup<S, R>,
-    key: R::Key<'_>,
-) -> Boxed<bool> {
-    R::check_size(key, None)?;
-    table.has_key(HashedKey::of(table, key, &mut [0; 8]))
-}
-
-/// Returns the value of a key by reference.
-#[inline(always)]
-pub(crate) fn get_ref<'t, S: Seam, R: Record>(
-    table: &'t impl Lookup<S, R>,
-    key: R::Key<'_>,
-) -> Boxed<Option<RecordRef<'t>>> {
-    R::check_size(key, None)?;
-    table.find_reference(HashedKey::of(table, key, &mut [0; 8]))
 }
 
 /// Returns the values of many keys, in batches; see [`Lookup`].
@@ -207,6 +166,30 @@ pub(crate) fn find_again<S: Seam, R: Record, T>(
 ) -> Boxed<Option<T>> {
     Ok(read_valid(table, key.hash, inside, |route| table.read_once(route, key, &mut read))??)
 }
+
+/// The lookups of one key in an [`Optimistic`] table, for its implementation of [`Lookup`].
+macro_rules! lookups_by_version {
+    () => {
+        #[inline(always)]
+        fn find_first<T>(
+            &self,
+            key: HashedKey<'_, R>,
+            read: impl FnMut(SlotWords) -> Result<T, Damage>,
+        ) -> Option<Option<T>> {
+            lookup::find_first(self, key, read)
+        }
+        fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
+            lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
+        }
+        fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
+            Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
+        }
+        fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
+            lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
+        }
+    };
+}
+pub(crate) use lookups_by_version;
 
 /// The number of invalid reads after which [`read_valid`] takes the lock for each further read.
 const PATIENCE: u32 = 1 << 10;

@@ -2,9 +2,9 @@
 
 use super::change::{self, Update};
 use super::lookup;
-use super::table::{Lookup, Verify};
-use crate::error::{Boxed, Error, Result};
-use crate::index::record::{Record, RecordRef};
+use super::table::{HashedKey, Lookup, Verify};
+use crate::error::{Boxed, Damage, Error, Result};
+use crate::index::record::{Record, RecordRef, SlotWords};
 use crate::index::{
     Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Previous, Schemas,
     Scheme, Verified, Visitor,
@@ -37,6 +37,30 @@ impl<S: Seam, R: Record, T> WhileOpen<S, R, T> {
     fn read<F, E: From<Error>>(&self, read: impl FnOnce() -> Result<F, E>) -> Result<F, E> {
         self.core.while_open(read)
     }
+
+    /// Finds a key and reads from its slot, by the table's hot path, or by `later` if that does not
+    /// apply.
+    ///
+    /// The two paths end apart. If they had one end, the result would be put together in memory and
+    /// then copied, and a copy of words that were just stored has to wait for them.
+    #[inline(always)]
+    fn find<F>(
+        &self,
+        key: R::Key<'_>,
+        read: impl FnMut(SlotWords) -> Result<F, Damage>,
+        later: impl FnOnce(HashedKey<'_, R>) -> Boxed<Option<F>>,
+    ) -> Boxed<Option<F>>
+    where
+        T: Lookup<S, R>,
+    {
+        R::check_size(key, None)?;
+        let mut space = [0; 8];
+        let key = HashedKey::of(&self.table, key, &mut space);
+        match self.core.first_while_open(|| self.table.find_first(key, read)) {
+            Some(found) => Ok(found),
+            None => self.read(|| later(key)),
+        }
+    }
 }
 
 impl<S: Seam, R: Record, T> Index<R> for WhileOpen<S, R, T>
@@ -50,19 +74,12 @@ where
     #[inline]
     fn get(&self, key: R::Key<'_>) -> Boxed<Option<R::Owned>> {
         let read = |words| R::value(&self.core, words);
-        // The hot path ends by itself here. If the two had one end, the result would be put together
-        // in memory and then copied, and a copy of words that were just stored has to wait for them.
-        match self.core.first_while_open(|| lookup::first(&self.table, key, read)) {
-            Some(found) => Ok(found),
-            None => self.read(|| lookup::get(&self.table, key)),
-        }
+        self.find(key, read, |key| self.table.find_value(key))
     }
 
     fn contains(&self, key: R::Key<'_>) -> Boxed<bool> {
-        match self.core.first_while_open(|| lookup::first(&self.table, key, |_| Ok(()))) {
-            Some(found) => Ok(found.is_some()),
-            None => self.read(|| lookup::contains(&self.table, key)),
-        }
+        let later = |key: HashedKey<'_, R>| Ok(self.table.has_key(key)?.then_some(()));
+        Ok(self.find(key, |_| Ok(()), later)?.is_some())
     }
 
     fn get_ref(&self, key: R::Key<'_>) -> Boxed<Option<RecordRef<'_>>> {
@@ -70,10 +87,7 @@ where
         // before the pin is made, but the read is validated after that. If the record was unlinked and
         // retired in between, the version has changed, and this read is not valid.
         let read = |words| R::reference(&self.core, words);
-        match self.core.first_while_open(|| lookup::first(&self.table, key, read)) {
-            Some(found) => Ok(found),
-            None => self.read(|| lookup::get_ref(&self.table, key)),
-        }
+        self.find(key, read, |key| self.table.find_reference(key))
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {

@@ -5,6 +5,10 @@
 //! itself, as it does for a change by itself. No line is flushed before the last change is stored,
 //! because reserving a slot is a read-modify-write, which on x86-64 waits for all earlier flushes.
 //!
+//! The places of all keys are found before the first change. If the node of a place has changed since,
+//! its key is searched for again. That only saves time: each change checks its place by itself, after
+//! it has announced itself in the leaf.
+//!
 //! While changes of it have not ended, the thread waits for no other, and allocates nothing. A change
 //! that needs more than that (a leaf that another thread is changing, one that this thread itself is
 //! updating, a split, a slot that is not blank) ends the row: the changes so far are made durable, and
@@ -83,7 +87,7 @@ impl<'k, S: Seam, R: OrderedRecord> Row<'_, 'k, S, R> {
     }
 
     /// Stores a change, or finds that it does not apply. Returns `None`, with nothing done, if that
-    /// takes more than a row can do. The key belonged to the place `at`.
+    /// takes more than a row can do. `at` is the place of the key, if that was found before.
     #[inline(always)]
     fn store(
         &mut self,

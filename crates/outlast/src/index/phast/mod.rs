@@ -152,6 +152,12 @@
 //! it. Nothing in the pool is allocated under any of these locks: a split guesses where to split,
 //! allocates, closes the leaf, and checks again.
 //!
+//! *Several keys.* A batch finds the places of all its keys before the first lookup or change, so that
+//! their searches overlap. A place that was found early is used like any other: with the version that
+//! its node had when the place was found. So a lookup sees after it has read the leaf whether the
+//! place was still right, and a change sees it after it has announced itself. A change in the same
+//! batch that splits or merges a leaf changes the version, too.
+//!
 //! The arrays above the nodes are hints. A thread replaces an array as a whole: it writes the new
 //! content to a second buffer, and then swaps the two. A reader that still uses the old content may
 //! reach the wrong node, but that node says whether the key belongs to it, to a node before it or

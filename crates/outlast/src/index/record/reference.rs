@@ -1,5 +1,6 @@
 //! Values by reference.
 
+use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::error::{Error, Result};
 use crate::pmem::{Seam, Word};
 use crate::pool::core::Core;
@@ -40,8 +41,7 @@ fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]>
 
 enum Held<'m> {
     Word(u64),
-    /// Bytes in the block at an offset: `len` of them, after the first `skip`. Lengths of keys and
-    /// values fit 32 bits.
+    /// `len` bytes in the block at an offset, after the first `skip`.
     Pinned {
         pool: &'m dyn Pinned,
         offset: u64,
@@ -50,6 +50,10 @@ enum Held<'m> {
         pin: Option<Pin>,
     },
 }
+
+// A block's header is not longer than a line.
+const _: () =
+    assert!(64 + MAX_KEY_BYTES + MAX_VALUE_BYTES <= u32::MAX as usize, "lengths fit 32 bits");
 
 /// A value by reference. While the reference exists and the pool is open, the value's block is not
 /// reused. The reference does not keep the pool open: once the pool is closed, reads fail with

@@ -171,9 +171,10 @@ impl<S: Seam> Core<S> {
     #[inline(always)]
     pub fn first_while_open<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
-            return None;
+            return self.gate.is_readable().then(read)?;
         }
         let found = read()?;
+        // As in `while_open`.
         fence(Ordering::Acquire);
         self.gate.is_readable().then_some(found)
     }
