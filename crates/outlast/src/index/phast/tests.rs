@@ -1,8 +1,8 @@
 //! Leaves and inner nodes while a thread changes them.
 
 use super::{Config, Phast, bugs, points};
-use crate::index::kit::change::change;
-use crate::index::kit::table::Walk;
+use crate::index::kit::change::{change, change_many};
+use crate::index::kit::table::{HashedKey, Lookup, Walk};
 use crate::index::{Care, Change, Cursor, Inline, Previous};
 use crate::pmem::{Access, Control, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
 use crate::pool::backing::{Backing, Heap};
@@ -193,4 +193,67 @@ fn a_split_is_no_damage_to_a_scan_beside_it() {
         assert!(inserts(index, key * 10, 1));
     }
     assert!(scan.0.scans.load(Ordering::Relaxed) > 10);
+}
+
+/// Before the given access of a batch, inserts keys that split the leaf of the batch's key.
+#[derive(Clone, Default)]
+struct SplitBefore(Arc<Splitting>);
+
+#[derive(Default)]
+struct Splitting {
+    index: OnceLock<Index>,
+    /// Accesses of the batch until the split; 0 if no batch is under way, or the split was made.
+    left: AtomicU64,
+    split: AtomicBool,
+}
+
+impl Control for SplitBefore {
+    fn before(&self, _: usize, _: bool) {
+        let (Some(index), left) = (self.0.index.get(), self.0.left.load(Ordering::Relaxed)) else {
+            return;
+        };
+        self.0.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left != 1 {
+            return;
+        }
+        // Once the batch has announced itself in the leaf, a split would wait for it.
+        let leaf = index.locate(40).unwrap().leaf;
+        let state = index.leaf(leaf).state(index.seam());
+        if !state.is_busy() && !state.has_inserts() {
+            assert!((21..25).all(|key| inserts(index, key, key)));
+            self.0.split.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A batch finds the places of its keys before it changes them.
+#[test]
+fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
+    let changes = [Change::Remove, Change::Update(1), Change::Put(1)];
+    for (what, after) in changes.into_iter().zip([None, Some(1), Some(1)]) {
+        let mut splits = 0;
+        for accesses in 1.. {
+            let control = SplitBefore::default();
+            let seam = Traced::with_control(Box::new(control.clone()));
+            assert!(control.0.index.set(index(seam, Config::new(4, 4, 2))).is_ok());
+            let index = control.0.index.get().unwrap();
+            assert!([10, 20, 30, 40].into_iter().all(|key| inserts(index, key, key)));
+            let before = index.locate(40).unwrap().leaf;
+            let mut done = Vec::new();
+            control.0.left.store(accesses, Ordering::Relaxed);
+            change_many(index, &[40], &[what], &mut done).unwrap();
+            let is_over = control.0.left.swap(0, Ordering::Relaxed) > 0;
+            let key = HashedKey::new(&index.core, 40);
+            assert!(done[0].applied && done[0].present, "{what:?}, access {accesses}");
+            assert_eq!(index.find_value(key).unwrap(), after, "{what:?}, access {accesses}");
+            if control.0.split.load(Ordering::Relaxed) {
+                assert_ne!(index.locate(40).unwrap().leaf, before, "the key has moved");
+                splits += 1;
+            }
+            if is_over {
+                break;
+            }
+        }
+        assert!(splits > 10, "{splits} splits beside {what:?}");
+    }
 }
