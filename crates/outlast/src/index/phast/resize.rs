@@ -151,14 +151,14 @@ pub(super) fn create<S: Seam>(
 }
 
 /// A leaf that one thread has closed. Dropping this opens it again.
-struct Closed<'i, S: Seam> {
+pub(super) struct Closed<'i, S: Seam> {
     seam: &'i S,
     leaf: &'i Leaf,
     handle: u32,
     offset: u64,
     /// The slots that are in use when it is opened, if they change.
     slots: Option<u64>,
-    /// Whether the leaf stays closed, because nothing leads to it any more.
+    /// Whether the leaf stays closed, because nothing leads to it any more, or it is damaged.
     dead: bool,
 }
 
@@ -175,7 +175,7 @@ impl<S: Seam> Drop for Closed<'_, S> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Closes a leaf and waits until no other thread is active in it. Returns `None` if another
     /// thread has closed it, or if it is damaged.
-    fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
+    pub(super) fn close(&self, handle: u32) -> Result<Option<Closed<'_, S>>> {
         let seam = self.core.memory.seam();
         let leaf = self.leaf(handle);
         let mut turn = 0;
@@ -418,7 +418,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if let Err(error) = self.add_entry(R::key_of(&separator), new) {
             // No thread can find the new leaf. The old one is marked as damaged, so that no
             // operation reports the keys that have moved as absent.
-            self.set_damaged(&closed, &error);
+            self.set_damaged(&mut closed, &error);
             tracing::warn!(%error, "the new leaf of a split could not be added to its node");
             return Ok(true);
         }
@@ -464,9 +464,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok(())
     }
 
-    /// Marks a leaf as not usable until the map is opened again.
+    /// Marks a leaf as not usable until the map is opened again. It stays closed: a thread that read
+    /// its offset and its state before must not change it, because its keys may be elsewhere, and
+    /// the next opening would drop the change.
     #[cold]
-    fn set_damaged(&self, closed: &Closed<'_, S>, error: &Error) {
+    pub(super) fn set_damaged(&self, closed: &mut Closed<'_, S>, error: &Error) {
         let damage = match error {
             Error::Damaged(damage) => damage.clone(),
             other => Damage::new(closed.offset, "a leaf that can be split", other.to_string()),
@@ -474,6 +476,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         seam.lock(&self.damage).insert(closed.handle, Missing { damage, first: 0 });
         closed.leaf.begin(seam, closed.offset | DAMAGED, closed.leaf.state(seam));
+        closed.dead = true;
     }
 
     // ---- Merge of leaves --------------------------------------------------------
@@ -577,11 +580,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         right.dead = true;
         left.slots = copies.map(|copies| copies.bits);
         if let Err(error) = self.remove_entry(&mut structure, key, right.handle) {
-            self.set_damaged(&right, &error);
+            self.set_damaged(&mut right, &error);
             // Nothing owns the leaf's space now, and the allocator does not know that.
             core.note_unfreeable();
             tracing::warn!(%error, "a merged leaf could not be removed from its node");
-            right.dead = false;
             return Ok(());
         }
         drop(structure);

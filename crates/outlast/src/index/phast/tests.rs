@@ -1,6 +1,7 @@
 //! Leaves and inner nodes while a thread changes them.
 
 use super::{Config, Phast, bugs, points};
+use crate::error::{Damage, Error};
 use crate::index::kit::change::{change, change_many};
 use crate::index::kit::table::{HashedKey, Lookup, Walk};
 use crate::index::{Care, Change, Cursor, Inline, Previous};
@@ -256,4 +257,23 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
         }
         assert!(splits > 10, "{splits} splits beside {what:?}");
     }
+}
+
+/// A split or merge that meets damage marks its leaf. A thread that read the leaf's offset and state
+/// before that must not be able to change the leaf.
+#[test]
+fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
+    let index = index(Traced::new(), Config::new(4, 4, 2));
+    assert!(inserts(&index, 10, 1));
+    let handle = index.locate(10).unwrap().leaf;
+    let leaf = index.leaf(handle);
+    let before = leaf.state(index.seam());
+    let mut closed = index.close(handle).unwrap().unwrap();
+    let error = Error::Damaged(Damage::new(8, "a sound node", "another".to_owned()));
+    index.set_damaged(&mut closed, &error);
+    drop(closed);
+    assert!(!leaf.exchange(index.seam(), before, before.inserting(1)));
+    assert!(
+        matches!(index.find_value(HashedKey::new(&index.core, 10)), Err(error) if error.is_damage())
+    );
 }
