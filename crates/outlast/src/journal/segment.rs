@@ -13,6 +13,7 @@ use super::epoch::{
     take_runs, word_of,
 };
 use super::files::{Directory, JournalFile, UNFINISHED};
+use super::log::SEGMENT_BYTES;
 use super::meta::Meta;
 use std::io;
 
@@ -147,27 +148,39 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// Reads the header of segment `number`. Returns `None` if it is not intact, or names another
-    /// owner.
-    fn read(number: u64, file: Box<dyn JournalFile>, owner: Owner) -> io::Result<Option<Found>> {
+    /// Reads the header of segment `number`. If it is not intact, or names another owner, returns the
+    /// file if it names this owner all the same.
+    fn read(
+        number: u64,
+        file: Box<dyn JournalFile>,
+        owner: Owner,
+    ) -> io::Result<Result<Found, Option<Box<dyn JournalFile>>>> {
         let mut head = [0; HEADER];
         let whole = file.read_at(&mut head, 0)? == HEADER;
         let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
         let decoded = Start::decode(&head, owner).filter(|_| whole);
-        let ours = decoded.filter(|(start, _)| start.number == number);
-        Ok(ours.map(|(start, chain)| Found { start, chain, file }))
+        Ok(match decoded.filter(|(start, _)| start.number == number) {
+            Some((start, chain)) => Ok(Found { start, chain, file }),
+            None => Err((owner_in(&head) == owner).then_some(file)),
+        })
     }
 }
 
 /// Lists the segments of an owner, in the order of their numbers.
 pub(super) fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for name in directory.names()? {
-        let Some(number) = number_of(&name) else { continue };
-        found.extend(Found::read(number, directory.open(&name)?, owner)?);
+    for (number, file) in files_in(directory)? {
+        found.extend(Found::read(number, file, owner)?);
     }
-    found.sort_by_key(|segment| segment.start.number);
     Ok(found)
+}
+
+/// Lists the files whose names are those of segments, in the order of their numbers.
+fn files_in(directory: &dyn Directory) -> io::Result<Vec<(u64, Box<dyn JournalFile>)>> {
+    let mut numbers: Vec<_> =
+        directory.names()?.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| Ok((number, directory.open(&name_of(number))?))).collect()
 }
 
 /// Returns the number of the next segment: one more than the greatest in the directory.
@@ -200,6 +213,9 @@ pub struct Epochs {
     /// The base that needs them.
     needed: Meta,
     last: Attempt,
+    /// The last epoch of which the last segment, or one whose header is damaged, shows that it was
+    /// durable.
+    proven: u64,
 }
 
 impl Epochs {
@@ -210,7 +226,7 @@ impl Epochs {
     /// only be in the last segment. So the epochs of that segment are copied to a new one.
     pub fn find(directory: &dyn Directory, needed: Meta) -> io::Result<Epochs> {
         let owner = needed.owner();
-        let mut epochs = Epochs::among(segments(directory, owner)?, needed)?;
+        let mut epochs = Epochs::in_files(files_in(directory)?, needed)?;
         let Some(segment) = epochs.found.last() else { return Ok(epochs) };
         if epochs.last.epoch < epochs.least() && !seeded(&bugs::MISSING_IGNORED) {
             // The pool cannot be rebuilt. Its user may put a missing file back, so nothing is
@@ -235,22 +251,33 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Finds the epochs in these segments, which come in the order of their numbers.
-    fn among(found: Vec<Found>, needed: Meta) -> io::Result<Epochs> {
-        let last = Attempt::unknown(needed.checkpoint);
-        let mut epochs = Epochs { found, needed, last };
-        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
-        Ok(epochs)
-    }
-
     /// Finds the epochs that are in these files now, which come in the order of their numbers. Writes
     /// nothing. Epochs that another process adds later are not found.
     pub(super) fn in_files(
         files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
         needed: Meta,
     ) -> io::Result<Epochs> {
-        let read = |(number, file)| Found::read(number, file, needed.owner()).transpose();
-        Epochs::among(files.into_iter().filter_map(read).collect::<io::Result<_>>()?, needed)
+        let last = Attempt::unknown(needed.checkpoint);
+        let mut epochs = Epochs { found: Vec::new(), needed, last, proven: 0 };
+        for (number, file) in files {
+            match Found::read(number, file, needed.owner())? {
+                Ok(segment) => epochs.found.push(segment),
+                Err(damaged) => {
+                    if let Some(file) = damaged {
+                        epochs.proven = epochs.proven.max(proven_by(&*file)?);
+                    }
+                }
+            }
+        }
+        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        if let Some(segment) = epochs.found.last() {
+            epochs.proven = epochs.proven.max(proven_by(&*segment.file)?);
+        }
+        if epochs.proven > epochs.last.epoch {
+            // Another process may have added epochs meanwhile.
+            epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
+        }
+        Ok(epochs)
     }
 
     /// Returns whether there is no segment.
@@ -263,11 +290,11 @@ impl Epochs {
         self.last
     }
 
-    /// Returns the epoch that must be there: one that the base may hold lines of, or from which the
-    /// last segment continues, so that it was durable.
+    /// Returns the epoch that must be there: one that the base may hold lines of, or that was durable,
+    /// because the last segment continues from it or has later ones.
     pub fn least(&self) -> u64 {
         let known = self.found.last().map_or(0, |segment| segment.start.after.epoch);
-        self.needed.reached.max(known)
+        self.needed.reached.max(known).max(self.proven)
     }
 
     /// Calls `apply` with each epoch, in order.
@@ -332,41 +359,80 @@ impl<'s> Reader<'s> {
     fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
         for index in 0.. {
-            let mut head = [0; HEADER];
-            if self.segment.file.read_at(&mut head, self.at)? < HEADER {
+            let Some(block) = Block::read(&*self.segment.file, self.at, &mut change)? else {
+                return Ok(None);
+            };
+            let follows = block.epoch == epoch
+                && block.index == index
+                && block.chain == u64::from(self.chain)
+                && (block.of == 0 || block.of == index + 1);
+            if !follows {
                 return Ok(None);
             }
-            let word = |i: usize| word_of(&head, i);
-            let (runs, lines, of) = (word(4), word(5), word(6));
-            if word(0) != BLOCK_MAGIC
-                || word(1) != epoch
-                || word(2) != index
-                || word(3) != u64::from(self.chain)
-                || lines > BLOCK_LINES
-                || runs > lines
-                || (of != 0 && of != index + 1)
-            {
-                return Ok(None);
-            }
-            let mut payload = vec![0; (runs * 8 + lines * LINE as u64) as usize];
-            let start = self.at + HEADER as u64;
-            if self.segment.file.read_at(&mut payload, start)? < payload.len() {
-                return Ok(None);
-            }
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
-            let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
-            if !is_sound || !take_runs(&payload, runs as usize, lines, &mut change) {
-                return Ok(None);
-            }
-            self.chain = word(7) as u32;
-            self.at = start + payload.len() as u64;
-            if of != 0 {
+            (self.chain, self.at) = (block.sum, block.end);
+            if block.of != 0 {
                 self.at = self.at.next_multiple_of(SECTOR);
                 return Ok(Some(change));
             }
         }
         unreachable!("an epoch has fewer blocks than there are numbers")
     }
+}
+
+/// An intact block.
+struct Block {
+    epoch: u64,
+    index: u64,
+    /// The checksum of the block before it.
+    chain: u64,
+    /// How many blocks the epoch has; 0 in all but the last.
+    of: u64,
+    sum: u32,
+    /// Where it ends.
+    end: u64,
+}
+
+impl Block {
+    /// Reads the block at this place, and adds its runs to a change. Returns `None` if there is no
+    /// intact one.
+    fn read(file: &dyn JournalFile, at: u64, change: &mut Change) -> io::Result<Option<Block>> {
+        let mut head = [0; HEADER];
+        if file.read_at(&mut head, at)? < HEADER {
+            return Ok(None);
+        }
+        let word = |i: usize| word_of(&head, i);
+        let (runs, lines) = (word(4), word(5));
+        if word(0) != BLOCK_MAGIC || lines > BLOCK_LINES || runs > lines {
+            return Ok(None);
+        }
+        let mut payload = vec![0; (runs * 8 + lines * LINE as u64) as usize];
+        let start = at + HEADER as u64;
+        if file.read_at(&mut payload, start)? < payload.len() {
+            return Ok(None);
+        }
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
+        let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
+        if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
+            return Ok(None);
+        }
+        let (epoch, index, chain, of) = (word(1), word(2), word(3), word(6));
+        let end = start + payload.len() as u64;
+        Ok(Some(Block { epoch, index, chain, of, sum: word(7) as u32, end }))
+    }
+}
+
+/// Returns the last epoch of which a segment shows that it was durable. An epoch is written only once
+/// the one before it is. So if the last intact block is of a later epoch than the next one to read, that
+/// one is damaged, and not merely incomplete.
+fn proven_by(file: &dyn JournalFile) -> io::Result<u64> {
+    // A longer segment has only one epoch.
+    let end = file.len()?.min(SEGMENT_BYTES);
+    for at in (1..end.div_ceil(SECTOR)).rev().map(|sector| sector * SECTOR) {
+        if let Some(block) = Block::read(file, at, &mut Change::default())? {
+            return Ok(block.epoch.saturating_sub(1));
+        }
+    }
+    Ok(0)
 }
 
 impl Start {

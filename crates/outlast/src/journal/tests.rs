@@ -423,6 +423,49 @@ fn a_base_that_is_too_short_is_refused() {
     assert_eq!(rebuilt, Rebuilt::Short { found, needed });
 }
 
+/// An epoch is written once the one before it is durable. So a damaged one that is followed by another
+/// is not taken for the end of the journal.
+#[test]
+fn a_damaged_epoch_before_an_intact_one_is_noticed() {
+    let owner = Owner { pool: 1, life: 2 };
+    // Each epoch takes one sector. The second segment begins with the fifth epoch.
+    let (epochs, in_first) = (8, 4);
+    let segment_bytes = (1 + in_first) * segment::SECTOR;
+    let places = (0..in_first + 1).flat_map(|sector| {
+        let at = sector * segment::SECTOR;
+        // In the header, and if there is one, in the line and behind the block.
+        [(sector, at), (sector, at + 70), (sector, at + 80), (sector, at + 200)]
+    });
+    for (name, first) in [("segment-0000000000000000", 1), ("segment-0000000000000001", 5)] {
+        for (sector, at) in places.clone() {
+            let directory = SimDisk::new(1);
+            let shared = Arc::new(directory.clone());
+            let log = Writer::new(shared, owner, Attempt::unknown(0)).unwrap();
+            let mut log = log.segment_bytes(segment_bytes);
+            let mut change = Change::default();
+            change.push(0..1, &[3; LINE]);
+            for _ in 0..epochs {
+                log.append(&change).unwrap();
+            }
+            let file = directory.open(name).unwrap();
+            let mut byte = [0];
+            file.read_at(&mut byte, at).unwrap();
+            file.write_at(&[byte[0] ^ 4], at).unwrap();
+            let found = segment::Epochs::find(&directory, needs(owner, 0)).unwrap();
+            let in_header = sector == 0 && at < 64;
+            let in_block = sector > 0 && at % segment::SECTOR < 64 + 8 + 64;
+            let damaged = match (in_header, in_block) {
+                (true, _) => first,
+                (_, true) => first + sector - 1,
+                _ => epochs + 1,
+            };
+            assert_eq!(found.last().epoch, damaged - 1, "{name}, byte {at}");
+            // Nothing tells the last epoch from one that was not completely written.
+            assert_eq!(found.last().epoch < found.least(), damaged < epochs, "{name}, byte {at}");
+        }
+    }
+}
+
 /// If a disk fails every write for a while, the repeated attempts leave no files behind.
 #[test]
 fn errors_that_last_fill_no_disk() {
