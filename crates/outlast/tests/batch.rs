@@ -124,6 +124,22 @@ fn a_batch_whose_requirements_do_not_hold_changes_nothing() {
     }
 }
 
+/// Only the last change of a key is made, and takes space.
+#[test]
+fn earlier_changes_of_a_key_take_no_space() {
+    let pool = PoolOptions::new().max_size(4 << 20).anonymous().unwrap();
+    let map = pool.map::<str, [u8]>("m").unwrap();
+    map.put("key", &vec![1; 400_000]).unwrap();
+    let mut batch = pool.batch();
+    for n in 0..100_u8 {
+        batch.put(&map, "key", &[n; 8]).unwrap().put(&map, "other", &[n]).unwrap();
+    }
+    batch.remove(&map, "other").unwrap();
+    assert!(batch.commit().unwrap());
+    assert_eq!(map.get("key").unwrap(), Some(vec![99; 8]));
+    assert_eq!(map.get("other").unwrap(), None);
+}
+
 /// Transfers that require the balances from which they were computed neither lose nor create money.
 #[test]
 fn transfers_between_threads_keep_the_sum() {

@@ -72,16 +72,25 @@ fn has_feature<S: Seam>(core: &Core<S>) -> bool {
 }
 
 impl<'c, S: Seam> Log<'c, S> {
-    /// Writes a log. It is durable when this returns, and nothing points to it yet.
+    /// Returns the size, in bytes, of the log of changes that take this many bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if no block can hold it; those of an allocation.
-    pub fn write(core: &'c Core<S>, changes: &[u8]) -> Result<Self> {
-        let (bytes, max) = ((HEAD + changes.len()) as u64, core.geometry.large_max());
+    /// [`Error::Invalid`] if no block can hold it.
+    pub fn bytes_for(core: &Core<S>, changes: usize) -> Result<u64> {
+        let (bytes, max) = ((HEAD + changes) as u64, core.geometry.large_max());
         if bytes > max {
             let why = format!("its log takes {bytes} bytes, at most {max} are possible");
             return Err(Error::Invalid { what: "batch", why });
         }
+        Ok(bytes)
+    }
+
+    /// Writes a log. It is durable when this returns, and nothing points to it yet.
+    ///
+    /// # Errors
+    /// Those of [`bytes_for`](Self::bytes_for) and of an allocation.
+    pub fn write(core: &'c Core<S>, changes: &[u8]) -> Result<Self> {
+        let bytes = Self::bytes_for(core, changes.len())?;
         let block = UnlinkedBlock::allocate(core, bytes)?;
         if !has_feature(core) {
             set(core, 0, &points::BATCH_FIRST)?;

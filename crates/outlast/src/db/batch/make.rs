@@ -42,6 +42,7 @@ use crate::pool::batch::{self, Log};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::unlinked::UnlinkedBlock;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// Fails if a map cannot have a record with this key and value. Without a value, checks only that
@@ -81,11 +82,11 @@ impl Logged {
     fn encode(&self, log: &mut Vec<u8>) {
         log.extend((self.slot as u32).to_le_bytes());
         log.extend((self.key.len() as u32).to_le_bytes());
-        log.extend(&self.key);
+        log.extend_from_slice(&self.key);
         for value in [&self.value, &self.before] {
             let len = value.as_ref().map_or(0, |value| value.len() as u32 + 1);
             log.extend(len.to_le_bytes());
-            log.extend(value.iter().flatten());
+            log.extend_from_slice(value.as_deref().unwrap_or_default());
         }
     }
 
@@ -191,6 +192,10 @@ impl<S: MapSeam> Store<S> {
     /// Same as for `Batch::commit`.
     pub fn make_batch(&self, required: &[BatchRecord], changes: &[BatchRecord]) -> Result<bool> {
         self.check()?;
+        let changes = last_of_each_key(changes);
+        // The old values come to this. They are read while nobody else can change the pool.
+        let least = |c: &&BatchRecord| 16 + c.key.len() + c.value.as_ref().map_or(0, Vec::len);
+        Log::bytes_for(&self.core, changes.iter().map(least).sum())?;
         self.core.change_alone(|| {
             if let Some(damage) = self.damaged_batch() {
                 return Err(damage.into());
@@ -201,13 +206,13 @@ impl<S: MapSeam> Store<S> {
                 }
             }
             if !changes.is_empty() {
-                self.log_and_make(changes)?;
+                self.log_and_make(&changes)?;
             }
             Ok(true)
         })
     }
 
-    fn log_and_make(&self, changes: &[BatchRecord]) -> Result<()> {
+    fn log_and_make(&self, changes: &[&BatchRecord]) -> Result<()> {
         let core = &*self.core;
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
         for BatchRecord { map, key, value } in changes {
@@ -310,6 +315,19 @@ impl<S: MapSeam> Store<S> {
         *self.core.memory.seam().lock(&self.damaged_batch) = None;
         Ok(())
     }
+}
+
+/// Returns the last change of each key, in order. The others have no effect.
+fn last_of_each_key(changes: &[BatchRecord]) -> Vec<&BatchRecord> {
+    let mut seen = HashSet::with_capacity(changes.len());
+    let mut last = Vec::with_capacity(changes.len());
+    for change in changes.iter().rev() {
+        if seen.insert((Arc::as_ptr(&change.map), &change.key)) {
+            last.push(change);
+        }
+    }
+    last.reverse();
+    last
 }
 
 /// Reads the changes of a log.
