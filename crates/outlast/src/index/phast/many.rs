@@ -9,10 +9,13 @@
 //! its key is searched for again. That only saves time: each change checks its place by itself, after
 //! it has announced itself in the leaf.
 //!
-//! While changes of it have not ended, the thread waits for no other, and allocates nothing. A change
-//! that needs more than that (a leaf that another thread is changing, one that this thread itself is
-//! updating, a split, a slot that is not blank) ends the row: the changes so far are made durable, and
-//! that change is made by itself. Byte strings are changed one by one.
+//! While changes of it have not ended, the thread waits for no change of another thread, and allocates
+//! nothing. A change that needs more than that (a leaf that another thread is changing, one that this
+//! thread itself is updating, a split, a slot that is not blank) ends the row: the changes so far are
+//! made durable, and that change is made by itself. The thread may have to wait until an inner node has
+//! changed. The thread that changes the node does not wait for this one: splits and merges close their
+//! leaves, which waits for the changes there, before they lock a node. Byte strings are changed one by
+//! one.
 
 use super::route::Located;
 use super::state::{BUSY, Leaf, State};

@@ -330,7 +330,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// caches, and opening finds them there. The blocks that pairs link to were durable before the
     /// pairs were stored.
     fn flush_found(&self, offset: u64, bits: u64) -> Result<(), Damage> {
-        // In a leaf with blank slots, later inserts depend on these, too.
+        // `make_blank` takes a slot that is blank for one that is so durably (invariant 6). But a process
+        // that died while it made slots blank has left them in the caches.
         let all = if self.shape.has_blanks::<R>() { self.shape.all_slots() } else { bits };
         let mut used = LEAF_HEADER + u64::from(64 - all.leading_zeros()) * 16;
         if self.seeded(&bugs::FOUND_LINES_SHORT) {

@@ -261,7 +261,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Makes all slots of a closed leaf blank, except `used`, if the leaf has blank slots. Returns
-    /// the lines that the caller has to flush.
+    /// the lines that the caller has to flush. A slot that is blank already is so durably: opening has
+    /// flushed those that it found.
     fn make_blank(&self, offset: u64, used: u64, at: &'static Point) -> u64 {
         let low = self.words(&self.header(offset).place.low).first;
         let Some(blank) = self.shape.blank::<R>(low) else { return 0 };

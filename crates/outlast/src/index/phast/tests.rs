@@ -4,8 +4,9 @@ use super::{Config, Phast, bugs, points};
 use crate::error::{Damage, Error};
 use crate::index::kit::change::{change, change_many};
 use crate::index::kit::table::{HashedKey, Lookup, Walk};
+use crate::index::record::SlotWords;
 use crate::index::{Care, Change, Cursor, Inline, Previous};
-use crate::pmem::{Access, Control, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
+use crate::pmem::{Access, Control, Event, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
 use crate::pool::backing::{Backing, Heap};
 use crate::pool::core::{Core, CoreOptions, root_offset};
 use std::collections::HashMap;
@@ -276,4 +277,68 @@ fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
     assert!(
         matches!(index.find_value(HashedKey::new(&index.core, 10)), Err(error) if error.is_damage())
     );
+}
+
+/// Before the given access of a batch, begins an insert of the batch's key that stores its pair and its
+/// bit, and then stops, before it has made the bit durable.
+#[derive(Clone, Default)]
+struct InsertBefore(Arc<Inserting>);
+
+#[derive(Default)]
+struct Inserting {
+    index: OnceLock<Index>,
+    /// As in [`Splitting`].
+    left: AtomicU64,
+}
+
+impl Control for InsertBefore {
+    fn before(&self, _: usize, _: bool) {
+        let (Some(index), left) = (self.0.index.get(), self.0.left.load(Ordering::Relaxed)) else {
+            return;
+        };
+        self.0.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left != 1 {
+            return;
+        }
+        let (at, key) = (index.locate(40).unwrap(), HashedKey::new(&index.core, 40));
+        let offset = index.leaf(at.leaf).offset(index.seam());
+        let Ok(reserved) = index.reserve(&at, offset, key).unwrap() else { return };
+        let words = SlotWords { first: 40, second: 4 };
+        assert!(index.fill(at.leaf, offset, reserved, words, key).unwrap());
+    }
+}
+
+/// What a batch changes is durable when it returns, even if another thread has just inserted the key.
+#[test]
+fn a_batch_makes_the_insert_durable_whose_key_it_changes() {
+    let mut met = 0;
+    for (change, accesses) in [Change::Update(5), Change::Swap { expected: 9, new: 5 }]
+        .into_iter()
+        .flat_map(|change| (1..80).map(move |accesses| (change, accesses)))
+    {
+        let control = InsertBefore::default();
+        let seam = Traced::with_control(Box::new(control.clone()));
+        assert!(control.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
+        let index = control.0.index.get().unwrap();
+        assert!([10, 20, 30].into_iter().all(|key| inserts(index, key, key)));
+        let bitmap = &index.header(index.leaf(0).offset(index.seam())).head.bitmap;
+        let bitmap = index.core.memory.offset_of(bitmap).raw();
+        let mut done = Vec::new();
+        control.0.left.store(accesses, Ordering::Relaxed);
+        index.seam().start(false);
+        change_many(index, &[40], &[change], &mut done).unwrap();
+        let events = index.seam().take();
+        control.0.left.store(0, Ordering::Relaxed);
+        if !done[0].present {
+            continue;
+        }
+        met += 1;
+        let is_set = |event: &Event| matches!(event.access, Access::CompareExchange { offset, exchanged: true, .. } if offset == bitmap);
+        let set = events.iter().position(is_set).unwrap();
+        let is_flush = |event: &Event| matches!(event.access, Access::Flush { offset, bytes } if (offset..offset + bytes).contains(&bitmap));
+        let flushed = events[set..].iter().position(is_flush).expect("the bit is flushed");
+        let fence = |event: &Event| matches!(event.access, Access::Fence);
+        assert!(events[set + flushed..].iter().any(fence), "access {accesses}");
+    }
+    assert!(met > 10, "{met} inserts were met");
 }
