@@ -73,11 +73,19 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
         .enumerate()
         .flat_map(|(thread, script)| script.iter().map(move |act| (thread, *act)))
         .collect();
+    let touched = asked
+        .iter()
+        .filter_map(|(_, act)| act.call())
+        .filter(|(map, _)| *map == MAP)
+        .filter_map(|(_, call)| call.key())
+        .collect::<BTreeSet<_>>();
+    let still = instance.initial().into_iter().filter(|(key, _)| !touched.contains(key)).collect();
     let shared = Shared {
         baton: baton.clone(),
         seam: seam.clone(),
         pool: Pool::new(Opened { store, map }, instance, seam.clone(), alive),
         instance,
+        still,
         answers: Mutex::new(vec![None; asked.len()]),
         full: AtomicBool::new(false),
     };
@@ -87,12 +95,6 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
     session.take_over(&shared.pool.now().store);
     let was_full = shared.full.load(Ordering::Relaxed);
     let answers = shared.into_answers();
-    let touched = asked
-        .iter()
-        .filter_map(|(_, act)| act.call())
-        .filter(|(map, _)| *map == MAP)
-        .filter_map(|(_, call)| call.key())
-        .collect();
     let mut run = Run {
         instance: instance.clone(),
         initial,

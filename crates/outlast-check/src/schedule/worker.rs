@@ -90,7 +90,12 @@ fn look_up<R: Form>(index: &dyn Index<R>, key: u64, way: u64) -> Result<Answer, 
 /// # Errors
 /// If the index fails or returns a value that no thread wrote, or if a change of a present key does
 /// not return the previous value although that was asked for.
-fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, Asked> {
+fn ask<R: Form>(
+    index: &dyn Index<R>,
+    call: Call,
+    way: u64,
+    still: &[(u64, u64)],
+) -> Result<Answer, Asked> {
     let (key, change) = match call {
         Call::Get(key) => return look_up(index, key, way),
         Call::Scan => {
@@ -103,7 +108,9 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
         Call::Change(key, change) => (key, change),
     };
     if way.is_multiple_of(4) {
-        return change_with_another(index, key, change, way.is_multiple_of(8));
+        let at = (way / 4) as usize;
+        let still = still.iter().cycle().skip(at).step_by(3).take(still.len().min(at % 3));
+        return change_with_others(index, (key, change), way.is_multiple_of(8), still);
     }
     let operands = change.operands::<R>();
     let wanted = !way.is_multiple_of(3);
@@ -117,27 +124,38 @@ fn ask<R: Form>(index: &dyn Index<R>, call: Call, way: u64) -> Result<Answer, As
     Ok(Answer::Changed { applied: done.applied, present: Some(done.present), before })
 }
 
-/// Changes a key with one call that also attempts a change of another key, `before` or after it. That
-/// one never applies, because no key has such a value.
-fn change_with_another<R: Form>(
+/// Changes a key with one call that also gives keys that no operation changes the values that they
+/// have, before it. These changes are made, and nobody can tell. Another change, `before` or after
+/// it, never applies, because no key has such a value.
+///
+/// No change that may need space comes after the one in question: if it failed, that one would be
+/// made, and would seem to have failed.
+fn change_with_others<'s, R: Form>(
     index: &dyn Index<R>,
-    key: u64,
-    change: Do,
+    (key, change): (u64, Do),
     before: bool,
+    still: impl Iterator<Item = &'s (u64, u64)>,
 ) -> Result<Answer, Asked> {
-    let mut changes = [(key, change), (key + 1, Do::CompareRemove(NO_VALUE))];
-    if before {
-        changes.reverse();
-    }
-    let keys = changes.map(|(key, _)| R::nth_key(key));
-    let operands = changes.map(|(_, change)| change.operands::<R>());
+    let mut changes: Vec<_> = still.map(|&(key, value)| (key, Do::Update(value))).collect();
+    let stored = changes.len();
+    changes.push((key, change));
+    changes.insert(changes.len() - usize::from(before), (key + 1, Do::CompareRemove(NO_VALUE)));
+    let keys: Vec<_> = changes.iter().map(|&(key, _)| R::nth_key(key)).collect();
+    let operands: Vec<_> = changes.iter().map(|(_, change)| change.operands::<R>()).collect();
+    let changes = changes.iter().zip(&operands).map(|((_, change), with)| change.with::<R>(with));
     let mut done = Vec::new();
     index.change_many(
-        &keys.each_ref().map(R::key_of),
-        &[0, 1].map(|n: usize| changes[n].1.with::<R>(&operands[n])),
+        &keys.iter().map(R::key_of).collect::<Vec<_>>(),
+        &changes.collect::<Vec<_>>(),
         &mut done,
     )?;
-    let (done, other) = (&done[usize::from(before)], &done[usize::from(!before)]);
+    if let Some(lost) = done[..stored].iter().position(|done| !done.applied) {
+        return Err(Asked::Wrong(format!(
+            "change {lost} of a call, of a key that is there, failed"
+        )));
+    }
+    let last = &done[stored..];
+    let (done, other) = (&last[usize::from(before)], &last[usize::from(!before)]);
     if other.applied {
         return Err(Asked::Wrong(format!("a value of key {} that nobody wrote", key + 1)));
     }
@@ -153,6 +171,8 @@ pub(super) struct Shared<'r> {
     pub(super) seam: Traced,
     pub(super) pool: Pool<'r>,
     pub(super) instance: &'r Instance,
+    /// Records that exist at first, and that no operation changes.
+    pub(super) still: Vec<(u64, u64)>,
     /// The results, by the number of the operation.
     pub(super) answers: Mutex<Vec<Option<Answer>>>,
     /// Whether an operation has failed because the pool was full.
@@ -264,8 +284,10 @@ impl<'r> Worker<'r> {
         match act {
             Act::Call(call) => {
                 let way = op as u64 + self.shared.instance.way;
-                return with_form!(map.index(), R, index => ask::<R>(&**index, call, way))
-                    .map(Some);
+                return with_form!(map.index(), R, index => {
+                    ask::<R>(&**index, call, way, &self.shared.still)
+                })
+                .map(Some);
             }
             Act::Batch(key, value) => {
                 let form = map.info().form;
