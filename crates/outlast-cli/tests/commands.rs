@@ -541,6 +541,9 @@ fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
         let err = place.run(*args).expect(3).err;
         assert!(err.contains("working file") && err.contains("outlast accept"), "{args:?}: {err}");
     }
+    let copy = place.path("copy.pool");
+    let copied = place.run([OsStr::new("backup"), copy.as_os_str()]).expect(0);
+    assert!(!copied.text().contains("in use"), "{}", copied.text());
     assert!(std::fs::read(place.pool()).unwrap() == before, "nothing was changed");
     assert!(place.run(["accept"]).expect(0).text().contains("completed from its journal"));
     place.run(["get", "k0"]).expect(0);
