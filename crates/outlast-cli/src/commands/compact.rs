@@ -49,9 +49,13 @@ pub(crate) fn run(
         place::check_copy(&from, to, None)?;
     }
     let start = Instant::now();
-    let has_journal = end_journal(&from)?;
+    // A pool that is only copied is read with its working file, and left as it is.
+    let has_journal = args.new.is_none() && end_journal(&from)?;
     let old_file = Named::open(from.clone())?;
-    let old = hold(&from, has_journal)?;
+    let old = match args.new {
+        Some(_) => open::to_read(&from, false)?,
+        None => hold(&from, has_journal)?,
+    };
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
     let to = args.new.as_ref().unwrap_or(&from);
