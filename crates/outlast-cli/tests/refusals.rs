@@ -178,3 +178,17 @@ fn an_empty_file_is_told_from_a_damaged_pool() {
         assert!(refused.contains("empty") && refused.contains("remove it"), "{refused}");
     }
 }
+
+#[test]
+fn a_directory_is_no_pool_for_any_command() {
+    let place = Place::new();
+    std::fs::create_dir(place.pool()).unwrap();
+    let copy = place.path("copy.pool");
+    let backup = ["backup", copy.to_str().unwrap()];
+    for args in [&["put", "k", "v"][..], &["del", "k"], &["get", "k"], &["verify"], &backup] {
+        let refused = place.run(args).expect(3).err;
+        assert!(refused.contains("not a pool: a directory"), "{args:?}: {refused}");
+    }
+    let compact = command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(finished(compact).expect(3).err.contains("not a pool: a directory"));
+}
