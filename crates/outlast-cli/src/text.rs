@@ -297,7 +297,7 @@ impl Column {
 }
 
 /// Appends text to `line` as a field of a tab-separated line.
-pub(crate) fn escape(text: &[u8], line: &mut Vec<u8>) {
+fn escape(text: &[u8], line: &mut Vec<u8>) {
     for &byte in text {
         match byte {
             b'\t' => line.extend(b"\\t"),
@@ -307,6 +307,13 @@ pub(crate) fn escape(text: &[u8], line: &mut Vec<u8>) {
             other => line.push(other),
         }
     }
+}
+
+/// Returns a map's name with the escapes of a tab-separated field.
+pub(crate) fn name(name: &str) -> String {
+    let mut line = Vec::with_capacity(name.len());
+    escape(name.as_bytes(), &mut line);
+    String::from_utf8_lossy(&line).into_owned()
 }
 
 /// Undoes the escapes of a tab-separated field. Returns `None` if an escape is invalid.

@@ -15,7 +15,7 @@ use crate::open;
 use crate::output::Output;
 use crate::place;
 use crate::progress;
-use crate::text::counted;
+use crate::text::{self, counted};
 use indicatif::{BinaryBytes, ProgressBar};
 use outlast::{Error, JournalOptions, Pool, PoolOptions};
 use rustix::fs::Mode;
@@ -140,7 +140,8 @@ fn copy(old: &Pool, new: &Pool) -> Result<(u64, u64), Failure> {
     for info in &infos {
         let from = old.raw_map(&info.name)?;
         let to = new.raw_map_like(info)?;
-        let bar = progress::bar(from.len_estimate()?, &format!("copying {}", info.name));
+        let bar =
+            progress::bar(from.len_estimate()?, &format!("copying {}", text::name(&info.name)));
         let count = copy_map(from.iter().checked(), &to, &bar)?;
         bar.finish_and_clear();
         counts.push(count);
