@@ -78,7 +78,7 @@ impl Column {
     /// bytes in hexadecimal.
     pub(crate) fn parse(&self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
         if hex {
-            return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
+            return self.digits(text);
         }
         match &self.kind {
             Kind::Str => match std::str::from_utf8(text) {
@@ -126,7 +126,7 @@ impl Column {
             }
             Value::Object(object) if object.len() == 1 && object.contains_key("hex") => {
                 let digits = object.get("hex").and_then(Value::as_str).ok_or_else(no)?;
-                self.raw(from_hex(digits.as_bytes()).ok_or_else(no)?)
+                self.digits(digits.as_bytes())
             }
             Value::Object(_) | Value::Array(_) | Value::Bool(_) | Value::Null => {
                 Err(Failure::Usage(format!(
@@ -163,6 +163,11 @@ impl Column {
             return Err(self.no(&self.kind_name(), number.to_string().as_bytes()));
         }
         Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
+    }
+
+    /// Parses stored bytes in hexadecimal.
+    fn digits(&self, text: &[u8]) -> Result<Vec<u8>, Failure> {
+        self.raw(from_hex(text).ok_or_else(|| self.no("pairs of hexadecimal digits", text))?)
     }
 
     /// Checks bytes that were given in hexadecimal, and pads them as the map stores them.

@@ -247,6 +247,7 @@ fn malformed_input_is_refused_with_its_line() {
         ("ndjson", b"{\"key\":\"a\",\"value\":[1]}\n", "line 1", "value"),
         ("ndjson", b"[1]\n", "line 1", "JSON"),
         ("ndjson", b"{\"key\":{\"hex\":\"0\"},\"value\":\"\"}", "line 1", "key"),
+        ("ndjson", b"{\"key\":{\"hex\":\"zz\"},\"value\":\"\"}", "line 1", "pairs of hex"),
     ] {
         let place = Place::new();
         let run = place.run_with(["load", "--format", format], input).expect(1);
