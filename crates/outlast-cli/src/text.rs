@@ -172,12 +172,7 @@ impl Column {
 
     /// Checks bytes that were given in hexadecimal, and pads them as the map stores them.
     fn raw(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let len = match &self.kind {
-            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
-            Kind::Ordered(part) => Some(part.bytes()),
-            Kind::Str | Kind::Bytes | Kind::Opaque => None,
-        };
-        let fits = match len {
+        let fits = match self.len() {
             Some(len) => bytes.len() == len || (self.word && bytes.len() == 8),
             None => !self.word || bytes.len() <= 8,
         };
@@ -186,6 +181,15 @@ impl Column {
             Ok(self.padded(bytes))
         } else {
             Err(self.no(&self.kind_name(), hex(&bytes).as_bytes()))
+        }
+    }
+
+    /// The size of the type's values, if it is fixed.
+    fn len(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
+            Kind::Ordered(part) => Some(part.bytes()),
+            Kind::Str | Kind::Bytes | Kind::Opaque => None,
         }
     }
 
@@ -261,9 +265,17 @@ impl Column {
         }
     }
 
-    /// Formats bytes as text, or entirely in hexadecimal.
+    /// Formats bytes as text, or entirely in hexadecimal, without the padding of a word.
     pub(crate) fn written(&self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
-        if as_hex { format!("0x{}", hex(bytes)).into_bytes() } else { self.plain(bytes) }
+        if !as_hex {
+            return self.plain(bytes);
+        }
+        let unpadded = self.len().and_then(|len| bytes.split_at_checked(len));
+        let shown = match unpadded {
+            Some((used, padding)) if padding.iter().all(|&byte| byte == 0) => used,
+            _ => bytes,
+        };
+        format!("0x{}", hex(shown)).into_bytes()
     }
 
     /// Appends bytes to `line` as a field of a tab-separated line.

@@ -99,6 +99,11 @@ fn hexadecimal_goes_in_and_comes_out() {
     assert_eq!(place.run(["get", "--hex", "00ff"]).expect(0).text(), "0x0a09\n");
     assert_eq!(place.run(["scan", "--hex"]).expect(0).text(), "0x00ff\t0x0a09\n");
     assert_eq!(place.run(["scan"]).expect(0).out, b"\x00\xff\t\\n\\t\n");
+    // Numbers that are stored as words come out without the padding.
+    let types = ["--map", "words", "--key-type", "u8", "--value-type", "i8"];
+    place.run(["put", "--hex", "0xff", "0xfe"].iter().chain(&types)).expect(0);
+    assert_eq!(place.run(["get", "--hex", "ff", "--map", "words"]).expect(0).text(), "0xfe\n");
+    assert_eq!(place.run(["scan", "--hex", "--map", "words"]).expect(0).text(), "0xff\t0xfe\n");
 }
 
 #[test]
