@@ -367,7 +367,8 @@ pub(crate) struct CompactArgs {
     // Not named `pool`, because that is the id of the global option.
     #[arg(value_name = "POOL")]
     pub(crate) old: PathBuf,
-    /// The path of the new pool; the old one is left as it is [default: the old one is replaced]
+    /// The path of the new pool; the old one is left as it is, unless it must be completed from its
+    /// journal or the log of a batch [default: the old one is replaced]
     pub(crate) new: Option<PathBuf>,
 }
 

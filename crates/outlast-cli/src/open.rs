@@ -489,7 +489,7 @@ fn only(pool: &Pool) -> Result<Option<String>, Failure> {
     match names.len() {
         0 | 1 => Ok(names.pop()),
         n => {
-            let list = names.join(", ");
+            let list = listed(&names);
             Err(Failure::Usage(format!("the pool has {n} maps, name one with --map: {list}")))
         }
     }
@@ -518,6 +518,10 @@ pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
     }
     match &names(pool)[..] {
         [] => Failure::Failed(format!("{error}; the pool has no maps")),
-        there => Failure::Failed(format!("{error}; the pool has: {}", there.join(", "))),
+        there => Failure::Failed(format!("{error}; the pool has: {}", listed(there))),
     }
+}
+
+fn listed(names: &[String]) -> String {
+    names.iter().map(|name| text::name(name)).collect::<Vec<_>>().join(", ")
 }

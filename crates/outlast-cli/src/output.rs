@@ -1,6 +1,7 @@
 //! Standard output: text, or one JSON object per line.
 
 use crate::failure::Failure;
+use crate::text;
 use outlast::Damage;
 use serde::Serialize;
 use serde_json::json;
@@ -30,12 +31,13 @@ impl Output {
         self.to.get_ref().is_terminal()
     }
 
-    /// Returns text that is to be part of a line. On a terminal, all of its control characters are
-    /// escaped, tabs and newlines too.
-    pub(crate) fn shown(&self, text: &str) -> String {
+    /// Returns a map's name as text that is to be part of a line; see [`text::name`]. On a terminal,
+    /// all of its control characters are escaped.
+    pub(crate) fn shown(&self, name: &str) -> String {
+        let name = text::name(name);
         match self.is_terminal() {
-            true => String::from_utf8_lossy(&escaped(text.as_bytes(), b"")).into_owned(),
-            false => text.to_owned(),
+            true => String::from_utf8_lossy(&escaped(name.as_bytes(), b"")).into_owned(),
+            false => name,
         }
     }
 

@@ -78,7 +78,7 @@ impl Column {
     /// bytes in hexadecimal.
     pub(crate) fn parse(&self, text: &[u8], hex: bool) -> Result<Vec<u8>, Failure> {
         if hex {
-            return self.raw(from_hex(text).ok_or_else(|| self.no("hexadecimal digits", text))?);
+            return self.digits(text);
         }
         match &self.kind {
             Kind::Str => match std::str::from_utf8(text) {
@@ -126,7 +126,7 @@ impl Column {
             }
             Value::Object(object) if object.len() == 1 && object.contains_key("hex") => {
                 let digits = object.get("hex").and_then(Value::as_str).ok_or_else(no)?;
-                self.raw(from_hex(digits.as_bytes()).ok_or_else(no)?)
+                self.digits(digits.as_bytes())
             }
             Value::Object(_) | Value::Array(_) | Value::Bool(_) | Value::Null => {
                 Err(Failure::Usage(format!(
@@ -165,14 +165,14 @@ impl Column {
         Ok(self.padded(number.to_le_bytes()[..bytes].to_vec()))
     }
 
+    /// Parses stored bytes in hexadecimal.
+    fn digits(&self, text: &[u8]) -> Result<Vec<u8>, Failure> {
+        self.raw(from_hex(text).ok_or_else(|| self.no("pairs of hexadecimal digits", text))?)
+    }
+
     /// Checks bytes that were given in hexadecimal, and pads them as the map stores them.
     fn raw(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
-        let len = match &self.kind {
-            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
-            Kind::Ordered(part) => Some(part.bytes()),
-            Kind::Str | Kind::Bytes | Kind::Opaque => None,
-        };
-        let fits = match len {
+        let fits = match self.len() {
             Some(len) => bytes.len() == len || (self.word && bytes.len() == 8),
             None => !self.word || bytes.len() <= 8,
         };
@@ -181,6 +181,15 @@ impl Column {
             Ok(self.padded(bytes))
         } else {
             Err(self.no(&self.kind_name(), hex(&bytes).as_bytes()))
+        }
+    }
+
+    /// The size of the type's values, if it is fixed.
+    fn len(&self) -> Option<usize> {
+        match &self.kind {
+            Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
+            Kind::Ordered(part) => Some(part.bytes()),
+            Kind::Str | Kind::Bytes | Kind::Opaque => None,
         }
     }
 
@@ -256,9 +265,17 @@ impl Column {
         }
     }
 
-    /// Formats bytes as text, or entirely in hexadecimal.
+    /// Formats bytes as text, or entirely in hexadecimal, without the padding of a word.
     pub(crate) fn written(&self, bytes: &[u8], as_hex: bool) -> Vec<u8> {
-        if as_hex { format!("0x{}", hex(bytes)).into_bytes() } else { self.plain(bytes) }
+        if !as_hex {
+            return self.plain(bytes);
+        }
+        let unpadded = self.len().and_then(|len| bytes.split_at_checked(len));
+        let shown = match unpadded {
+            Some((used, padding)) if padding.iter().all(|&byte| byte == 0) => used,
+            _ => bytes,
+        };
+        format!("0x{}", hex(shown)).into_bytes()
     }
 
     /// Appends bytes to `line` as a field of a tab-separated line.
@@ -297,7 +314,7 @@ impl Column {
 }
 
 /// Appends text to `line` as a field of a tab-separated line.
-pub(crate) fn escape(text: &[u8], line: &mut Vec<u8>) {
+fn escape(text: &[u8], line: &mut Vec<u8>) {
     for &byte in text {
         match byte {
             b'\t' => line.extend(b"\\t"),
@@ -307,6 +324,13 @@ pub(crate) fn escape(text: &[u8], line: &mut Vec<u8>) {
             other => line.push(other),
         }
     }
+}
+
+/// Returns a map's name with the escapes of a tab-separated field.
+pub(crate) fn name(name: &str) -> String {
+    let mut line = Vec::with_capacity(name.len());
+    escape(name.as_bytes(), &mut line);
+    String::from_utf8_lossy(&line).into_owned()
 }
 
 /// Undoes the escapes of a tab-separated field. Returns `None` if an escape is invalid.

@@ -99,6 +99,11 @@ fn hexadecimal_goes_in_and_comes_out() {
     assert_eq!(place.run(["get", "--hex", "00ff"]).expect(0).text(), "0x0a09\n");
     assert_eq!(place.run(["scan", "--hex"]).expect(0).text(), "0x00ff\t0x0a09\n");
     assert_eq!(place.run(["scan"]).expect(0).out, b"\x00\xff\t\\n\\t\n");
+    // Numbers that are stored as words come out without the padding.
+    let types = ["--map", "words", "--key-type", "u8", "--value-type", "i8"];
+    place.run(["put", "--hex", "0xff", "0xfe"].iter().chain(&types)).expect(0);
+    assert_eq!(place.run(["get", "--hex", "ff", "--map", "words"]).expect(0).text(), "0xfe\n");
+    assert_eq!(place.run(["scan", "--hex", "--map", "words"]).expect(0).text(), "0xff\t0xfe\n");
 }
 
 #[test]
@@ -247,6 +252,7 @@ fn malformed_input_is_refused_with_its_line() {
         ("ndjson", b"{\"key\":\"a\",\"value\":[1]}\n", "line 1", "value"),
         ("ndjson", b"[1]\n", "line 1", "JSON"),
         ("ndjson", b"{\"key\":{\"hex\":\"0\"},\"value\":\"\"}", "line 1", "key"),
+        ("ndjson", b"{\"key\":{\"hex\":\"zz\"},\"value\":\"\"}", "line 1", "pairs of hex"),
     ] {
         let place = Place::new();
         let run = place.run_with(["load", "--format", format], input).expect(1);
@@ -531,14 +537,19 @@ fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
     let (mut load, _input) = loading(&place);
     load.kill().unwrap();
     load.wait().unwrap();
-    let facts = PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
-    std::fs::remove_file(facts.working.unwrap()).unwrap();
+    // `stat` names the file for a user who wants to delete the pool.
+    let stat = place.run(["stat", "--json"]).expect(0).objects();
+    assert_eq!(stat[0]["in_use"], false);
+    std::fs::remove_file(stat[0]["working_file"].as_str().unwrap()).unwrap();
     let before = std::fs::read(place.pool()).unwrap();
     let writing = [&["put", "k", "x"][..], &["del", "k0"], &["load"]];
     for args in [&["get", "k0"][..], &["scan"], &["count"], &["verify"]].iter().chain(&writing) {
         let err = place.run(*args).expect(3).err;
         assert!(err.contains("working file") && err.contains("outlast accept"), "{args:?}: {err}");
     }
+    let copy = place.path("copy.pool");
+    let copied = place.run([OsStr::new("backup"), copy.as_os_str()]).expect(0);
+    assert!(!copied.text().contains("in use"), "{}", copied.text());
     assert!(std::fs::read(place.pool()).unwrap() == before, "nothing was changed");
     assert!(place.run(["accept"]).expect(0).text().contains("completed from its journal"));
     place.run(["get", "k0"]).expect(0);

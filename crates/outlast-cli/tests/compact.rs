@@ -228,6 +228,30 @@ fn a_pool_keeps_its_journal_and_a_copy_has_none() {
     }
 }
 
+#[test]
+fn a_copy_leaves_a_killed_pool_and_its_journal_as_they_are() {
+    let place = Place::new();
+    let (path, new) = (place.pool(), place.path("new.pool"));
+    place.run(["put", "k0", "v", "--journal"]).expect(0);
+    let (mut load, _input) = common::loading(&place);
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let state = || {
+        let journal = options().facts(&path).unwrap().journal.unwrap();
+        (std::fs::read(&path).unwrap(), journal.segments, journal.working.unwrap())
+    };
+    let before = state();
+    compact([&path, &new]).expect(0);
+    assert!(state() == before);
+    let [of_copy, of_pool] = [&new, &path].map(|path| {
+        let pool = open(path);
+        let len = pool.map::<str, str>("main").unwrap().len().unwrap();
+        pool.close().unwrap();
+        len
+    });
+    assert_eq!(of_copy, of_pool);
+}
+
 /// Starts a compaction, stops it while it copies, and calls `meanwhile`. Then lets the compaction
 /// finish, and returns its result.
 fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {

@@ -178,3 +178,32 @@ fn an_empty_file_is_told_from_a_damaged_pool() {
         assert!(refused.contains("empty") && refused.contains("remove it"), "{refused}");
     }
 }
+
+#[test]
+fn a_directory_is_no_pool_for_any_command() {
+    let place = Place::new();
+    std::fs::create_dir(place.pool()).unwrap();
+    let copy = place.path("copy.pool");
+    let backup = ["backup", copy.to_str().unwrap()];
+    for args in [&["put", "k", "v"][..], &["del", "k"], &["get", "k"], &["verify"], &backup] {
+        let refused = place.run(args).expect(3).err;
+        assert!(refused.contains("not a pool: a directory"), "{args:?}: {refused}");
+    }
+    let compact = command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(finished(compact).expect(3).err.contains("not a pool: a directory"));
+}
+
+#[test]
+fn a_limit_on_file_sizes_is_named_if_it_excludes_a_journal() {
+    let place = Place::new();
+    let put = |args: &str| {
+        let script = format!("ulimit -f 1000000 && exec \"$0\" --pool \"$1\" put k v {args}");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_outlast")]).arg(place.pool());
+        finished(command.output().unwrap())
+    };
+    let refused = put("--journal").expect(1).err;
+    assert!(refused.contains(".working") && refused.contains("ulimit -f"), "{refused}");
+    assert!(!refused.contains("disk full") && !place.pool().exists(), "{refused}");
+    put("").expect(0);
+}

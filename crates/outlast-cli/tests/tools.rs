@@ -241,10 +241,15 @@ fn terminals_get_control_characters_escaped() {
         String::from_utf8(text).unwrap()
     };
     assert_eq!(on_terminal(&["get", "--map", "main", "k"]), "\\x1b[31mred\\x07\ttab\r\n");
-    for (args, name) in [("maps", r"a\x1b\nb"), ("stat", r"a\x1b\x0ab"), ("verify", r"a\x1b\x0ab")]
-    {
-        let text = on_terminal(&[args]);
-        assert!(text.contains(name) && !text.contains('\u{1b}'), "{text:?}");
+    for listing in ["maps", "stat", "verify"] {
+        let text = on_terminal(&[listing]);
+        assert!(text.contains(r"a\x1b\nb") && !text.contains('\u{1b}'), "{text:?}");
+        // If the output is not a terminal, only what would break its lines is escaped.
+        let text = place.run([listing]).expect(0);
+        assert!(text.text().contains("a\u{1b}\\nb"), "{listing}: {}", text.text());
+    }
+    for args in [&["get", "k"][..], &["drop", "--map", "none"]] {
+        assert!(place.run(args).err.contains("a\u{1b}\\nb"), "{args:?}");
     }
 }
 

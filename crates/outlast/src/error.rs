@@ -337,6 +337,13 @@ impl Error {
         Error::Io { action: action.into(), source }
     }
 
+    /// Builds the [`Error::NotAPool`] for something that is not a regular file.
+    pub(crate) fn not_a_file() -> Self {
+        Error::NotAPool {
+            found: "a directory, or something else that is not a regular file".into(),
+        }
+    }
+
     /// Returns whether space ran out: in the pool, on the disk or in the address space. The same
     /// call can succeed once there is space again.
     pub fn is_full(&self) -> bool {

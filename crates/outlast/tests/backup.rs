@@ -223,7 +223,7 @@ fn the_files_of_a_process_that_died_are_backed_up() {
     let all = held(&to);
     std::fs::remove_file(&working_files(place.path())[0]).unwrap();
     let base = std::fs::read(place.path().join("a.pool")).unwrap();
-    assert!(backup(place.path(), &to).unwrap().in_use);
+    assert!(!backup(place.path(), &to).unwrap().in_use);
     assert!(std::fs::read(place.path().join("a.pool")).unwrap() == base, "nothing was written");
     let rebuilt = held(&to);
     for thread in 0..THREADS {

@@ -15,7 +15,7 @@ use crate::open;
 use crate::output::Output;
 use crate::place;
 use crate::progress;
-use crate::text::counted;
+use crate::text::{self, counted};
 use indicatif::{BinaryBytes, ProgressBar};
 use outlast::{Error, JournalOptions, Pool, PoolOptions};
 use rustix::fs::Mode;
@@ -49,9 +49,13 @@ pub(crate) fn run(
         place::check_copy(&from, to, None)?;
     }
     let start = Instant::now();
-    let has_journal = end_journal(&from)?;
+    // A pool that is only copied is read with its working file, and left as it is.
+    let has_journal = args.new.is_none() && end_journal(&from)?;
     let old_file = Named::open(from.clone())?;
-    let old = hold(&from, has_journal)?;
+    let old = match args.new {
+        Some(_) => open::to_read(&from, false)?,
+        None => hold(&from, has_journal)?,
+    };
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
     let to = args.new.as_ref().unwrap_or(&from);
@@ -136,7 +140,8 @@ fn copy(old: &Pool, new: &Pool) -> Result<(u64, u64), Failure> {
     for info in &infos {
         let from = old.raw_map(&info.name)?;
         let to = new.raw_map_like(info)?;
-        let bar = progress::bar(from.len_estimate()?, &format!("copying {}", info.name));
+        let bar =
+            progress::bar(from.len_estimate()?, &format!("copying {}", text::name(&info.name)));
         let count = copy_map(from.iter().checked(), &to, &bar)?;
         bar.finish_and_clear();
         counts.push(count);

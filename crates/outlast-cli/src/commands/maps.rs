@@ -5,7 +5,6 @@ use crate::args::MapsArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
-use crate::text;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Result<(), Failure> {
@@ -16,11 +15,9 @@ pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Res
             Ok(info) => {
                 out.object(&described(&info))?;
                 let scheme = info.scheme();
-                let mut line = Vec::new();
-                text::escape(info.name.as_bytes(), &mut line);
-                let rest = format!("\t{scheme}\t{}\t{}", info.key_schema, info.value_schema);
-                line.extend(rest.into_bytes());
-                out.line(line)?;
+                let (name, keys, values) =
+                    (out.shown(&info.name), &info.key_schema, &info.value_schema);
+                out.line(format!("{name}\t{scheme}\t{keys}\t{values}"))?;
             }
             Err(error) => damaged = damaged.or(Some(error)),
         }

@@ -104,7 +104,7 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
     let journal = PoolOptions::new().facts(path).ok().and_then(|facts| facts.journal);
     let survival = Survival::of(path, durability.medium, journal.as_ref(), durability.is_suspect);
     let medium = survival.medium;
-    out.object(&json!({
+    let mut object = json!({
         "event": "pool",
         "path": path.to_string_lossy(),
         "id": format!("{:032x}", pool.id()),
@@ -122,7 +122,12 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         "reclaim": reclaim(&stats.reclaim),
         "unfreeable_blocks": stats.unfreeable_blocks,
         "damaged_header_copy": stats.damaged_header_copy.as_ref().map(ToString::to_string),
-    }))?;
+    });
+    if let Some(journal) = &journal {
+        // A killed process has left it.
+        object["working_file"] = working_file(journal);
+    }
+    out.object(&object)?;
     let huge = match stats.huge_page_bytes {
         Some(bytes) => BinaryBytes(bytes).to_string(),
         None => "unknown".into(),
@@ -145,6 +150,10 @@ fn print_pool(path: &Path, pool: &Pool, out: &mut Output) -> Result<(), Failure>
         out.line(format!("header      one copy is damaged {damage}"))?;
     }
     Ok(())
+}
+
+fn working_file(journal: &JournalFacts) -> Value {
+    json!(journal.working.as_ref().map(|path| path.to_string_lossy()))
 }
 
 /// Prints what can be read from a pool's files while another process uses it.
@@ -174,7 +183,7 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
             ("base_bytes", json!(facts.file_bytes)),
             ("journal_bytes", json!(journal.bytes)),
             ("segments", json!(journal.segments)),
-            ("working_file", json!(journal.working.as_ref().map(|path| path.to_string_lossy()))),
+            ("working_file", working_file(journal)),
         ] {
             object[field] = value;
         }

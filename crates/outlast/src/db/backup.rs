@@ -25,8 +25,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Backup {
     /// Size of the copy in bytes.
     pub bytes: u64,
-    /// Whether the copy was made from the files of the base and the journal: because the pool was
-    /// open for writing, because its working file was lost, or because a batch had to be completed.
+    /// Whether another handle or process had the pool open for writing.
     pub in_use: bool,
     /// Number of epochs of the journal that were needed to complete the copy.
     pub epochs: u64,
@@ -105,13 +104,14 @@ impl PoolOptions {
                 Err(error @ (Error::Locked | Error::Unfinished)) => error,
                 Err(error) => return Err(error),
             };
+            let in_use = matches!(refused, Error::Locked);
             let copied = options.copy_files(path, to).map_err(|error| match (error, refused) {
                 // A batch was under way, and nobody has the pool open.
                 (Error::NoJournal, Error::Unfinished) => Error::Unfinished,
                 (error, _) => error,
             });
             if let Some((bytes, epochs)) = copied? {
-                return Ok(Backup { bytes, in_use: true, epochs, attempts });
+                return Ok(Backup { bytes, in_use, epochs, attempts });
             }
             std::thread::sleep(PAUSE);
         }

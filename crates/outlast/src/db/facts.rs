@@ -122,7 +122,7 @@ impl PoolOptions {
         })?;
         let found = file.metadata().map_err(io)?;
         if !found.is_file() {
-            return Err(Error::NotAPool { found: "something that is not a regular file".into() });
+            return Err(Error::not_a_file());
         }
         let base = DiskFile::new(file.try_clone().map_err(io)?, Disk::default());
         let meta = peek(&base).map_err(io)?;

@@ -16,7 +16,7 @@ use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
-use crate::pmem::{Disk, MapAccess, Mapping, MediumKind, Notes, Real};
+use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
 use crate::pool::header::Header;
@@ -381,7 +381,16 @@ impl PoolOptions {
             // What the file belongs to comes first, so that if this process dies while it builds the
             // file, the next life can tell that it must remove it.
             let capacity = self.reserve(size, header.geometry().page_bits());
-            let notes = Notes::create(&self.disk, &file, capacity).map_err(mapping_error)?;
+            let notes = Notes::create(&self.disk, &file, capacity).map_err(|error| match error {
+                MappingError::DiskFull { source, .. }
+                    if source.kind() == ErrorKind::FileTooLarge =>
+                {
+                    let why = "the file must be over 2.2 TB long, although most of it takes no space. The \
+                               process's limit on file sizes (`ulimit -f`) or the file system's is lower";
+                    io(std::io::Error::new(source.kind(), why))
+                }
+                error => mapping_error(error),
+            })?;
             Attempt::unknown(epoch).store(&notes, DURABLE);
             for (word, value) in notes.control().iter().zip(owned.words()) {
                 word.store(value, Ordering::Relaxed);

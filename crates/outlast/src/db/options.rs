@@ -333,11 +333,13 @@ impl PoolOptions {
             .open(path)
             .map_err(|e| match e.kind() {
                 std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+                // A directory cannot be opened for writing.
+                std::io::ErrorKind::IsADirectory => Error::not_a_file(),
                 _ => Error::io(action(), e),
             })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {
-            return Err(Error::NotAPool { found: "something that is not a regular file".into() });
+            return Err(Error::not_a_file());
         }
         let how = if read_only {
             FlockOperation::NonBlockingLockShared

@@ -210,7 +210,7 @@ pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
     })?;
     let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
     if !meta.is_file() {
-        return Err(Error::NotAPool { found: "something that is not a regular file".into() });
+        return Err(Error::not_a_file());
     }
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
         |e| match e {
