@@ -6,7 +6,6 @@ mod scenarios;
 mod workloads;
 
 use crate::parts::Parts;
-pub(super) use scenarios::displace_many;
 
 /// What Dash-EH adds to the harness.
 pub const PARTS: Parts = Parts {

@@ -102,12 +102,6 @@ pub(super) const LINES: &[Line] = &[
         "Row::make: shown before the fence",
         Stopped,
     ),
-    bug(
-        "A crash takes a displaced record: its slot is filled before its copy is durable",
-        Seeded::InCode(&dash_eh_bugs::ROW_COPIES_UNFENCED),
-        "Row::make: no fence before the slots are filled",
-        Alone,
-    ),
     bug(LOCKS_IN_PM, Seeded::InCode(&index_bugs::LOCKS_KEPT), "repair_bucket", Alone),
     bug(ERASE_DEADLOCKS, Seeded::InCode(&dash_eh_bugs::LOCKED_TWICE), "empty_slot", Alone),
     bug(WRONG_COMPARISON, Seeded::InCode(&index_bugs::FINGERPRINT_DECIDES), "probe_pair", Alone),

@@ -7,8 +7,7 @@ use crate::parts::scenario::{Expected, Scenario};
 use crate::schemes::plays;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
-use crate::structures::Shape;
-use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, IN_CALL, SPLIT_STASH};
+use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, SPLIT_STASH};
 use crate::structures::dash_eh::{self, CROWD, shape};
 use outlast::RecordForm;
 use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
@@ -86,7 +85,6 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let whole = Expected { reaches, ..Expected::default() };
     let all = vec![
         displace("displace", "displacement both ways", 2, self::displace, &both),
-        displace_many(shape(form, 2, 2)),
         displace("displace-row", about, rows::BUCKET_BITS, row_forward, &FORWARD[1..]),
         displace("displace-row-back", about, rows::BUCKET_BITS, row_back, &BACKWARD[1..]),
         Scenario::new("carry", "splits of chained segments", shape(form, 1, 2), carry)
@@ -108,17 +106,6 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     plays::with_blocks(all, form, &points::RECORD)
 }
 
-/// Returns the scenario of changes that share a fence and displace records. The shape has four buckets
-/// in each of two segments.
-pub(in crate::schemes) fn displace_many(shape: Shape) -> Scenario {
-    let about = "displacement of several records with one call";
-    Scenario::new("displace-many", about, shape, displace_together).expecting(Expected {
-        reaches: [DISPLACE, &[&points::MANY_DISPLACED]].concat(),
-        phases: IN_CALL.to_vec(),
-        mends: vec![&points::REPAIR_DUPLICATE],
-    })
-}
-
 /// Groups keys by their home bucket, in one of the two segments of a new map.
 fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
     let buckets = dash_eh::buckets(play.shape.config) as usize;
@@ -132,46 +119,10 @@ fn keys_by_home(play: &Play, half: u64) -> Vec<Vec<u64>> {
     homes
 }
 
+/// Displaces records, with keys chosen by their home bucket. A record goes into its home bucket
+/// while there is room in its line there, or while that bucket has at least as much room as the
+/// next one.
 fn displace(play: &mut Play) -> Checked {
-    let [mut back, mut forward] = fill_to_displace(play)?;
-    play.prepared();
-    for key in back.drain(..2).chain(forward.drain(..4)) {
-        play.change(key, Do::Insert(key + 100_000))?;
-    }
-    // Repeat while the reclaim runs, which marks moved records.
-    play.session.crash()?;
-    for key in back.drain(..2).chain(forward.drain(..2)) {
-        play.change(key, Do::Insert(key + 100_000))?;
-        play.session.background()?;
-    }
-    play.session.verify()
-}
-
-/// Displaces a record in each of the two segments with one call.
-fn displace_together(play: &mut Play) -> Checked {
-    let [mut back, mut forward] = fill_to_displace(play)?;
-    play.prepared();
-    for crash in [true, false] {
-        for (back, forward) in back.drain(..2).zip(forward.drain(..2)) {
-            play.change_many(&[
-                (back, Do::Insert(back + 100_000)),
-                (forward, Do::Insert(forward + 100_000)),
-            ])?;
-            play.session.background()?;
-        }
-        if crash {
-            // Repeat while the reclaim runs, which marks moved records.
-            play.session.crash()?;
-        }
-    }
-    play.session.verify()
-}
-
-/// Fills buckets with keys chosen by their home bucket. Returns keys whose inserts displace a record:
-/// in the first segment back to its home, in the second one to the bucket after. A record goes into
-/// its home bucket while there is room in its line there, or while that bucket has at least as much
-/// room as the next one.
-fn fill_to_displace(play: &mut Play) -> Checked<[Vec<u64>; 2]> {
     play.map()?;
     let insert = |play: &mut Play, keys: &[u64]| -> Checked {
         keys.iter().try_for_each(|&key| play.change(key, Do::Insert(key + 100_000)))
@@ -197,7 +148,16 @@ fn fill_to_displace(play: &mut Play) -> Checked<[Vec<u64>; 2]> {
     }
     let ones: Vec<u64> = high[1].drain(..SLOTS).collect();
     insert(play, &ones)?;
-    Ok([low.swap_remove(1), high.swap_remove(1)])
+    play.prepared();
+    let forward: Vec<u64> = low[1].drain(..2).chain(high[1].drain(..4)).collect();
+    insert(play, &forward)?;
+    // Repeat while the reclaim runs, which marks moved records.
+    play.session.crash()?;
+    for key in low[1].drain(..2).chain(high[1].drain(..2)) {
+        play.change(key, Do::Insert(key + 100_000))?;
+        play.session.background()?;
+    }
+    play.session.verify()
 }
 
 fn row_forward(play: &mut Play) -> Checked {

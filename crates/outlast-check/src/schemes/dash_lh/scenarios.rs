@@ -3,7 +3,6 @@
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
 use crate::parts::scenario::{Expected, Scenario};
-use crate::schemes::dash_eh::displace_many;
 use crate::schemes::plays;
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
@@ -77,7 +76,6 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let config = Config::DashLh(dash_lh::Config { bucket_bits: 1, stash: 2, initial_depth: 5 });
     let crowded = Shape { form, config };
     let all = vec![
-        displace_many(shape(form, 2, 2)),
         Scenario::new("turns", "three rounds of splits, and arrays", shape(form, 1, 2), turns)
             .in_pool(roomy)
             .expecting(grown)

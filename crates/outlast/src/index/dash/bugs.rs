@@ -14,8 +14,6 @@ crate::seeded_bugs! {
     LOCKED_TWICE = "LockedTwice";
     /// Changes that share a fence are shown to readers before it.
     ROW_SHOWN_EARLY = "RowShownEarly";
-    /// Changes that share a fence overwrite displaced records before the copies are durable.
-    ROW_COPIES_UNFENCED = "RowCopiesUnfenced";
     /// A split does not mark, for the trace, the overflow records that stay in place.
     STAYING_UNMARKED = "StayingUnmarked";
     /// Overflow nodes that a split has emptied are freed before the link to them is durably gone.

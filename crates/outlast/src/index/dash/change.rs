@@ -504,26 +504,13 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         free: usize,
         from_before: bool,
     ) {
+        let seam = self.core.memory.seam();
         let empty = self.empty(route.segment.low);
         if self.seeded(&bugs::DISPLACE_REMOVES_FIRST) {
             self.core.memory.store(&from.slots[slot].first, empty, &points::DISPLACE_FILL);
             self.core.memory.persist(&from.slots[slot], &points::DISPLACE_FILL);
         }
         self.fill(&to.slots[free], words, empty, &points::DISPLACE_COPY);
-        self.show_copy(from, slot, to, free, from_before);
-    }
-
-    /// Makes the durable copy of a record visible to readers, and removes the original from the
-    /// metadata of its bucket. Locks and marks are as for [`copy_record`](Self::copy_record).
-    pub(super) fn show_copy(
-        &self,
-        from: BucketRef<'_>,
-        slot: usize,
-        to: BucketRef<'_>,
-        free: usize,
-        from_before: bool,
-    ) {
-        let seam = self.core.memory.seam();
         let fingerprints = from.metadata.fingerprints(seam);
         let fingerprint = (fingerprints[slot / 8] >> (slot % 8 * 8)) as u8;
         self.publish(to, free, fingerprint, from_before);

@@ -5,20 +5,16 @@
 //! thread can depend on a change that is not durable. The locks come first because taking one is a
 //! read-modify-write, which on x86-64 waits for all earlier flushes, like a fence.
 //!
-//! An insert whose two buckets are full displaces one record. Its copy is one of the stores before that
-//! fence. The new record takes the place of the original after it, and a second fence follows, which
-//! all such inserts share.
-//!
 //! While it holds locks, the thread takes others only if they are free, and allocates nothing. So it
-//! never waits for a thread that may be waiting for it. A change that needs more than that (a lock
-//! that is taken, also by an earlier change of the row, a split, a record in the stash) ends the row:
-//! the changes so far are made, and that change is made by itself.
+//! never waits for a thread that may be waiting for it. A change that needs more than that (another
+//! thread's lock, a split, a record in the stash) ends the row: the changes so far are made, and that
+//! change is made by itself.
 
 use super::change::{Progress, prefers_home};
 use super::lock::Locked;
 use super::lookup::Part;
 use super::metadata::{BucketRef, Overflow};
-use super::{Addressing, Dash, Route, bugs, points};
+use super::{Addressing, Dash, bugs, points};
 use crate::error::Boxed;
 use crate::index::kit::change::{Decision, Plan, decide, go_on, repeat, seems_to_need_block};
 use crate::index::kit::lock::Guarded;
@@ -52,55 +48,25 @@ struct Decided<'t, S: Seam, R: Record> {
     _next: Option<Guarded<Locked<'t, S>>>,
 }
 
-/// An insert that displaces a record.
-struct Displacing<'t, S: Seam> {
-    /// The words of the new record, and its fingerprint.
-    words: SlotWords,
-    fingerprint: u8,
-    hash: u64,
-    /// The words of the record that moves.
-    moved: SlotWords,
-    /// The slot that it leaves, and the slot that it moves to.
-    from: (BucketRef<'t>, usize),
-    to: (BucketRef<'t>, usize),
-    /// Whether it moves from its home to the next bucket, or back to its home.
-    forward: bool,
-    _here: Guarded<Locked<'t, S>>,
-    next: Guarded<Locked<'t, S>>,
-    elsewhere: Guarded<Locked<'t, S>>,
-}
-
 /// The decided changes of one thread, whose buckets it has locked.
 struct Row<'t, S: Seam, R: Record, A: Addressing> {
     table: &'t Dash<S, R, A>,
     changes: Vec<Decided<'t, S, R>>,
-    displacing: Vec<Displacing<'t, S>>,
 }
 
 impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
     /// Makes the changes, durably, shows them to readers and unlocks their buckets.
     fn make(&mut self) {
-        if self.changes.is_empty() && self.displacing.is_empty() {
+        if self.changes.is_empty() {
             return;
         }
         let (table, core) = (self.table, &*self.table.core);
         for change in &mut self.changes {
             change.store(table);
         }
-        for change in &mut self.displacing {
-            change.copy(table);
-        }
         let is_early = table.seeded(&bugs::ROW_SHOWN_EARLY);
-        let displaces = !self.displacing.is_empty();
-        if !is_early && !(displaces && table.seeded(&bugs::ROW_COPIES_UNFENCED)) {
+        if !is_early {
             core.memory.fence(&points::MANY);
-        }
-        if displaces {
-            self.displacing.iter().for_each(|change| change.fill(table));
-            core.memory.fence(&points::MANY_DISPLACED);
-            for Displacing { from, fingerprint, forward, .. } in &self.displacing {
-                table.publish(from.0, from.1, *fingerprint, *forward);
-            }
         }
         let mut decisions = [const { None }; BATCH];
         for (change, decision) in self.changes.iter_mut().zip(&mut decisions) {
@@ -118,7 +84,6 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
         }
         // Unlocks the buckets.
         self.changes.clear();
-        self.displacing.clear();
         if is_early {
             core.memory.fence(&points::MANY);
         }
@@ -164,13 +129,8 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 Some(slot) => (bucket, slot, None),
                 None => {
                     let locked = try_lock(next)?;
-                    let Some(slot) = table.bits(next).free_slot(first) else {
-                        let displacing = table.displacing(&route, key.hash, words, here, locked)?;
-                        self.displacing.push(displacing);
-                        link(new);
-                        return Some(Changed { applied: true, before: None, present: false });
-                    };
-                    (next, slot, Some(locked))
+                    // The bucket may have filled up before it was locked.
+                    (next, table.bits(next).free_slot(first)?, Some(locked))
                 }
             };
             let action = Action::Fill { fingerprint: key.hash as u8, is_guest: locked.is_some() };
@@ -247,74 +207,7 @@ impl<S: Seam, R: Record> Decided<'_, S, R> {
     }
 }
 
-impl<S: Seam> Displacing<'_, S> {
-    /// Stores the copy of the record that moves, and flushes it.
-    fn copy<R: Record, A: Addressing>(&mut self, table: &Dash<S, R, A>) {
-        let home = if self.forward { &mut self.next } else { &mut self.elsewhere };
-        home.changing();
-        let (memory, slot) = (&table.core.memory, &self.to.0.slots[self.to.1]);
-        slot.fill(memory, self.moved, table.empty(self.hash), &points::DISPLACE_COPY);
-        memory.flush(slot, &points::DISPLACE_COPY);
-    }
-
-    /// Shows the copy, which is durable, and stores the new record over the original.
-    fn fill<R: Record, A: Addressing>(&self, table: &Dash<S, R, A>) {
-        table.show_copy(self.from.0, self.from.1, self.to.0, self.to.1, self.forward);
-        let (memory, slot) = (&table.core.memory, &self.from.0.slots[self.from.1]);
-        slot.fill(memory, self.words, table.empty(self.hash), &points::DISPLACE_FILL);
-        memory.flush(slot, &points::DISPLACE_FILL);
-    }
-}
-
 impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
-    /// Decides which record an insert displaces, whose two buckets, both locked, are full. Returns
-    /// `None` if that takes more than one lock that is free, or more than one record.
-    fn displacing<'t>(
-        &'t self,
-        route: &Route<'_, A>,
-        hash: u64,
-        words: SlotWords,
-        here: Guarded<Locked<'t, S>>,
-        next: Guarded<Locked<'t, S>>,
-    ) -> Option<Displacing<'t, S>> {
-        let (home, second) = (here.bucket, next.bucket);
-        if self.bits(home).free_slot(0).is_some() {
-            return None;
-        }
-        let index = self.home(hash);
-        let ways = [
-            (second, self.bits(second).own(), self.next(self.next(index)), true),
-            (home, self.bits(home).guests(), self.previous(index), false),
-        ];
-        for (bucket, movable, other, forward) in ways {
-            let other = self.bucket(route.segment, other);
-            if movable == 0 || self.bits(other).free_slot(0).is_none() {
-                continue;
-            }
-            let Some(elsewhere) = self.try_hold(other).map(Guarded::new) else { continue };
-            // The bucket may have filled up before it was locked.
-            let Some(free) = self.bits(other).free_slot(0) else { continue };
-            let slot = movable.trailing_zeros() as usize;
-            let moved = self.words(&bucket.slots[slot]);
-            if R::FORM == RecordForm::Bytes {
-                self.core.before_unlink(R::extent(&self.core, moved).ok()?.0).ok()?;
-            }
-            return Some(Displacing {
-                words,
-                fingerprint: hash as u8,
-                hash,
-                moved,
-                from: (bucket, slot),
-                to: (other, free),
-                forward,
-                _here: here,
-                next,
-                elsewhere,
-            });
-        }
-        None
-    }
-
     /// Makes changes of at most [`BATCH`] keys, in order: see
     /// [`Update::change_in_row`](crate::index::kit::change::Update::change_in_row).
     pub(super) fn change_sharing_fence(
@@ -342,8 +235,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             core.memory.fence(&points::MANY_RECORDS);
             records.iter_mut().flatten().for_each(UnlinkedRecord::set_fenced);
         }
-        let decided = Vec::with_capacity(BATCH);
-        let mut row = Row { table: self, changes: decided, displacing: Vec::new() };
+        let mut row = Row { table: self, changes: Vec::with_capacity(BATCH) };
         for (n, (key, plan)) in changes.iter().enumerate() {
             if let Some(changed) = row.decide(*key, plan, &mut records[n]) {
                 done.push(changed);

@@ -62,7 +62,7 @@
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
 //! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | up to 16 changes of one call | their stores and flushes as above; one fence (bytes: one more before the links); if some displace records, the copies come before that fence, and the slots with the new records follow, with one more | as above, 1 (bytes, and with displacements: 1 more each) | any of them |
+//! | up to 16 changes of one call | their stores and flushes as above; one fence (bytes: one more before the links) | as above, 1 (bytes: 2) | any of them |
 //! | split | the new segment, completely; fence; the old segment's state: depth + 1, and the new segment as partner (commit); fence; the scheme's own stores; the state again, without a partner (not flushed) | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a split that the scheme completes |
 //! | compaction, after a split | the copies; fence; the original slots: empty; the link to the overflow nodes: 0, if these are empty now; fence | at most 2 per record, + 1; 2 | records twice, of which first touch removes one copy each; or nodes that the trace frees |
 //! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the trace frees |
@@ -113,10 +113,8 @@
 //! changing, so the reader retries. Hence no reader sees the slot's next record before that record
 //! is durable.
 //!
-//! *Changes of several keys* (`many.rs`) keep the locks of all their buckets until the last fence that
-//! they share. They only try-lock, too, and never wait while they hold a lock. A bucket is locked by at
-//! most one change of a row, so no record moves twice, and none that moves is changed by another one.
-//! A crash can leave as many records twice as the row displaces, each in its two buckets.
+//! *Changes of several keys* (`many.rs`) keep the locks of all their buckets until the fence that they
+//! share. They only try-lock, too, and never wait while they hold a lock.
 //!
 //! *Overflow nodes.* A node is linked while all bucket locks of its segment are held. So no thread
 //! inserts into it before its link is durable. If a split has emptied all nodes of the old segment,

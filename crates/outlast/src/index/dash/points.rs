@@ -22,9 +22,6 @@ crate::commit_points! { "dash":
     REMOVE = "remove: slot": store, flush, fence;
     /// Changes of several keys: what they share the fence of. Their slots are flushed as above.
     MANY = "many: fence": fence;
-    /// Such changes that displace records: [`MANY`] fences the copies, and this the slots that the
-    /// originals leave.
-    MANY_DISPLACED = "many: fence after displacements": fence;
     /// The blocks of the records of such changes, which [`RECORD`] has flushed.
     MANY_RECORDS = "many: record blocks": fence;
     /// A split's new segment. The fence also covers its overflow nodes.
