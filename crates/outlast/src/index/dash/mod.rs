@@ -188,6 +188,8 @@ mod metadata;
 pub mod points;
 mod repair;
 mod split;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod walk;
 

@@ -537,6 +537,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
+    /// Prefetches everything that a scan reads of the leaf that a node lists with this line. The line is
+    /// a hint, as in [`expect`](Self::expect).
+    #[inline(always)]
+    fn expect_listed(&self, line: u32) {
+        let leaf = u64::from(line) * LINE;
+        if leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+            self.expect_all(leaf);
+        }
+    }
+
     /// Prefetches everything that a scan reads of a leaf.
     fn expect_all(&self, leaf: u64) {
         let seam = self.core.memory.seam();

@@ -344,8 +344,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         guarded: bool,
         found: &mut Collector<'_, R>,
     ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
+        self.expect_listed(at.line);
+        // If the scan does not end here, the cache misses of the next leaf overlap with those of this one.
+        let goes_on = limit >= self.shape.slots as usize;
+        if goes_on {
+            self.expect_next(at, reverse);
+        }
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        self.expect_all(offset);
         let state = self.leaf(at.leaf).state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
         let bits = self.bitmap(offset);
@@ -353,7 +358,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let lows =
             (at.node.entry(self.seam(), at.place).low, at.node.high_of(self.seam(), at.place));
         let pairs = ones(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
-        let ahead = || self.expect_next(at, reverse);
+        let ahead = || {
+            if !goes_on {
+                self.expect_next(at, reverse);
+            }
+        };
         if guarded {
             // Under a guard, the blocks that are linked now keep their content, so reading the
             // links is enough. It is not known yet which of the pairs the result will depend on, so
@@ -464,18 +473,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         Ok((edges, read))
     }
 
-    /// Prefetches the next leaf of a scan, if the same node lists it.
+    /// Prefetches the next leaf of a scan, if the same node lists it. Nothing here is validated.
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            // Nothing here is validated, so the offset may lead to a leaf that has changed, or to a
-            // reused block. That is harmless for a prefetch: every offset that this field holds has
-            // room for a leaf inside the memory.
-            let offset =
-                self.leaf(at.node.leaf(self.seam(), place)).offset(self.core.memory.seam());
-            if offset & DAMAGED == 0 {
-                self.expect_all(offset);
-            }
+            self.expect_listed(at.node.leaf_and_line(self.seam(), place).1);
         }
     }
 
