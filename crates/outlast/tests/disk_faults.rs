@@ -271,8 +271,8 @@ fn a_growing_pool_writes_back_only_the_end_of_its_file() {
         setup.faults.take_calls();
         let mut grown = 100;
         while pool.stats().size == size {
-            put(&map, grown..grown + 1);
-            grown += 1;
+            put(&map, grown..grown + 100);
+            grown += 100;
         }
         assert_eq!(writes_back(&setup.faults), [Call::WriteEnd], "{scheme}");
         pool.sync().unwrap();
