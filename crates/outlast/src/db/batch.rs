@@ -58,9 +58,9 @@ pub struct BatchRecord {
 ///
 /// A batch takes as long as its changes one by one, plus a lookup of each key, plus the writing of
 /// a log in the pool, which is about as large as the keys, the new values and the old values
-/// together. In a full pool, even a batch of removals has no space for its log. The changes are in memory
-/// until they are made, about three times. Everything else that changes the pool waits meanwhile, and so do `sync`, `snapshot`
-/// and the cuts of a journal. Where the records need not change together, use
+/// together. In a full pool, even a batch of removals has no space for its log. Until the changes are
+/// made, memory holds them about three times. Everything else that changes the pool waits meanwhile,
+/// and so do `sync`, `snapshot` and the cuts of a journal. Where the records need not change together, use
 /// [`put_many`](crate::Map::put_many) and similar methods: they are faster, and no other thread
 /// waits for them.
 ///

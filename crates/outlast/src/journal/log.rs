@@ -268,7 +268,9 @@ impl Writer {
         written
     }
 
-    /// Ends the use of the open segment after an error.
+    /// Ends the use of the open segment after an error. Nothing more is written to it. So whatever a
+    /// segment holds after an epoch was written when that epoch was durable, and a rebuild can tell
+    /// a damaged epoch from one that was not completed ([`super::segment`]).
     fn give_up_segment(&mut self) {
         if let Some(open) = self.open.take() {
             // A segment without a durable epoch is not needed. If a power loss brings its name

@@ -3,6 +3,8 @@
 //! A batch is written to a *log*, a block of its own, before the first of its changes is made. The
 //! *batch word* of the pool points to the log:
 //!
+//! Of several changes of one key, only the last one counts: the others are neither logged nor made.
+//!
 //! 1. The thread holds the gate, so that nobody else makes a change until the batch is over.
 //! 2. It reads the values that the keys have, and writes them to the log together with the changes. The
 //!    log is durable before the batch word is stored.
@@ -71,6 +73,9 @@ struct Logged {
 }
 
 impl Logged {
+    /// What a change takes in a log besides key and values, in bytes.
+    const FIELDS: usize = 16;
+
     /// Appends the change to a log.
     ///
     /// ```text
@@ -194,8 +199,9 @@ impl<S: MapSeam> Store<S> {
         self.check()?;
         let changes = last_of_each_key(changes);
         // The old values come to this. They are read while nobody else can change the pool.
-        let least = |c: &&BatchRecord| 16 + c.key.len() + c.value.as_ref().map_or(0, Vec::len);
-        Log::bytes_for(&self.core, changes.iter().map(least).sum())?;
+        let value = |change: &BatchRecord| change.value.as_ref().map_or(0, Vec::len);
+        let least = changes.iter().map(|change| Logged::FIELDS + change.key.len() + value(change));
+        Log::bytes_for(&self.core, least.sum())?;
         self.core.change_alone(|| {
             if let Some(damage) = self.damaged_batch() {
                 return Err(damage.into());

@@ -436,6 +436,9 @@ pub struct Phast<S: Seam, R: OrderedRecord> {
     form: PhantomData<R>,
 }
 
+/// Nodes do not have the lines of leaves from this offset on.
+const UNLISTED: u64 = LINE << 32;
+
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Opens the index whose root is in `slot`. Reads the headers of all its leaves, and after a
     /// crash repairs leaves. So the caller must have passed the gate or hold it, unless the pool
@@ -515,17 +518,23 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// of more than 256 GiB, the node does not have the place of every leaf.
     #[inline(always)]
     fn expect(&self, at: &Located<'_>, hash: u64) {
-        let leaf = u64::from(at.line) * LINE;
-        // A concurrent change of the node can make the hint anything.
-        if leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+        if let Some(leaf) = self.listed(at.line) {
             self.expect_at(leaf, hash);
         }
+    }
+
+    /// Returns the leaf that a node lists with this line, which is a hint: a concurrent change of the
+    /// node can make it anything. `None` if there can be no leaf.
+    #[inline(always)]
+    fn listed(&self, line: u32) -> Option<u64> {
+        let leaf = u64::from(line) * LINE;
+        (leaf + self.shape.leaf_bytes() <= self.core.memory.len()).then_some(leaf)
     }
 
     /// Prefetches the same lines of a leaf that [`expect`](Self::expect) had no hint for.
     #[inline(always)]
     fn expect_far(&self, leaf: u64, hash: u64) {
-        if leaf >= LINE << 32 {
+        if leaf >= UNLISTED {
             self.expect_at(leaf, hash);
         }
     }
@@ -535,16 +544,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let seam = self.core.memory.seam();
         seam.prefetch(&self.header(leaf).head);
         seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
-    }
-
-    /// Prefetches everything that a scan reads of the leaf that a node lists with this line. The line is
-    /// a hint, as in [`expect`](Self::expect).
-    #[inline(always)]
-    fn expect_listed(&self, line: u32) {
-        let leaf = u64::from(line) * LINE;
-        if leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
-            self.expect_all(leaf);
-        }
     }
 
     /// Prefetches everything that a scan reads of a leaf.

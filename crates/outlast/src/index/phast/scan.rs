@@ -5,7 +5,7 @@ use super::nodes::{NONE, Node};
 use super::ops::PATIENCE;
 use super::route::Located;
 use super::state::{DAMAGED, State};
-use super::{OrderedRecord, Phast};
+use super::{OrderedRecord, Phast, UNLISTED};
 use crate::error::{Boxed, Damage, Error, Result};
 use crate::index::kit::collect::Collector;
 use crate::index::kit::media::ones;
@@ -344,13 +344,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         guarded: bool,
         found: &mut Collector<'_, R>,
     ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
-        self.expect_listed(at.line);
+        if let Some(leaf) = self.listed(at.line) {
+            self.expect_all(leaf);
+        }
         // If the scan does not end here, the cache misses of the next leaf overlap with those of this one.
         let goes_on = limit >= self.shape.slots as usize;
         if goes_on {
             self.expect_next(at, reverse);
         }
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        if offset >= UNLISTED {
+            self.expect_all(offset);
+        }
         let state = self.leaf(at.leaf).state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
         let bits = self.bitmap(offset);
@@ -476,8 +481,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Prefetches the next leaf of a scan, if the same node lists it. Nothing here is validated.
     fn expect_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
-        if let Some(place) = next.filter(|&place| place < at.node.len(self.seam())) {
-            self.expect_listed(at.node.leaf_and_line(self.seam(), place).1);
+        if let Some(place) = next.filter(|&place| place < at.node.len(self.seam()))
+            && let Some(leaf) = self.listed(at.node.leaf_and_line(self.seam(), place).1)
+        {
+            self.expect_all(leaf);
         }
     }
 
