@@ -1,33 +1,20 @@
 //! Batches beside other changes of the same buckets.
 
-use super::points;
 use crate::index::dash_eh::{Config, DashEh};
+use crate::index::kit::beside::{Beside, pool_of};
 use crate::index::kit::change::{change, change_many};
 use crate::index::kit::lock::Held;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
 use crate::index::{Change, Inline, Previous};
-use crate::pmem::{Control, Offset, Traced, Word};
-use crate::pool::backing::{Backing, Heap};
-use crate::pool::core::{Core, CoreOptions, root_offset};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use crate::pmem::Traced;
 
 type Table = DashEh<Traced, Inline>;
 
-/// Makes a table of two segments with four buckets each, in a pool of its own.
+/// Makes a table of two segments with four buckets each.
 fn table(seam: Traced) -> Table {
     let config = Config { bucket_bits: 2, stash: 2 };
-    let options = CoreOptions { page_bits: 12, ..CoreOptions::default() };
-    let core = Core::create(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, options).unwrap();
-    let core = Arc::new(core);
-    let passed = core.enter().unwrap();
-    let words = Table::create(&core, config).unwrap();
-    for (number, word) in words.into_iter().enumerate() {
-        let place = Offset::<Word>::new(root_offset(0).raw() + 8 * (1 + number as u64));
-        core.memory.store(core.memory.at(place).unwrap(), word, &points::CREATE);
-    }
-    drop(passed);
+    let core = pool_of(seam, |core| Table::create(core, config).unwrap());
     Table::open(&core, 0, config).unwrap()
 }
 
@@ -47,40 +34,22 @@ fn at_home(table: &Table, home: u32, line: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Before the given access of a batch, inserts a key, unless the batch has locked its buckets.
-#[derive(Clone, Default)]
-struct InsertBefore(Arc<Inserting>);
-
-#[derive(Default)]
-struct Inserting {
-    table: OnceLock<Table>,
-    key: AtomicU64,
-    /// Accesses of the batch until the insert; 0 if no batch is under way, or it was made.
-    left: AtomicU64,
-    inserted: AtomicBool,
+/// Inserts a key that is at home in bucket 2, unless a thread has locked its buckets.
+fn insert_other(table: &Table) -> bool {
+    let key = other(table);
+    let hash = hash(table, key);
+    let (segment, home) = (table.known_route(hash).unwrap().segment, table.home(hash));
+    let is_free = |index| {
+        let locked = table.try_hold(table.bucket(segment, index));
+        locked.map(Held::unlock).is_some()
+    };
+    let is_possible = is_free(home) && is_free(table.next(home));
+    assert!(!is_possible || inserts(table, key));
+    is_possible
 }
 
-impl Control for InsertBefore {
-    fn before(&self, _: usize, _: bool) {
-        let (Some(table), left) = (self.0.table.get(), self.0.left.load(Ordering::Relaxed)) else {
-            return;
-        };
-        self.0.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        if left != 1 {
-            return;
-        }
-        let key = self.0.key.load(Ordering::Relaxed);
-        let hash = hash(table, key);
-        let (segment, home) = (table.known_route(hash).unwrap().segment, table.home(hash));
-        let is_free = |index| {
-            let locked = table.try_hold(table.bucket(segment, index));
-            locked.map(Held::unlock).is_some()
-        };
-        if is_free(home) && is_free(table.next(home)) {
-            assert!(inserts(table, key));
-            self.0.inserted.store(true, Ordering::Relaxed);
-        }
-    }
+fn other(table: &Table) -> u64 {
+    at_home(table, 2, 0).next().unwrap()
 }
 
 /// Bucket 1 is full, and the records that it has no room for are in bucket 2. A batch inserts one more,
@@ -89,14 +58,12 @@ impl Control for InsertBefore {
 fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
     for removes in [false, true] {
         let mut inserted = 0;
-        for accesses in 1.. {
-            let control = InsertBefore::default();
-            let seam = Traced::with_control(Box::new(control.clone()));
-            assert!(control.0.table.set(table(seam)).is_ok());
-            let table = control.0.table.get().unwrap();
+        for access in 1.. {
+            let beside = Beside::new(table, insert_other);
+            let table = beside.index();
             let (mut keys, mut last) = (at_home(table, 1, 0), at_home(table, 3, 0));
             assert!(inserts(table, keys.next().unwrap()));
-            let other = at_home(table, 2, 0).next().unwrap();
+            let other = other(table);
             let segment = table.known_route(hash(table, other)).unwrap().segment;
             let [first, second, third] = [1, 2, 3].map(|n| table.bucket(segment, n));
             while table.bits(first).free_slot(0).is_some() {
@@ -112,19 +79,18 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
                 true => (guest, Change::Remove),
                 false => (keys.next().unwrap(), Change::Insert(7)),
             };
-            control.0.key.store(other, Ordering::Relaxed);
-            control.0.left.store(accesses, Ordering::Relaxed);
             let mut done = Vec::new();
-            change_many(table, &[key], &[what], &mut done).unwrap();
-            let is_over = control.0.left.swap(0, Ordering::Relaxed) > 0;
+            let goes_on = beside.run(access, |table| {
+                change_many(table, &[key], &[what], &mut done).unwrap();
+            });
             let find = |key| table.find_value(HashedKey::new(&table.core, key)).unwrap();
-            assert!(done[0].applied, "access {accesses}");
-            assert_eq!(find(key), (!removes).then_some(7), "access {accesses}");
-            if control.0.inserted.load(Ordering::Relaxed) {
-                assert_eq!(find(other), Some(other), "access {accesses}");
+            assert!(done[0].applied, "access {access}");
+            assert_eq!(find(key), (!removes).then_some(7), "access {access}");
+            if beside.happened() {
+                assert_eq!(find(other), Some(other), "access {access}");
                 inserted += 1;
             }
-            if is_over {
+            if !goes_on {
                 break;
             }
         }

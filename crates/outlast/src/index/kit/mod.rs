@@ -4,6 +4,8 @@
 //! supplies everything else, as parts that a scheme can take or leave.
 
 pub(crate) mod audit;
+#[cfg(test)]
+pub(crate) mod beside;
 pub(crate) mod change;
 pub(crate) mod collect;
 pub(crate) mod directory;

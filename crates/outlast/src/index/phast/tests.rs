@@ -2,13 +2,12 @@
 
 use super::{Config, Phast, bugs, points};
 use crate::error::{Damage, Error};
+use crate::index::kit::beside::{Beside, pool_of};
 use crate::index::kit::change::{change, change_many};
 use crate::index::kit::table::{HashedKey, Lookup, Walk};
 use crate::index::record::SlotWords;
 use crate::index::{Care, Change, Cursor, Inline, Previous};
-use crate::pmem::{Access, Control, Event, FlushMode, Offset, Point, Real, Seeded, Traced, Word};
-use crate::pool::backing::{Backing, Heap};
-use crate::pool::core::{Core, CoreOptions, root_offset};
+use crate::pmem::{Access, Control, Event, FlushMode, Point, Real, Seeded, Traced};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,14 +16,7 @@ type Index = Phast<Traced, Inline>;
 
 /// Makes an index in a pool of its own.
 fn index(seam: Traced, shape: Config) -> Index {
-    let options = CoreOptions { page_bits: 12, ..CoreOptions::default() };
-    let core = Core::create(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, options).unwrap();
-    let core = Arc::new(core);
-    let passed = core.enter().unwrap();
-    let words = Index::create(&core, shape).unwrap();
-    let root = core.memory.at(Offset::<Word>::new(root_offset(0).raw() + 8)).unwrap();
-    core.memory.store(root, words[0], &points::CREATE);
-    drop(passed);
+    let core = pool_of(seam, |core| Index::create(core, shape).unwrap());
     Index::open(&core, 0, shape).unwrap()
 }
 
@@ -197,35 +189,12 @@ fn a_split_is_no_damage_to_a_scan_beside_it() {
     assert!(scan.0.scans.load(Ordering::Relaxed) > 10);
 }
 
-/// Before the given access of a batch, inserts keys that split the leaf of the batch's key.
-#[derive(Clone, Default)]
-struct SplitBefore(Arc<Splitting>);
-
-#[derive(Default)]
-struct Splitting {
-    index: OnceLock<Index>,
-    /// Accesses of the batch until the split; 0 if no batch is under way, or the split was made.
-    left: AtomicU64,
-    split: AtomicBool,
-}
-
-impl Control for SplitBefore {
-    fn before(&self, _: usize, _: bool) {
-        let (Some(index), left) = (self.0.index.get(), self.0.left.load(Ordering::Relaxed)) else {
-            return;
-        };
-        self.0.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        if left != 1 {
-            return;
-        }
-        // Once the batch has announced itself in the leaf, a split would wait for it.
-        let leaf = index.locate(40).unwrap().leaf;
-        let state = index.leaf(leaf).state(index.seam());
-        if !state.is_busy() && !state.has_inserts() {
-            assert!((21..25).all(|key| inserts(index, key, key)));
-            self.0.split.store(true, Ordering::Relaxed);
-        }
-    }
+/// Splits the leaf of key 40, unless a thread has announced itself there: the split would wait for it.
+fn split_leaf(index: &Index) -> bool {
+    let state = index.leaf(index.locate(40).unwrap().leaf).state(index.seam());
+    let is_possible = !state.is_busy() && !state.has_inserts();
+    assert!(!is_possible || (21..25).all(|key| inserts(index, key, key)));
+    is_possible
 }
 
 /// A batch finds the places of its keys before it changes them.
@@ -234,25 +203,23 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
     let changes = [Change::Remove, Change::Update(1), Change::Put(1)];
     for (what, after) in changes.into_iter().zip([None, Some(1), Some(1)]) {
         let mut splits = 0;
-        for accesses in 1.. {
-            let control = SplitBefore::default();
-            let seam = Traced::with_control(Box::new(control.clone()));
-            assert!(control.0.index.set(index(seam, Config::new(4, 4, 2))).is_ok());
-            let index = control.0.index.get().unwrap();
+        for access in 1.. {
+            let beside = Beside::new(|seam| index(seam, Config::new(4, 4, 2)), split_leaf);
+            let index = beside.index();
             assert!([10, 20, 30, 40].into_iter().all(|key| inserts(index, key, key)));
             let before = index.locate(40).unwrap().leaf;
             let mut done = Vec::new();
-            control.0.left.store(accesses, Ordering::Relaxed);
-            change_many(index, &[40], &[what], &mut done).unwrap();
-            let is_over = control.0.left.swap(0, Ordering::Relaxed) > 0;
+            let goes_on = beside.run(access, |index| {
+                change_many(index, &[40], &[what], &mut done).unwrap();
+            });
             let key = HashedKey::new(&index.core, 40);
-            assert!(done[0].applied && done[0].present, "{what:?}, access {accesses}");
-            assert_eq!(index.find_value(key).unwrap(), after, "{what:?}, access {accesses}");
-            if control.0.split.load(Ordering::Relaxed) {
+            assert!(done[0].applied && done[0].present, "{what:?}, access {access}");
+            assert_eq!(index.find_value(key).unwrap(), after, "{what:?}, access {access}");
+            if beside.happened() {
                 assert_ne!(index.locate(40).unwrap().leaf, before, "the key has moved");
                 splits += 1;
             }
-            if is_over {
+            if !goes_on {
                 break;
             }
         }
@@ -279,66 +246,49 @@ fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
     );
 }
 
-/// Before the given access of a batch, begins an insert of the batch's key that stores its pair and its
-/// bit, and then stops, before it has made the bit durable.
-#[derive(Clone, Default)]
-struct InsertBefore(Arc<Inserting>);
-
-#[derive(Default)]
-struct Inserting {
-    index: OnceLock<Index>,
-    /// As in [`Splitting`].
-    left: AtomicU64,
-}
-
-impl Control for InsertBefore {
-    fn before(&self, _: usize, _: bool) {
-        let (Some(index), left) = (self.0.index.get(), self.0.left.load(Ordering::Relaxed)) else {
-            return;
-        };
-        self.0.left.store(left.saturating_sub(1), Ordering::Relaxed);
-        if left != 1 {
-            return;
-        }
-        let (at, key) = (index.locate(40).unwrap(), HashedKey::new(&index.core, 40));
-        let offset = index.leaf(at.leaf).offset(index.seam());
-        let Ok(reserved) = index.reserve(&at, offset, key).unwrap() else { return };
-        let words = SlotWords { first: 40, second: 4 };
-        assert!(index.fill(at.leaf, offset, reserved, words, key).unwrap());
-    }
+/// Begins an insert of key 40 that stores its pair and its bit, and then stops, before it has made the
+/// bit durable.
+fn begin_insert(index: &Index) -> bool {
+    let (at, key) = (index.locate(40).unwrap(), HashedKey::new(&index.core, 40));
+    let offset = index.leaf(at.leaf).offset(index.seam());
+    let Ok(reserved) = index.reserve(&at, offset, key).unwrap() else { return false };
+    let words = SlotWords { first: 40, second: 4 };
+    index.fill(at.leaf, offset, reserved, words, key).unwrap()
 }
 
 /// What a batch changes is durable when it returns, even if another thread has just inserted the key.
 #[test]
 fn a_batch_makes_the_insert_durable_whose_key_it_changes() {
     let mut met = 0;
-    for (change, accesses) in [Change::Update(5), Change::Swap { expected: 9, new: 5 }]
-        .into_iter()
-        .flat_map(|change| (1..80).map(move |accesses| (change, accesses)))
+    let changes = [Change::Update(5), Change::Swap { expected: 9, new: 5 }];
+    for (change, access) in
+        changes.into_iter().flat_map(|change| (1..80).map(move |access| (change, access)))
     {
-        let control = InsertBefore::default();
-        let seam = Traced::with_control(Box::new(control.clone()));
-        assert!(control.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
-        let index = control.0.index.get().unwrap();
+        let beside = Beside::new(|seam| index(seam, Config::new(8, 4, 2)), begin_insert);
+        let index = beside.index();
         assert!([10, 20, 30].into_iter().all(|key| inserts(index, key, key)));
         let bitmap = &index.header(index.leaf(0).offset(index.seam())).head.bitmap;
         let bitmap = index.core.memory.offset_of(bitmap).raw();
         let mut done = Vec::new();
-        control.0.left.store(accesses, Ordering::Relaxed);
         index.seam().start(false);
-        change_many(index, &[40], &[change], &mut done).unwrap();
+        beside.run(access, |index| change_many(index, &[40], &[change], &mut done).unwrap());
         let events = index.seam().take();
-        control.0.left.store(0, Ordering::Relaxed);
         if !done[0].present {
             continue;
         }
         met += 1;
-        let is_set = |event: &Event| matches!(event.access, Access::CompareExchange { offset, exchanged: true, .. } if offset == bitmap);
+        let is_set = |event: &Event| match event.access {
+            Access::CompareExchange { offset, exchanged, .. } => exchanged && offset == bitmap,
+            _ => false,
+        };
         let set = events.iter().position(is_set).unwrap();
-        let is_flush = |event: &Event| matches!(event.access, Access::Flush { offset, bytes } if (offset..offset + bytes).contains(&bitmap));
+        let is_flush = |event: &Event| match event.access {
+            Access::Flush { offset, bytes } => (offset..offset + bytes).contains(&bitmap),
+            _ => false,
+        };
         let flushed = events[set..].iter().position(is_flush).expect("the bit is flushed");
         let fence = |event: &Event| matches!(event.access, Access::Fence);
-        assert!(events[set + flushed..].iter().any(fence), "access {accesses}");
+        assert!(events[set + flushed..].iter().any(fence), "access {access}");
     }
     assert!(met > 10, "{met} inserts were met");
 }
