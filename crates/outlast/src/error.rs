@@ -94,6 +94,48 @@ pub enum Error {
          was not durable yet is lost. To accept that, open the pool without `require_working_file`"
     )]
     NoWorkingFile,
+    /// The pool is a copy of a journaled pool that was not closed, and the working file with the last
+    /// changes belongs to the original. See
+    /// [`require_working_file`](crate::PoolOptions::require_working_file).
+    #[error(
+        "the pool is a copy of {}, which was not closed, and whose working file {} has later changes; \
+         open the original, or back it up. Opened without `require_working_file`, the copy lacks what was \
+         not durable when it was made",
+        .original.display(),
+        .working.display()
+    )]
+    CopyOfPool {
+        /// The file of the original.
+        original: PathBuf,
+        /// Its working file.
+        working: PathBuf,
+    },
+    /// The pool has a journal and was not closed, and there is a working file that may hold its last
+    /// changes, but does not match the pool's file and journal. Nothing was changed.
+    #[error(
+        "the working file {} may hold the last changes of the pool {}, but does not match it: {why}. If \
+         another file is the pool's, or another working file, put that back in its place. Otherwise move this \
+         working file away: the pool then opens with what its journal holds, and lacks what was not \
+         durable yet",
+        .working.display(),
+        .pool.display()
+    )]
+    OtherWorkingFile {
+        /// The working file.
+        working: PathBuf,
+        /// The pool's file.
+        pool: PathBuf,
+        /// What differs.
+        why: String,
+    },
+    /// The pool's file was removed, or another file was given its name, while the pool was open. The
+    /// pool can still be read, changed, and saved with [`Pool::snapshot`](crate::Pool::snapshot). Its
+    /// journal, if it has one, is kept.
+    #[error(
+        "the pool's file has no name any more: it was removed, or another file was given its name; what \
+         is in the pool is lost once it is closed, unless a `snapshot` saves it"
+    )]
+    FileGone,
     /// The disk may lack part of the pool, because the system failed to write it back, or because
     /// the pool was opened although a power loss may have torn it. Operations go on and survive
     /// process death. Nothing becomes durable against a power loss until
@@ -316,7 +358,7 @@ fn after_semicolon(note: &Option<String>) -> String {
 }
 
 /// Why a pool may be torn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TornReason {
     /// The pool was modified under an earlier boot of the system and not synced.
@@ -325,6 +367,21 @@ pub enum TornReason {
     /// The file is not the one that was modified, so it is a copy of a live pool.
     #[error("a copy of a pool that was made while the pool was in use")]
     Copy,
+    /// The file's system was mounted again since, and does not tell whether this is the file that was
+    /// modified, or a copy that was made while the pool was in use. (FUSE and some network file
+    /// systems report neither when a file was created nor an id of their own.) If it is the original,
+    /// nothing is missing from it.
+    #[error(
+        "its file system was mounted again since the pool was modified, and does not tell whether this \
+         is the file that was modified ({recorded}), from which nothing would be missing, or a copy \
+         of it that was made while it was in use ({found})"
+    )]
+    Unknown {
+        /// What is recorded of the file that was modified.
+        recorded: String,
+        /// What the file system says of this file.
+        found: String,
+    },
     /// The file is the base of a journaled pool that was not closed, and no longer names its journal.
     #[error("its journal is gone, and without it the file may mix older and newer parts")]
     JournalGone,
@@ -364,6 +421,8 @@ impl Error {
                 | Error::PossiblyTorn { .. }
                 | Error::IncompleteJournal(_)
                 | Error::NoWorkingFile
+                | Error::OtherWorkingFile { .. }
+                | Error::CopyOfPool { .. }
         )
     }
 }

@@ -1,6 +1,6 @@
 //! Facts about a pool that can be read without opening it, even while another process uses it.
 
-use super::journal::{Owned, Working, find, user_of};
+use super::journal::{Found, Owned, Search, Working, user_of};
 use super::options::{PoolOptions, header_of};
 use super::roots::{MapInfo, decode};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::meta::Meta;
 use crate::journal::segment;
 use crate::pmem::{Disk, MediumKind};
-use crate::pool::backing::Identity;
+use crate::pool::identity::Identity;
 use crate::pool::layout::{ROOT_SLOTS, ROOT_WORDS, ROOTS_OFFSET, field};
 use crate::pool::roots;
 use rustix::fs::OFlags;
@@ -164,11 +164,22 @@ impl PoolOptions {
             (0, 0)
         };
         let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(base)? };
-        let user = user_of(base)?;
+        let places = options.places(&directory, base, Some(meta))?;
+        let search = Search {
+            places: &places,
+            lock: None,
+            owned,
+            user: user_of(base)?,
+            meta,
+            path,
+            journal: &DiskDirectory::read_only(directory.clone()),
+        };
         // The working file may be unreadable, for instance because it belongs to another user. It
         // then counts as not found.
-        let places = options.places(&directory, base, Some(meta))?;
-        let found = find(&places, None, owned, user, meta).ok().flatten();
+        let found = match search.find() {
+            Ok(Found::Working(working)) => Some(working),
+            Ok(_) | Err(_) => None,
+        };
         let facts = JournalFacts {
             durable: found.as_ref().map(|working| working.durable().epoch),
             checkpoint: meta.checkpoint,

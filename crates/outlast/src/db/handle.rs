@@ -324,7 +324,7 @@ impl Pool {
     /// [`Error::Io`] if the system could not write everything back. Without a journal, the pool is
     /// suspect from then on: `sync` and [`snapshot`](Pool::snapshot) fail with [`Error::Suspect`]
     /// until [`Pool::verify`] has found the pool sound. Operations on maps go on, and nothing is lost
-    /// as long as the system runs.
+    /// as long as the system runs. [`Error::FileGone`].
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
     }
@@ -357,8 +357,8 @@ impl Pool {
     /// # Errors
     /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, so a
     /// later call can succeed, unless the disk failed to keep the working file: then the pool refuses
-    /// all operations until it is opened again. [`Error::NotOpen`]. Without a journal, those of
-    /// [`sync`](Pool::sync).
+    /// all operations until it is opened again. [`Error::FileGone`]. [`Error::NotOpen`]. Without a
+    /// journal, those of [`sync`](Pool::sync).
     pub fn wait_durable(&self) -> Result<()> {
         let store = &self.inner.store;
         let journal = store.core().journal();
@@ -366,10 +366,11 @@ impl Pool {
             return Err(journal.and_then(|journal| journal.failure()).unwrap_or(closed));
         }
         match journal {
-            Some(journal) => journal.wait(&**store.core()),
-            None if self.durability().survives_power_loss => Ok(()),
-            None => store.sync(),
+            Some(journal) => journal.wait(&**store.core())?,
+            None if self.durability().survives_power_loss => {}
+            None => return store.sync(),
         }
+        store.core().check_named()
     }
 
     /// Copies the pool to `path` as a cleanly closed pool, and replaces any file there. Once this
@@ -445,8 +446,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Io`] if the system could not write everything back, [`Error::Suspect`] if an
-    /// earlier attempt failed or the pool may be torn, and it has not been verified since. The pool
-    /// is closed all the same, and opens as after a crash.
+    /// earlier attempt failed or the pool may be torn, and it has not been verified since,
+    /// [`Error::FileGone`]. The pool is closed all the same, and opens as after a crash.
     pub fn close(self) -> Result<()> {
         if let Some(worker) = &self.inner.worker {
             worker.stop();

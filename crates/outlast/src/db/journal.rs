@@ -3,7 +3,7 @@
 mod working;
 
 use working::{DURABLE, copy, remove_old, working_path};
-pub(super) use working::{Owned, Working, find, user_of};
+pub(super) use working::{Found, Owned, Search, Working, user_of};
 
 use super::handle::Pool;
 use super::options::{PoolOptions, header_of, lock};
@@ -17,9 +17,10 @@ use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
-use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
+use crate::pool::backing::{Backing, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
 use crate::pool::header::Header;
+use crate::pool::identity::Identity;
 use crate::pool::layout::field;
 use rustix::fs::{FlockOperation, OFlags};
 use std::ffi::OsString;
@@ -27,7 +28,6 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -223,7 +223,8 @@ impl PoolOptions {
                 what: "directory of the journal",
                 why: format!(
                     "{} holds the journal of another pool, or of another or later copy of this one. \
-                     If no pool needs that journal, remove the directory",
+                     To put a backup in the place of that pool, use `restore`, which keeps the pool \
+                     and its journal. If no pool needs that journal, remove the directory",
                     directory.display()
                 ),
             }),
@@ -233,16 +234,28 @@ impl PoolOptions {
             let meta = base.meta();
             let owner = meta.owner();
             let owned = Owned { owner, boot, base: identity };
-            let lock = FlockOperation::NonBlockingLockExclusive;
-            if let Some(working) = find(&places, Some(lock), owned, user, &meta)? {
-                let durable = working.durable();
-                let writer = match Writer::new(files.clone(), owner, durable) {
-                    // A segment continues from an epoch that the working file lacks, so the file is
-                    // not used.
-                    Err(error) if error.kind() == ErrorKind::InvalidInput => None,
-                    writer => Some(writer.map_err(io)?),
-                };
-                if let Some(mut writer) = writer {
+            let search = Search {
+                places: &places,
+                lock: Some(FlockOperation::NonBlockingLockExclusive),
+                owned,
+                user,
+                meta: &meta,
+                path,
+                journal: &*files,
+            };
+            match search.find()? {
+                Found::Working(working) => {
+                    let durable = working.durable();
+                    let mut writer = match Writer::new(files.clone(), owner, durable) {
+                        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                            return Err(Error::OtherWorkingFile {
+                                working: working.path,
+                                pool: path.into(),
+                                why: error.to_string(),
+                            });
+                        }
+                        writer => writer.map_err(io)?,
+                    };
                     if !meta.closed && writer.has_none() {
                         // The working file is not enough: the base also needs segments, and these
                         // must be in another directory.
@@ -252,27 +265,41 @@ impl PoolOptions {
                     let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
                     writer.begin().map_err(io)?;
+                    owned.store(&working.notes, &absolute(path.into())?);
                     base.replace(|meta| meta.closed = false).map_err(io)?;
                     note_place(&base, &working.path).map_err(io)?;
                     // The segments of other owners, and those without an intact header, such as a
                     // spare one that the dead process had prepared.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
-                    remove_old(&places, identity, user, owner.life);
+                    remove_old(&places, owned, user);
                     let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
                     let locked = [locked, lockable];
                     return self.start_journaled(options, base, writer, working, pages, locked);
                 }
-            }
-            if !meta.closed && meta.boot == boot as u64 {
                 // If the segments are gone as well, `IncompleteJournal` says so below.
-                if self.require_working_file && has_segments(&*files, owner).map_err(io)? {
-                    return Err(Error::NoWorkingFile);
+                missing if !meta.closed && meta.boot == boot as u64 => {
+                    let refuses =
+                        self.require_working_file && has_segments(&*files, owner).map_err(io)?;
+                    match missing {
+                        Found::Originals { base, working } if refuses => {
+                            return Err(Error::CopyOfPool { original: base, working });
+                        }
+                        Found::Originals { base, working } => tracing::warn!(
+                            copy = %path.display(),
+                            original = %base.display(),
+                            working = %working.display(),
+                            "a copy of a pool that was not closed is completed from its journal; the \
+                             original has later changes in its working file"
+                        ),
+                        _ if refuses => return Err(Error::NoWorkingFile),
+                        _ => tracing::warn!(
+                            path = %path.display(),
+                            "the working file is gone, although the machine was not restarted; what was \
+                             not durable is lost"
+                        ),
+                    }
                 }
-                tracing::warn!(
-                    path = %path.display(),
-                    "the working file is gone, although the machine was not restarted; what was not \
-                     durable is lost"
-                );
+                _ => {}
             }
         }
         // Without a working file, complete the base, and begin a new life from it.
@@ -302,9 +329,10 @@ impl PoolOptions {
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
         let owned = Owned { owner, boot, base: identity };
-        remove_old(&places, identity, user, life);
+        remove_old(&places, owned, user);
         let place = options.place_for(size, &directory);
-        let working = self.build(&place, &locked, owned, header, epoch)?;
+        let base_path = absolute(path.into())?;
+        let working = self.build(&place, &base_path, &locked, owned, header, epoch)?;
         let begin = |meta: &mut Meta| {
             (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
             (meta.checkpoint, meta.boot) = (epoch, boot as u64);
@@ -354,6 +382,7 @@ impl PoolOptions {
     fn build(
         &self,
         place: &Path,
+        base_path: &Path,
         base: &File,
         owned: Owned,
         header: Header,
@@ -392,9 +421,7 @@ impl PoolOptions {
                 error => mapping_error(error),
             })?;
             Attempt::unknown(epoch).store(&notes, DURABLE);
-            for (word, value) in notes.control().iter().zip(owned.words()) {
-                word.store(value, Ordering::Relaxed);
-            }
+            owned.store(&notes, base_path);
             notes.cover(&self.disk, &file, size).map_err(mapping_error)?;
             // Allocate all blocks before the copy, so that a full file system is reported here.
             self.disk.allocate(&file, 0, size).map_err(mapping_error)?;
@@ -465,13 +492,22 @@ impl PoolOptions {
             return Ok((file, header, None));
         }
         let options = self.journal.clone().unwrap_or_default();
-        let places = options.places(&options.directory_for(path), &file, Some(meta))?;
-        let owner = meta.owner();
-        let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
-        let user = user_of(&file)?;
-        let lock = FlockOperation::NonBlockingLockShared;
-        let found = find(&places, Some(lock), owned, user, meta)?.ok_or(Error::Unfinished)?;
-        Ok((found.file, found.header, Some(file)))
+        let directory = options.directory_for(path);
+        let places = options.places(&directory, &file, Some(meta))?;
+        let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(&file)? };
+        let search = Search {
+            places: &places,
+            lock: Some(FlockOperation::NonBlockingLockShared),
+            owned,
+            user: user_of(&file)?,
+            meta,
+            path,
+            journal: &DiskDirectory::read_only(directory),
+        };
+        match search.find()? {
+            Found::Working(found) => Ok((found.file, found.header, Some(file))),
+            Found::Nothing | Found::Originals { .. } => Err(Error::Unfinished),
+        }
     }
 }
 

@@ -12,9 +12,10 @@ use crate::error::{Error, Result};
 use crate::pmem::{
     Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, rename_new,
 };
-use crate::pool::backing::{Backing, Identity, mapping_error};
+use crate::pool::backing::{Backing, mapping_error};
 use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
 use crate::pool::header::Header;
+use crate::pool::identity::Identity;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS, field};
 use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags};
 use std::fs::File;
@@ -184,6 +185,7 @@ impl PoolOptions {
             let _ = std::fs::remove_file(path);
             return Err(Error::io(action(), error));
         }
+        store.core().check_named()?;
         self.start(store, None)
     }
 

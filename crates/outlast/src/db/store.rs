@@ -13,7 +13,7 @@ use super::roots::{self, MapInfo};
 use crate::db::bugs;
 use crate::error::{Damage, Error, Result};
 use crate::index::Cursor;
-use crate::pmem::Alive;
+use crate::pmem::{Alive, Moment};
 use crate::pool::core::{Core, Quiet, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
@@ -392,6 +392,7 @@ impl<S: MapSeam> Store<S> {
         if options.read_only {
             return Ok(false);
         }
+        self.core.backing().at(Moment::Work);
         // Even if an index's step fails, the rest is done.
         let (more, stepped) = self.step_indexes();
         let rest = self.step_pool(more);
@@ -467,7 +468,7 @@ impl<S: MapSeam> Store<S> {
 
     /// Syncs the pool; see [`Pool::sync`](crate::Pool::sync).
     pub fn sync(&self) -> Result<()> {
-        self.sync_and(|_| Ok(()))
+        self.sync_and(|core| core.check_named())
     }
 
     /// Syncs the pool if it has not been changed since this function was last called. Does nothing

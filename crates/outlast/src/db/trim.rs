@@ -3,7 +3,7 @@
 
 use super::store::Store;
 use crate::error::Error;
-use crate::pmem::Real;
+use crate::pmem::{Moment, Real};
 use crate::pool::core::Trimmed;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -66,6 +66,7 @@ impl Trimmer {
 
     fn advance(&mut self, store: &Store<Real>, now: Instant) -> Result<bool, Error> {
         let core = store.core();
+        core.backing().at(Moment::Trim);
         match self.phase {
             Phase::Look => {
                 self.next = now + self.pause;

@@ -18,7 +18,7 @@ use super::bugs::{self, seeded};
 use super::epoch::{Attempt, Change, LINE};
 use super::log::{Preparer, SEGMENT_BYTES, Writer};
 use crate::error::{Error, Result};
-use crate::pmem::{MappingError, Notes};
+use crate::pmem::{MappingError, Moment, Notes};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -68,6 +68,15 @@ pub trait Source {
 
     /// Returns the size of the pool, in bytes.
     fn bytes(&self) -> u64;
+
+    /// Fails if the base has no name any more, because another program removed or replaced its file.
+    /// Then nothing of the journal may be deleted.
+    fn check_base(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets a test hold the calling thread at this moment.
+    fn at(&self, _moment: Moment) {}
 }
 
 /// Counts of a journal since the pool was opened.
@@ -405,11 +414,13 @@ impl Journal {
         drop(state);
         // Ends the turn, even if this unwinds.
         let _end = EndOfTurn(self);
+        source.at(Moment::Turn);
         let mut turn = lock(&self.turn);
         if lock(&self.state).ended {
             return Outcome::Ended;
         }
         if !turn.pending {
+            source.at(Moment::Cut);
             match self.cut(&mut turn, source) {
                 Outcome::Done => {}
                 other => return other,
@@ -419,9 +430,13 @@ impl Journal {
             self.give_up(&error);
             return Outcome::Ended;
         }
-        if turn.pending && !self.commit(&mut turn) {
-            return Outcome::Failed;
+        if turn.pending {
+            source.at(Moment::Commit);
+            if !self.commit(&mut turn) {
+                return Outcome::Failed;
+            }
         }
+        source.at(Moment::Committed);
         let mut state = lock(&self.state);
         (state.done, state.began) = (turn.cut, None);
         drop(state);

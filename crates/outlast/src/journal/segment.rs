@@ -103,6 +103,18 @@ pub fn has_segments(directory: &dyn Directory, owner: Owner) -> io::Result<bool>
     Ok(!segments(directory, owner)?.is_empty())
 }
 
+/// Returns the last epoch in the segments of an owner, or the one from which its last segment
+/// continues; `None` if it has no segment. Writes nothing.
+pub fn last_epoch(directory: &dyn Directory, owner: Owner) -> io::Result<Option<Attempt>> {
+    let ours = segments(directory, owner)?;
+    let Some(segment) = ours.last() else { return Ok(None) };
+    let (mut last, mut reader) = (segment.start.after, Reader::new(segment));
+    while reader.next(last.epoch + 1)?.is_some() {
+        last = Attempt { epoch: last.epoch + 1, sum: reader.chain };
+    }
+    Ok(Some(last))
+}
+
 /// Deletes the segments of a pool that no longer needs them.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
     let all = all_segments(directory)?;

@@ -63,11 +63,62 @@ pub enum Fate {
     Pretends,
 }
 
+/// A moment at which a background thread has decided on a step and has not begun it, because it may
+/// have to wait first. Meanwhile another thread can close the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Moment {
+    /// A thread of the journal has taken the turn.
+    Turn,
+    /// A thread of the journal is about to cut.
+    Cut,
+    /// An epoch was cut, and is to be written.
+    Commit,
+    /// An epoch is durable, and its turn is about to end.
+    Committed,
+    /// A segment is to be prepared, or the base to be extended.
+    Prepare,
+    /// A checkpoint is due.
+    Checkpoint,
+    /// A checkpoint has copied pages, and waits for an epoch.
+    Copied,
+    /// A checkpoint has written all of its pages, and is to be recorded.
+    Written,
+    /// A checkpoint was recorded, and the segments that it makes needless are to be deleted.
+    Recorded,
+    /// The worker is about to do a step of the indexes, the reclaim, or the pool's growth.
+    Work,
+    /// A pool was found idle, and is to be synced.
+    Idle,
+    /// Free space is to be given back.
+    Trim,
+}
+
+impl Moment {
+    /// All moments.
+    pub const ALL: [Moment; 12] = [
+        Moment::Turn,
+        Moment::Cut,
+        Moment::Commit,
+        Moment::Committed,
+        Moment::Prepare,
+        Moment::Checkpoint,
+        Moment::Copied,
+        Moment::Written,
+        Moment::Recorded,
+        Moment::Work,
+        Moment::Idle,
+        Moment::Trim,
+    ];
+}
+
 /// Decides the outcome of each call before it is made.
 pub trait DiskWatch: Send + Sync {
     /// Decides about `call`. `file` is the file or directory of the call; if the call gives a file
     /// a name, `file` is that file.
     fn before(&self, call: Call, file: &File) -> Fate;
+
+    /// Called before a background step. May hold the thread for a while.
+    fn at(&self, _moment: Moment) {}
 }
 
 /// Renames a file. Fails if a file of the new name exists.
@@ -116,6 +167,13 @@ impl Disk {
             Fate::Done => make(),
             Fate::Fails(errno) => Err(io::Error::from_raw_os_error(errno).into()),
             Fate::Pretends => Ok(()),
+        }
+    }
+
+    /// Lets a test hold the calling thread before a background step.
+    pub fn at(&self, moment: Moment) {
+        if let Some(watch) = &self.0 {
+            watch.at(moment);
         }
     }
 

@@ -39,7 +39,7 @@ const PAGE: u64 = 4096;
 /// Where the notes begin in the working file. No journaled pool is longer.
 const NOTES_AT: u64 = 1 << 41;
 /// Words of the control page that its owner can use as it likes.
-pub const CONTROL_WORDS: usize = 64;
+pub const CONTROL_WORDS: usize = 448;
 
 /// The first word of the control page after the owner's: which set is the current one.
 const CURRENT: usize = CONTROL_WORDS;

@@ -1,35 +1,13 @@
 //! The memory that backs a pool.
 
+pub use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::journal::running::Journal;
-use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Resident, SHADOW_SHARE};
+use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What distinguishes a file from a copy of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Identity {
-    /// Device number.
-    pub device: u64,
-    /// Inode number. A copy can have the same number, on another file system or, after the original
-    /// was removed, on the same one.
-    pub inode: u64,
-    /// When the file was created, in nanoseconds since 1970; 0 if the file system does not report
-    /// it.
-    pub born: u64,
-}
-
-impl Identity {
-    /// Returns the identity of a file.
-    pub fn of(file: &std::fs::File) -> Result<Identity> {
-        use std::os::unix::fs::MetadataExt;
-        let meta = file.metadata().map_err(|e| Error::io("reading the pool's inode", e))?;
-        let born = birth(file).unwrap_or(0);
-        Ok(Identity { device: meta.dev(), inode: meta.ino(), born })
-    }
-}
 
 /// The memory of a pool: a mapping of a file, anonymous memory, or heap memory.
 pub enum Backing {
@@ -322,6 +300,22 @@ impl Backing {
         self.file().map_or(Ok(Identity::default()), Identity::of)
     }
 
+    /// Returns whether the pool's file has a name. If not, what is written to it is gone once the pool
+    /// is closed.
+    pub fn is_named(&self) -> Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let Some(file) = self.file() else { return Ok(false) };
+        let meta = file.metadata().map_err(|e| Error::io("looking at the pool's file", e))?;
+        Ok(meta.nlink() > 0)
+    }
+
+    /// Lets a test hold the calling thread at this moment.
+    pub fn at(&self, moment: Moment) {
+        if let Some(mapping) = self.mapping() {
+            mapping.disk().at(moment);
+        }
+    }
+
     /// The file system that the pool is on.
     pub fn disk(&self) -> Disk {
         self.mapping().map_or_else(Disk::default, |mapping| mapping.disk().clone())
@@ -343,16 +337,6 @@ impl Backing {
             Backing::Heap(_) => None,
         }
     }
-}
-
-/// When a file was created, in nanoseconds since 1970, if the file system reports it.
-fn birth(file: &std::fs::File) -> Option<u64> {
-    use rustix::fs::{AtFlags, StatxFlags};
-    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
-    let told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let time = found.stx_btime;
-    let seconds = u64::try_from(time.tv_sec).ok().filter(|_| told)?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(time.tv_nsec.into())
 }
 
 /// Converts a mapping's error to the pool's.

@@ -1,7 +1,7 @@
 //! The header: the pool's fixed parameters, and its changing state.
 
-use super::backing::Identity;
 use super::geometry::Geometry;
+use super::identity::{Identity, Relation};
 use super::layout::{self, HEADER_OFFSETS, HEADER_WORDS, HeaderCopy, field};
 use crate::error::{Damage, Error, Result, TornReason};
 use crate::pmem::{MediumKind, Memory, Offset, Point, Seam};
@@ -72,6 +72,7 @@ impl Header {
         self.set(field::BOOT_HIGH, (boot >> 64) as u64);
         self.set(field::DEVICE, file.device);
         self.set(field::INODE, file.inode);
+        self.set(field::FILE_SYSTEM, file.file_system);
         self.set(field::COMPATIBLE, self.get(field::COMPATIBLE) | layout::COMPATIBLE_BORN);
         self.set(field::BORN, file.born);
         self.set(field::BORN_OF, self.born_of());
@@ -134,7 +135,7 @@ impl Header {
     /// copy that was made while the pool was being changed. `file` is the file that it is in now.
     pub fn possibly_torn(&self, file: Identity, boot: u128) -> Option<TornReason> {
         if !self.is_dirty() {
-            return (self.is_synced_idle() && self.is_copy(file, boot)).then_some(TornReason::Copy);
+            return self.is_synced_idle().then(|| self.apart(file, boot))?;
         }
         // The recorded medium decides, not the current one.
         let recorded = MediumKind::from_u64(self.get(field::MEDIUM));
@@ -147,19 +148,31 @@ impl Header {
         if self.boot() != boot && !recorded.is_some_and(MediumKind::survives_power_loss) {
             return Some(TornReason::EarlierBoot);
         }
-        self.is_copy(file, boot).then_some(TornReason::Copy)
+        self.apart(file, boot)
     }
 
-    /// Whether `file` is not the file that the last writer wrote to.
-    fn is_copy(&self, file: Identity, boot: u128) -> bool {
-        let same_boot = self.boot() == boot;
-        // Device numbers can change with a boot, inode numbers do not.
-        let same_device = !same_boot || self.get(field::DEVICE) == file.device;
-        let same = same_device && self.get(field::INODE) == file.inode;
-        // A copy can have the inode number of the original, but it is younger.
-        let known = self.get(field::BORN) != 0 && self.get(field::BORN_OF) == self.born_of();
-        let born_apart = known && file.born != 0 && self.get(field::BORN) != file.born;
-        !same || born_apart
+    /// Returns why `file` may not be the file that the last writer wrote to.
+    fn apart(&self, file: Identity, boot: u128) -> Option<TornReason> {
+        let recorded = self.writer();
+        match file.compared_with(recorded, self.boot() == boot) {
+            Relation::Same => None,
+            Relation::Copy => Some(TornReason::Copy),
+            Relation::Unknown => Some(TornReason::Unknown {
+                recorded: recorded.to_string(),
+                found: file.to_string(),
+            }),
+        }
+    }
+
+    /// Returns the identity of the file that the last writer wrote to.
+    fn writer(&self) -> Identity {
+        let is_known = self.get(field::BORN_OF) == self.born_of();
+        Identity {
+            device: self.get(field::DEVICE),
+            inode: self.get(field::INODE),
+            born: if is_known { self.get(field::BORN) } else { 0 },
+            file_system: self.get(field::FILE_SYSTEM),
+        }
     }
 
     /// Whether these are the words of an intact header that belongs in the place of copy number
@@ -366,7 +379,7 @@ mod tests {
     use crate::pool::geometry::DEFAULT_PAGE_BITS;
     use TornReason::{Copy, EarlierBoot, JournalGone};
 
-    const ORIGINAL: Identity = Identity { device: 7, inode: 12, born: 1_000 };
+    const ORIGINAL: Identity = Identity { device: 7, inode: 12, born: 1_000, file_system: 0 };
 
     /// A pool that was made dirty in the file `ORIGINAL`, under boot 1.
     fn dirty(medium: MediumKind) -> Header {
@@ -381,16 +394,17 @@ mod tests {
     #[test]
     fn a_copy_of_a_dirty_pool_is_told_from_the_original() {
         use MediumKind::{Bytes, Dax, Journal, PageCache};
-        let file = |device, inode, born| Identity { device, inode, born };
+        let file = |device, inode, born| Identity { device, inode, born, file_system: 0 };
         let cases = [
             // Medium, boot, file in which the pool is found, verdict.
             (Dax, 1, ORIGINAL, None),
             (Dax, 2, ORIGINAL, None),
             (PageCache, 1, ORIGINAL, None),
             (PageCache, 2, ORIGINAL, Some(EarlierBoot)),
-            // Only a boot changes the device number.
+            // A boot changes the device number, and so does another mount.
             (Dax, 2, file(8, 12, 1_000), None),
-            (Dax, 1, file(8, 12, 1_000), Some(Copy)),
+            (Dax, 1, file(8, 12, 1_000), None),
+            (PageCache, 1, file(8, 12, 1_000), None),
             // Another inode.
             (Dax, 1, file(7, 13, 1_001), Some(Copy)),
             (Dax, 2, file(7, 13, 1_001), Some(Copy)),
@@ -416,7 +430,7 @@ mod tests {
         let mut header = dirty(MediumKind::PageCache);
         header.set(field::DIRTY, 0);
         header.set(field::SEQUENCE, 7);
-        let copy = Identity { device: 7, inode: 13, born: 1_001 };
+        let copy = Identity { inode: 13, born: 1_001, ..ORIGINAL };
         assert_eq!(header.possibly_torn(copy, 1), None, "closed");
         header.set_synced_idle();
         header.set(field::SEQUENCE, header.next_sequence());
@@ -458,7 +472,7 @@ mod tests {
         // An older build has made a copy of the pool dirty. It knows nothing of birth times.
         header.set(field::BOOT_LOW, 5);
         header.set(field::INODE, 13);
-        let copy = Identity { device: 7, inode: 13, born: 2_000 };
+        let copy = Identity { inode: 13, born: 2_000, ..ORIGINAL };
         assert_eq!(header.possibly_torn(copy, 5), None);
         // A pool that only the older build has written has no birth time at all.
         let mut header = dirty(MediumKind::Dax);

@@ -118,6 +118,9 @@ pub mod field {
     /// The header's sequence number when the background thread made the pool clean while it was
     /// open. If the header's number is now another one, this field has no meaning.
     pub const SYNCED_IDLE: usize = 25;
+    /// The id of the file system of the file that was written; 0 if it reports none that outlasts a
+    /// mount.
+    pub const FILE_SYSTEM: usize = 26;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }

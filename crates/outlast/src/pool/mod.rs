@@ -2,7 +2,7 @@
 //! the blocks hold.
 //!
 //! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
-//! classes), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
+//! classes), [`identity`] (which file is the pool's), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
 //! (all of these, combined for the indexes), [`unlinked`] (blocks that are not linked yet),
 //! [`roots`] (the table of roots), [`batch`] (the log of a batch).
 
@@ -15,6 +15,7 @@ pub mod gate;
 pub mod geometry;
 pub mod hash;
 pub mod header;
+pub mod identity;
 pub mod layout;
 pub mod points;
 pub mod roots;

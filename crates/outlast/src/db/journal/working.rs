@@ -4,15 +4,18 @@ use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::Attempt;
+use crate::journal::files::Directory;
 use crate::journal::meta::{META_OFFSETS, Meta};
-use crate::journal::segment::Owner;
+use crate::journal::segment::{Owner, last_epoch};
 use crate::pmem::Notes;
-use crate::pool::backing::Identity;
 use crate::pool::header::Header;
+use crate::pool::identity::{Identity, Relation};
 use crate::pool::layout::field;
 use rustix::fs::{FlockOperation, OFlags};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,14 +28,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes copied at a time when a working file is built.
 const PIECE: u64 = 4 << 20;
 /// The first word of a working file's control page.
-const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
-/// The number of words, including the first one, that say what the file belongs to.
-const IDENTITY: usize = 11;
+const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF2");
+/// The index of the word that says which of the two records counts.
+const WHICH: usize = 1;
+/// The first words of the two records of what the file belongs to. The one that does not count is
+/// written, and then made to count by one store, so that a process that dies leaves either.
+const RECORDS: [usize; 2] = [2, 32];
+/// Words of a record: pool, life, boot, the base's identity, and a checksum.
+const RECORD: usize = 11;
 /// The first word that holds the last durable epoch; see [`Attempt::store`].
 pub(super) const DURABLE: usize = 16;
+/// The first words of the base's path in the two records: length and checksum, then the path.
+const PATHS: [usize; 2] = [64, 256];
+/// The longest path that is noted, in bytes.
+const PATH_MAX: usize = (PATHS[1] - PATHS[0] - 1) * 8;
 
 /// What a working file belongs to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::db) struct Owned {
     pub(in crate::db) owner: Owner,
     pub(in crate::db) boot: u128,
@@ -40,16 +52,66 @@ pub(in crate::db) struct Owned {
 }
 
 impl Owned {
-    pub(super) fn words(&self) -> [u64; IDENTITY] {
+    fn words(&self) -> [u64; RECORD] {
         let Owned { owner, boot, base } = *self;
-        let mut words = [MAGIC; IDENTITY];
+        let mut words = [0; RECORD];
         for (index, wide) in [owner.pool, owner.life, boot].into_iter().enumerate() {
-            (words[2 * index + 1], words[2 * index + 2]) = (wide as u64, (wide >> 64) as u64);
+            (words[2 * index], words[2 * index + 1]) = (wide as u64, (wide >> 64) as u64);
         }
-        words[7..10].copy_from_slice(&[base.device, base.inode, base.born]);
+        words[6..10].copy_from_slice(&[base.device, base.inode, base.born, base.file_system]);
         let bytes: Vec<u8> = words[..10].iter().flat_map(|word| word.to_le_bytes()).collect();
         words[10] = u64::from(crc32c::crc32c(&bytes));
         words
+    }
+
+    /// Stores the record, with the path of the base, and makes it the one that counts.
+    pub(super) fn store(&self, notes: &Notes, base: &Path) {
+        let control = notes.control();
+        let which = 1 - (control[WHICH].load(Ordering::Relaxed) & 1) as usize;
+        let path = base.as_os_str().as_bytes();
+        let path = if path.len() > PATH_MAX { &[] } else { path };
+        let mut bytes = path.to_vec();
+        bytes.resize(PATH_MAX, 0);
+        let head = path.len() as u64 | u64::from(crc32c::crc32c(path)) << 32;
+        let text = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let at = |start: usize| control[start..].iter();
+        for (word, value) in at(PATHS[which]).zip(std::iter::once(head).chain(text)) {
+            word.store(value, Ordering::Relaxed);
+        }
+        for (word, value) in at(RECORDS[which]).zip(self.words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire in `load`. After the death of this process, its stores are
+        // seen in their order.
+        control[WHICH].store(which as u64, Ordering::Release);
+        control[0].store(MAGIC, Ordering::Release);
+    }
+
+    /// Loads the record that counts, and the path of the base if it is noted. Returns `None` if the
+    /// record is not intact.
+    fn load(notes: &Notes) -> Option<(Owned, Option<PathBuf>)> {
+        let control = notes.control();
+        if control[0].load(Ordering::Acquire) != MAGIC {
+            return None;
+        }
+        let which = usize::try_from(control[WHICH].load(Ordering::Acquire)).ok()?;
+        let word = |index: usize| control[index].load(Ordering::Relaxed);
+        let start = *RECORDS.get(which)?;
+        let wide =
+            |at: usize| u128::from(word(start + at)) | u128::from(word(start + at + 1)) << 64;
+        let [device, inode, born, file_system] = [6, 7, 8, 9].map(|at| word(start + at));
+        let owned = Owned {
+            owner: Owner { pool: wide(0), life: wide(2) },
+            boot: wide(4),
+            base: Identity { device, inode, born, file_system },
+        };
+        let is_intact = (0..RECORD).map(|at| word(start + at)).eq(owned.words());
+        let head = word(PATHS[which]);
+        let text = (1..PATHS[1] - PATHS[0]).flat_map(|at| word(PATHS[which] + at).to_le_bytes());
+        let text: Vec<u8> = text.take((head as u32) as usize).collect();
+        let noted = !text.is_empty() && crc32c::crc32c(&text) == (head >> 32) as u32;
+        let path = noted.then(|| OsString::from_vec(text).into());
+        is_intact.then_some((owned, path))
     }
 }
 
@@ -115,63 +177,166 @@ fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     }
 }
 
-/// Finds the working file of a pool, which a dead process left or closing the pool kept. Without a
-/// `lock`, the file may also be in use by another process; with one, such a file is
-/// [`Error::Locked`]. Uses a file only if it certainly belongs to this life, this boot and this
-/// base, and is no older than the base.
-pub(in crate::db) fn find(
-    places: &[PathBuf],
-    lock: Option<FlockOperation>,
-    owned: Owned,
-    user: u32,
-    meta: &Meta,
-) -> Result<Option<Working>> {
-    for place in places {
-        let path = working_path(place, owned.owner.life);
-        let Some(file) = open_working(&path, user)? else { continue };
-        let action = || format!("opening {}", path.display());
-        let notes = Notes::open(&file).map_err(|e| Error::io(action(), e))?;
-        let Some(notes) = notes else { continue };
-        let has = |(word, expected): (&AtomicU64, u64)| word.load(Ordering::Relaxed) == expected;
-        let whole = notes.control().iter().zip(owned.words()).all(has);
-        if !whole {
-            // It belongs to another boot, or to another base, of which this one is a copy.
-            continue;
+/// A search for the working file of a pool.
+#[derive(Clone, Copy)]
+pub(in crate::db) struct Search<'s> {
+    /// The directories that it may be in.
+    pub(in crate::db) places: &'s [PathBuf],
+    /// How to lock it. Without a lock, it may be in use by another process.
+    pub(in crate::db) lock: Option<FlockOperation>,
+    /// What it must belong to.
+    pub(in crate::db) owned: Owned,
+    /// The user that owns the base.
+    pub(in crate::db) user: u32,
+    /// What the base says.
+    pub(in crate::db) meta: &'s Meta,
+    /// The path of the base.
+    pub(in crate::db) path: &'s Path,
+    /// The journal.
+    pub(in crate::db) journal: &'s dyn Directory,
+}
+
+/// The result of a search for a working file.
+pub(in crate::db) enum Found {
+    /// The working file.
+    Working(Working),
+    /// There is none that could hold anything of this life.
+    Nothing,
+    /// The base is a copy, and the working file is the original's.
+    Originals {
+        /// The original.
+        base: PathBuf,
+        /// Its working file.
+        working: PathBuf,
+    },
+}
+
+impl Search<'_> {
+    /// Finds the working file of a pool, which a dead process left or closing the pool kept.
+    ///
+    /// A working file of this life exists only once, and holds every change that was acknowledged. So
+    /// one that is there is used, or there is a reason why this base does not need it; otherwise this
+    /// fails with [`Error::OtherWorkingFile`]. It is never left out because something about it is in
+    /// doubt.
+    ///
+    /// | its base is | base and journal | |
+    /// |---|---|---|
+    /// | this file | are no newer than the working file | it is used |
+    /// | this file, mounted again | agree with it | it is used |
+    /// | another file, which is still at the noted path | | it is the other's: this is a copy |
+    /// | another file, which is gone; or the file system does not tell | agree with it | it is used: the pool was moved |
+    /// | any of these | anything else | it does not match |
+    ///
+    /// "Agree" means that the journal ends with the last epoch that the working file knows to be
+    /// durable, or with the next one: a process can die between making an epoch durable and noting
+    /// that.
+    pub(in crate::db) fn find(self) -> Result<Found> {
+        let Search { owned, meta, .. } = self;
+        // A life never outlives a boot.
+        if meta.boot != owned.boot as u64 {
+            return Ok(Found::Nothing);
         }
-        lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
-        let durable = Attempt::load(&notes, DURABLE).epoch;
-        if durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
-            continue;
+        for place in self.places {
+            let path = working_path(place, owned.owner.life);
+            let Some(file) = open_working(&path, self.user)? else { continue };
+            let differs = |why: String| Error::OtherWorkingFile {
+                working: path.clone(),
+                pool: self.path.into(),
+                why,
+            };
+            let notes = Notes::open(&file);
+            let notes = notes.map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+            let read = notes.and_then(|notes| Owned::load(&notes).map(|of| (notes, of)));
+            let Some((notes, (of, noted))) = read else {
+                return Err(differs("it is damaged".into()));
+            };
+            if (of.owner, of.boot) != (owned.owner, owned.boot) {
+                return Err(differs("what it says of itself is not what its name says".into()));
+            }
+            let relation = owned.base.compared_with(of.base, true);
+            if relation != Relation::Same
+                && let Some(base) = noted.filter(|noted| self.is_original(noted, of.base))
+            {
+                return Ok(Found::Originals { base, working: path });
+            }
+            self.lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
+            let durable = Attempt::load(&notes, DURABLE);
+            if meta.closed && durable.epoch != meta.checkpoint {
+                // The base is the whole pool, as of another moment than the working file.
+                continue;
+            }
+            if durable.epoch < meta.reached {
+                let why = format!(
+                    "it ends at epoch {}, and the pool's file has lines of epoch {}: it is older",
+                    durable.epoch, meta.reached
+                );
+                return Err(differs(why));
+            }
+            if relation != Relation::Same || owned.base.device != of.base.device {
+                self.check_agreement(durable).map_err(|why| {
+                    let (was, is) = (of.base, owned.base);
+                    differs(format!("{why}; its file was {was}, and this one is {is}"))
+                })?;
+            }
+            let header = header_of(&file, notes.covered(), &path)?;
+            let size = header.get(field::SIZE);
+            return Ok(Found::Working(Working { file, path, notes, header, size }));
         }
-        let header = header_of(&file, notes.covered(), &path)?;
-        let size = header.get(field::SIZE);
-        return Ok(Some(Working { file, path, notes, header, size }));
+        Ok(Found::Nothing)
     }
-    Ok(None)
+
+    /// Returns whether another file, with this identity, is at this path.
+    fn is_original(&self, path: &Path, base: Identity) -> bool {
+        let there = File::open(path).ok().and_then(|file| Identity::of(&file).ok());
+        there.is_some_and(|there| {
+            there != self.owned.base && there.compared_with(base, true) == Relation::Same
+        })
+    }
+
+    /// Checks that base and journal end where a working file with this last durable epoch does.
+    fn check_agreement(&self, durable: Attempt) -> Result<(), String> {
+        if self.meta.closed {
+            return Ok(());
+        }
+        let last = last_epoch(self.journal, self.owned.owner).map_err(|e| e.to_string())?;
+        match last {
+            Some(last)
+                if (last.epoch == durable.epoch && !last.differs(durable))
+                    || last.epoch == durable.epoch + 1 =>
+            {
+                Ok(())
+            }
+            last => Err(format!(
+                "it ends at epoch {}, and the pool's journal {}",
+                durable.epoch,
+                last.map_or("has no segment".into(), |last| format!("at epoch {}", last.epoch))
+            )),
+        }
+    }
 }
 
 /// Removes the working files of this base's other lives, unless a process has one open. `user` owns
 /// the base.
-pub(super) fn remove_old(places: &[PathBuf], base: Identity, user: u32, life: u128) {
+pub(super) fn remove_old(places: &[PathBuf], owned: Owned, user: u32) {
     for place in places {
         for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
             let (name, path) = (entry.file_name(), entry.path());
             let is_one = name.to_str().is_some_and(|name| {
                 name.strip_prefix(NAMES[0]).is_some_and(|rest| rest.ends_with(NAMES[1]))
             });
-            if !is_one || path == working_path(place, life) {
+            if !is_one || path == working_path(place, owned.owner.life) {
                 continue;
             }
             if let Ok(Some(file)) = open_working(&path, user)
                 && lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && let Ok(Some(notes)) = Notes::open(&file)
+                && let Some((of, _)) = Owned::load(&notes)
+                // A base has one life at a time. (The ids of its pool and its life are random, so a
+                // base of another pool is never taken for this one, whatever its file system says.)
+                && of.owner.pool == owned.owner.pool
+                && owned.base.compared_with(of.base, of.boot == owned.boot) == Relation::Same
             {
-                let word = |index: usize| notes.control()[index].load(Ordering::Relaxed);
-                if word(0) == MAGIC
-                    && [word(7), word(8), word(9)] == [base.device, base.inode, base.born]
-                {
-                    let _ = std::fs::remove_file(path);
-                }
+                let _ = std::fs::remove_file(path);
             }
         }
     }

@@ -50,6 +50,7 @@ impl Journal {
         let bytes = self.counts.journal_bytes.load(Ordering::Relaxed);
         let is_due = prepared.is_err() || bytes >= self.limit(source) / 2;
         if is_due && !lock(&self.pages).is_empty() {
+            source.at(Moment::Checkpoint);
             self.checkpoint(source, false)?;
         }
         prepared
@@ -65,6 +66,7 @@ impl Journal {
 
     /// Does ahead of time what an operation or a commit would otherwise have to wait for.
     fn prepare(&self, source: &dyn Source) -> Result<()> {
+        source.at(Moment::Prepare);
         if self.counts.epochs.load(Ordering::Relaxed) > 1 {
             let segment = lock(&self.writer).next_segment_bytes();
             let prepared = self.preparer.prepare(segment);
@@ -97,6 +99,11 @@ impl Journal {
     /// here.
     pub fn checkpoint(&self, source: &dyn Source, closed: bool) -> Result<()> {
         let _one = lock(&self.checkpointing);
+        // While this thread waited for the lock, another one may have ended the life. The base then
+        // says so, and a further checkpoint would say that it needs segments.
+        if self.is_stopped() {
+            return Err(Error::NotOpen("it was closed before the checkpoint began"));
+        }
         if !closed {
             // If the disk has no room for another segment, preparing it fails, and this checkpoint
             // makes room.
@@ -127,6 +134,7 @@ impl Journal {
         if seeded(&bugs::MARKS_CLEARED) {
             *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
         }
+        source.at(Moment::Recorded);
         // The checkpoint is counted before it deletes segments, so that a caller that copies the
         // files can tell from `stats` whether segments were deleted meanwhile.
         self.counts.checkpoints.fetch_add(1, Ordering::SeqCst);
@@ -174,6 +182,7 @@ impl Journal {
             if !seeded(&bugs::PAGES_NOT_AWAITED) {
                 // A cut is needed even if no line is noted now: a copied page can hold a store of
                 // an operation that has not noted the line yet.
+                source.at(Moment::Copied);
                 self.wait_for_cut(lock(&self.state), source)?;
             }
             let durable = lock(&self.writer).last_attempt();
@@ -199,10 +208,13 @@ impl Journal {
                 format!("the base has {len} bytes, and had {known}: another program wrote to it");
             return Err(failed(io::Error::other(why)));
         }
-        let epoch = checkpoint.finish(&self.base, closed).map_err(failed)?;
+        source.at(Moment::Written);
+        source.check_base()?;
+        let finished = checkpoint.finish(&self.base, closed).map_err(failed);
         if turn.is_some() {
+            // Even after an error, the disk may say that the life has ended with this epoch.
             lock(&self.state).ended = true;
         }
-        Ok(Some(epoch))
+        finished.map(Some)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Moment, Offset, Seam, Word};
 use crate::pool::backing::{Backing, Journaled};
 use std::io;
 use std::ops::Range;
@@ -115,5 +115,13 @@ impl<S: Seam> Source for Core<S> {
 
     fn bytes(&self) -> u64 {
         self.memory.len()
+    }
+
+    fn check_base(&self) -> Result<()> {
+        self.check_named()
+    }
+
+    fn at(&self, moment: Moment) {
+        self.backing.at(moment);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Core, CoreOptions, WAIT_ALONE, WAIT_TURNS};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{MediumKind, Offset, Point, Seam, Word};
+use crate::pmem::{MediumKind, Moment, Offset, Point, Seam, Word};
 use crate::pool::backing::Backing;
 use crate::pool::bugs;
 use crate::pool::gate::{Brief, Entered, Held, Writing};
@@ -294,6 +294,18 @@ impl<S: Seam> Core<S> {
         DIRTY | suspect | lacks_root
     }
 
+    /// Fails if the pool's file had a name and has none any more: another program has removed it, or has
+    /// given its name to another file. What is written to it is lost once the pool is closed.
+    pub fn check_named(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        // Some file systems count no names, and the file of a pool that is being made has none yet.
+        let is_named = self.backing.is_named()?;
+        let was_named = self.was_named.fetch_or(is_named, Ordering::Relaxed);
+        if was_named && !is_named { Err(Error::FileGone) } else { Ok(()) }
+    }
+
     /// Makes the kernel write the pool back, or the part of it that `sync` writes, if the medium
     /// leaves that to the kernel.
     ///
@@ -414,6 +426,8 @@ impl<S: Seam> Core<S> {
         if before != Quiet::Synced {
             return Ok(before);
         }
+        self.backing.at(Moment::Idle);
+        self.check_named()?;
         {
             // Nearly everything is written back here, while writers need not wait.
             let _write_back = seam.lock(&self.write_back);
@@ -463,6 +477,7 @@ impl<S: Seam> Core<S> {
             let last = if held.dirty { last() } else { Ok(()) };
             marked
                 .and(last)
+                .and_then(|()| self.check_named())
                 .and_then(|()| self.make_clean(&mut held, settled, Until::Changed))
                 .and_then(|()| self.end_journal())
         };

@@ -90,6 +90,8 @@ pub struct Core<S: Seam> {
     /// The disk may lack something that was written: see [`Error::Suspect`]. Changed under
     /// `header`, whose dirty mark has the same information.
     suspect: AtomicBool,
+    /// Whether the pool's file has been seen to have a name.
+    was_named: AtomicBool,
 }
 
 /// How many turns an allocation, or a call that finishes the reclaim, waits for operations of other
@@ -217,6 +219,7 @@ impl<S: Seam> Core<S> {
             hopeless_visit: AtomicU64::new(u64::MAX),
             torn: false,
             suspect: AtomicBool::new(false),
+            was_named: AtomicBool::new(false),
         }
     }
 
@@ -238,12 +241,13 @@ impl<S: Seam> Core<S> {
         } else {
             header.possibly_torn(backing.identity()?, options.boot)
         };
-        if let Some(reason) = torn
+        if let Some(reason) = &torn
             && !options.accept_possibly_torn
         {
             // The damaged copy may have been the one that called the pool clean. Or a writer was
             // just writing it, in the middle of changes, when the file was copied or the power
             // failed. The two cases look the same, so the intact copy's dirty mark decides.
+            let reason = reason.clone();
             return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
         }
         // A close must not mark such a pool clean before it has been verified.
@@ -286,6 +290,7 @@ impl<S: Seam> Core<S> {
         if unmarked && !core.options.read_only {
             core.note_suspect();
         }
+        core.check_named()?;
         core.lost_root = roots::check_commits(&core, &core.header())?;
         if clean && saved.0 != 0 {
             let restored = core.alloc.restore(&core, saved.0, saved.1)?;
