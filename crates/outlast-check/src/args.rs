@@ -336,6 +336,12 @@ pub(crate) struct TortureArgs {
     /// Where to put the pool, which is removed at the end.
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
+    /// Puts the pool itself into this directory, where it stays.
+    #[arg(long)]
+    pub(crate) pool_dir: Option<PathBuf>,
+    /// Runs this shell command after each kill, for instance to mount the pool's file system anew.
+    #[arg(long)]
+    pub(crate) after_kill: Option<String>,
 }
 
 #[derive(Args)]
@@ -344,6 +350,8 @@ pub(crate) struct TortureChildArgs {
     pub(crate) subject: SubjectArgs,
     #[arg(long)]
     pub(crate) dir: PathBuf,
+    #[arg(long)]
+    pub(crate) pool_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -67,7 +67,8 @@ fn main() -> ExitCode {
         }
         Command::TortureChild(args) => {
             let seed = args.subject.seed;
-            child_end(torture::child(&args.subject.into(), &args.dir, seed))
+            let pool_dir = args.pool_dir.as_ref().unwrap_or(&args.dir).clone();
+            child_end(torture::child(&args.subject.into(), &args.dir, &pool_dir, seed))
         }
         Command::GrowthChild(args) => {
             let life = args.life;
@@ -426,7 +427,9 @@ fn run_torture(args: TortureArgs, place: &Path) -> Checked {
         until,
         program: program()?,
         dir: place.into(),
+        pool_dir: args.pool_dir,
         journal: args.journal,
+        after_kill: args.after_kill,
     };
     let progress = indicatif::ProgressBar::new_spinner();
     let summary = torture::run(&options, |summary| {

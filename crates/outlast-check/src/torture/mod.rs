@@ -49,8 +49,18 @@ pub struct Options {
     pub program: PathBuf,
     /// The directory of pool and expectations; must be empty.
     pub dir: PathBuf,
+    /// The directory of the pool, if that is another one.
+    pub pool_dir: Option<PathBuf>,
     /// Whether the pool gets a journal.
     pub journal: bool,
+    /// A shell command to run after each kill. It may mount the file system of the pool anew.
+    pub after_kill: Option<String>,
+}
+
+impl Options {
+    fn pool(&self) -> PathBuf {
+        self.pool_dir.as_ref().unwrap_or(&self.dir).join(POOL)
+    }
 }
 
 /// What a run did.
@@ -70,15 +80,17 @@ pub struct Summary {
 ///
 /// # Errors
 /// If they cannot be created.
-pub fn prepare(subject: &Subject, dir: &Path, journal: bool) -> Checked<Cells> {
-    let cells = Cells::create(&dir.join(CELLS), subject.cells())
+pub fn prepare(options: &Options) -> Checked<Cells> {
+    let subject = &options.subject;
+    let cells = Cells::create(&options.dir.join(CELLS), subject.cells())
         .map_err(|e| Fault(format!("making the expectations: {e}")))?;
-    let options = match journal {
+    let path = options.pool();
+    let options = match options.journal {
         true => Subject::options().journal(JournalOptions::new()),
         false => Subject::options(),
     };
     // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
-    let pool = unsafe { options.create(dir.join(POOL))? };
+    let pool = unsafe { options.create(path)? };
     subject.open_maps(&pool)?;
     pool.close()?;
     Ok(cells)
@@ -90,7 +102,7 @@ pub fn prepare(subject: &Subject, dir: &Path, journal: bool) -> Checked<Cells> {
 /// The fault.
 pub fn run(options: &Options, mut progress: impl FnMut(&Summary)) -> Checked<Summary> {
     let start = Instant::now();
-    let cells = prepare(&options.subject, &options.dir, options.journal)?;
+    let cells = prepare(options)?;
     let mut random = Random::new(options.seed);
     let mut summary = Summary::default();
     loop {
@@ -132,7 +144,11 @@ fn kill_one(options: &Options, random: &mut Random) -> Checked {
         let text = String::from_utf8_lossy(&output.stderr);
         format!("a child ended by itself ({}): {text}", output.status)
     })?;
-    killed.map_err(|e| Fault(format!("killing a child: {e}")))
+    killed.map_err(|e| Fault(format!("killing a child: {e}")))?;
+    let Some(command) = &options.after_kill else { return Ok(()) };
+    let ran = Command::new("sh").args(["-c", command]).status();
+    let ran = ran.map_err(|e| Fault(format!("running {command:?}: {e}")))?;
+    ensure(ran.success(), || format!("{command:?} ended with {ran}"))
 }
 
 /// Returns whether a process ended by SIGKILL.
@@ -145,6 +161,9 @@ fn spawn(options: &Options, seed: u64) -> std::io::Result<Child> {
     let subject = &options.subject;
     let mut command = Command::new(&options.program);
     command.arg("torture-child").arg("--dir").arg(&options.dir);
+    if let Some(dir) = &options.pool_dir {
+        command.arg("--pool-dir").arg(dir);
+    }
     command.args(["--seed", &seed.to_string(), "--keys", &subject.keys.to_string()]);
     command.args(["--threads", &subject.threads.to_string()]);
     command.args(["--scheme", subject.scheme.name()]);
@@ -158,16 +177,16 @@ fn spawn(options: &Options, seed: u64) -> std::io::Result<Child> {
 ///
 /// # Errors
 /// The fault that it found.
-pub fn child(subject: &Subject, dir: &Path, seed: u64) -> Checked {
+pub fn child(subject: &Subject, dir: &Path, pool_dir: &Path, seed: u64) -> Checked {
     let cells = Cells::open(&dir.join(CELLS)).map_err(|e| Fault(format!("{CELLS}: {e}")))?;
-    let pool = life::open(&dir.join(POOL))?;
+    let pool = life::open(&pool_dir.join(POOL))?;
     life::live(subject, &pool, &cells, seed, &AtomicBool::new(false))
 }
 
 /// Runs one life of the parent: works on the pool while it recovers, then checks it at rest.
 fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
     let subject = &options.subject;
-    let pool = life::open(&options.dir.join(POOL))?;
+    let pool = life::open(&options.pool())?;
     let running = pool.stats().reclaim == outlast::db::store::ReclaimState::Running;
     summary.unfinished += u64::from(running);
     let stop = AtomicBool::new(false);
