@@ -60,6 +60,10 @@ pub(crate) enum Command {
     /// Copy the pool (if it has a journal, even while another process uses it); the copy is cleanly
     /// closed and has no journal
     Backup(BackupArgs),
+    /// Put a backup in the place of the pool, which is kept under another name
+    ///
+    /// The backup is checked first, and stays where it is. The pool must not be open.
+    Restore(RestoreArgs),
     /// Copy all that can be read of a damaged pool into a new one, and list what cannot
     ///
     /// Exit code 3: the new pool lacks something, or may lack something; the last line says why.
@@ -334,6 +338,18 @@ pub(crate) struct BackupArgs {
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// Arguments of [`Command::Restore`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RestoreArgs {
+    /// The backup: any pool that was closed
+    pub(crate) backup: PathBuf,
+    /// The pool that it is to replace, or the path of a new one [default: --pool]
+    pub(crate) target: Option<PathBuf>,
+    /// Remove the old pool, its journal and its working file
+    #[arg(long)]
+    pub(crate) remove_old: bool,
 }
 
 /// Takes the place of the global option in commands that have their pools as arguments, so that their

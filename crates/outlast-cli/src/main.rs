@@ -58,6 +58,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Accept => commands::verify::accept(pool, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
         Command::Backup(backup) => commands::backup::run(pool, backup, output),
+        Command::Restore(restore) => commands::restore::run(pool, restore, output),
         Command::Salvage(salvage) => commands::salvage::run(pool, salvage, output),
         Command::Compact(compact) => commands::compact::run(pool, compact, output),
         Command::Completions(completions) => commands::completions::run(completions, output),

@@ -120,7 +120,9 @@ pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<Salvageable, Failur
     let itself = |pool, refused| Ok(Salvageable { pool, refused, copy: None });
     match read(path, false) {
         Ok(pool) => itself(pool, None),
-        Err(refused @ Error::NoWorkingFile) => {
+        // Its user has to say first what becomes of the working file.
+        Err(refused @ Error::OtherWorkingFile { .. }) => Err(about(path, refused)),
+        Err(refused @ (Error::NoWorkingFile | Error::CopyOfPool { .. })) => {
             if copy.symlink_metadata().is_ok() {
                 let why = "which is needed for a copy, exists; a salvage that was killed may have left it";
                 return Err(Failure::Failed(format!("{}, {why}", copy.display())));
@@ -155,10 +157,10 @@ fn is_half_made(path: &Path, refused: &Error) -> bool {
     matches!(refused, Error::PoolFull { .. } | Error::DiskFull { .. }) && has_no_journal()
 }
 
-/// If a pool is refused because its working file is gone, completes it from its journal. Returns
-/// whether it did.
+/// If a pool is refused because its working file is gone, or is that of its original, completes it from
+/// its journal. Returns whether it did.
 pub(crate) fn complete(path: &Path) -> Result<bool, Failure> {
-    if !matches!(read(path, false), Err(Error::NoWorkingFile)) {
+    if !matches!(read(path, false), Err(Error::NoWorkingFile | Error::CopyOfPool { .. })) {
         return Ok(false);
     }
     // SAFETY: as in `read`.
@@ -431,7 +433,19 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             path.display(),
             why_refused(&error)
         )),
-        Error::PossiblyTorn { reason, .. } => {
+        Error::PossiblyTorn { reason: TornReason::Unknown { .. }, .. } => {
+            Failure::Damaged(format!(
+                "{}: {}. If it is the original, let `outlast accept` check it and put it back into use; nothing \
+             is discarded. If it is a copy, copy the original again, with `outlast backup`",
+                path.display(),
+                why_refused(&error)
+            ))
+        }
+        Error::OtherWorkingFile { .. } => Failure::Damaged(error.to_string()),
+        Error::CopyOfPool { .. } => {
+            Failure::Damaged(format!("{}: {error}. `outlast accept` does so", path.display()))
+        }
+        Error::PossiblyTorn { ref reason, .. } => {
             let again = match reason {
                 TornReason::Copy => " Copy the original again, with `outlast backup`.",
                 _ => "",
@@ -466,8 +480,7 @@ pub(crate) fn why_refused(error: &Error) -> String {
             format!("possibly torn: {reason}{but}")
         }
         Error::NoWorkingFile => {
-            "its process died, and the working file is gone, although the machine was not restarted (or \
-             this is a copy, which has none)"
+            "its process died, and the working file is gone, although the machine was not restarted"
                 .into()
         }
         Error::PoolFull { .. } | Error::DiskFull { .. } => {

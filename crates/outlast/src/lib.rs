@@ -198,6 +198,7 @@ pub use db::journal::JournalOptions;
 pub use db::map_options::MapOptions;
 pub use db::options::PoolOptions;
 pub use db::raw::{RawIter, RawMap, RawRange};
+pub use db::restore::{OldPool, Restored};
 pub use db::roots::MapInfo;
 pub use db::store::ReclaimState;
 pub use db::verify::Verification;

@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod maps;
 pub(crate) mod put;
 mod records;
+pub(crate) mod restore;
 pub(crate) mod salvage;
 pub(crate) mod scan;
 pub(crate) mod snapshot;

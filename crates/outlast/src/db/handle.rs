@@ -402,7 +402,17 @@ impl Pool {
     /// `path`, with one exception: if the last step, the sync of the directory, fails, a power loss
     /// may bring back the previous file.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<()> {
-        super::snapshot::snapshot(&self.inner.store, self.inner.locked.as_ref(), path.as_ref())
+        self.snapshot_with(path.as_ref(), |_| Ok(()))
+    }
+
+    /// Like [`snapshot`](Self::snapshot). `then` gets the file of the complete copy before it gets its
+    /// name.
+    pub(super) fn snapshot_with(
+        &self,
+        path: &Path,
+        then: impl FnOnce(&File) -> Result<()>,
+    ) -> Result<()> {
+        super::snapshot::snapshot(&self.inner.store, self.inner.locked.as_ref(), path, then)
     }
 
     /// Reports all damage in the pool. A damaged pool is no error: this returns `Ok`, and the

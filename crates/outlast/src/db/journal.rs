@@ -2,8 +2,8 @@
 
 mod working;
 
-use working::{DURABLE, copy, remove_old, working_path};
-pub(super) use working::{Found, Owned, Search, Working, user_of};
+use working::{DURABLE, copy, remove_old};
+pub(super) use working::{Found, Owned, Search, Working, user_of, working_path};
 
 use super::handle::Pool;
 use super::options::{PoolOptions, header_of, lock};
@@ -130,6 +130,11 @@ impl JournalOptions {
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;
         self
+    }
+
+    /// Returns whether the directory was chosen, and does not follow from the pool's path.
+    pub(super) fn has_directory(&self) -> bool {
+        self.directory.is_some()
     }
 
     pub(super) fn directory_for(&self, path: &Path) -> PathBuf {

@@ -25,6 +25,7 @@ mod open_map;
 pub mod options;
 pub mod raw;
 mod reclaim;
+pub mod restore;
 pub mod roots;
 mod snapshot;
 pub mod store;

@@ -15,11 +15,16 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Writes a snapshot; see [`Pool::snapshot`](crate::Pool::snapshot). `base` is the file at the pool's
-/// path, if another one is mapped.
-pub(super) fn snapshot(store: &Store<Real>, base: Option<&File>, path: &Path) -> Result<()> {
+/// path, if another one is mapped. `then` gets the file of the complete copy before it gets its name.
+pub(super) fn snapshot(
+    store: &Store<Real>,
+    base: Option<&File>,
+    path: &Path,
+    then: impl FnOnce(&File) -> Result<()>,
+) -> Result<()> {
     let backing = store.core().backing();
     write(&backing.disk(), base.or(backing.file()), path, |file| {
-        store.sync_and(|core| {
+        let copied = store.sync_and(|core| {
             copy(core, file).map_err(|error| failed(path, core.memory.len(), error))?;
             // A pool that is open for reading can be the base of a journaled pool. The copy must
             // not be: it is a pool without a journal.
@@ -27,7 +32,8 @@ pub(super) fn snapshot(store: &Store<Real>, base: Option<&File>, path: &Path) ->
                 Some(_) => journal::leave(file, &backing.disk()),
                 None => Ok(()),
             }
-        })
+        });
+        copied.and_then(|()| then(file))
     })
 }
 

@@ -15,6 +15,7 @@ use super::epoch::{
 use super::files::{Directory, JournalFile, UNFINISHED};
 use super::log::SEGMENT_BYTES;
 use super::meta::Meta;
+use std::ffi::OsStr;
 use std::io;
 
 /// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
@@ -206,6 +207,11 @@ pub(super) fn next_number(directory: &dyn Directory) -> io::Result<u64> {
 pub(super) fn check_number(number: u64) -> io::Result<()> {
     let used = || io::Error::other("the journal has used all numbers of segments");
     if number > LAST_NUMBER { Err(used()) } else { Ok(()) }
+}
+
+/// Returns whether this is the name of a segment, or of a file that was to become one.
+pub fn is_name(name: &OsStr) -> bool {
+    name.to_str().and_then(number_of_any).is_some()
 }
 
 /// Returns the name of segment `number`.

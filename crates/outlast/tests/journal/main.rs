@@ -2,6 +2,7 @@
 //! simulated disk, by the journal's unit tests.
 
 mod endings;
+mod identity;
 mod places;
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};

@@ -3,17 +3,17 @@
 use super::*;
 use std::time::Instant;
 
-fn journal(place: &Path) -> PathBuf {
+pub(crate) fn journal(place: &Path) -> PathBuf {
     place.join("journal")
 }
 
 /// Kills a process that works on a new pool. Returns the key of the last insert that had returned.
-fn left_by_a_kill(place: &Path) -> u64 {
+pub(crate) fn left_by_a_kill(place: &Path) -> u64 {
     create(place).close().unwrap();
     killed(place, 900).0
 }
 
-fn assert_holds_all(place: &Path, returned: u64) {
+pub(crate) fn assert_holds_all(place: &Path, returned: u64) {
     let pool = open(place).unwrap();
     let held = map(&pool).iter().count() as u64;
     assert!(held > returned, "{held} of {returned}");
@@ -73,7 +73,7 @@ fn a_working_file_is_found_where_it_is_by_default() {
 }
 
 /// Options that do not name the directory of the working file.
-fn without_working_directory(place: &Path) -> PoolOptions {
+pub(crate) fn without_working_directory(place: &Path) -> PoolOptions {
     PoolOptions::new().journal(JournalOptions::new().directory(journal(place)))
 }
 

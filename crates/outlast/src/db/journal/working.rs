@@ -132,7 +132,7 @@ impl Working {
 }
 
 /// Returns the path of the working file of a life.
-pub(super) fn working_path(place: &Path, life: u128) -> PathBuf {
+pub(in crate::db) fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 

@@ -139,8 +139,9 @@ impl PoolOptions {
     /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although
     /// the machine was not restarted. If this is not set, the pool is completed from its journal,
     /// and lacks what was not durable when its process died. The working file is gone, for example,
-    /// if a container starts again without its `/dev/shm`, or in a copy of the pool's file and
-    /// journal. Default: no.
+    /// if a container starts again without its `/dev/shm`. A copy of a pool's file and journal does
+    /// not get the working file of the original, as long as that is in its place, and opening the copy
+    /// fails with [`Error::CopyOfPool`](crate::Error::CopyOfPool). Default: no.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {

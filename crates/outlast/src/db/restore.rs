@@ -1,0 +1,233 @@
+//! Putting a backup in the place of a pool.
+
+use super::journal;
+use super::options::{PoolOptions, open_parent};
+use crate::error::{Error, Result};
+use crate::pmem::rename_new;
+use rustix::fs::{AtFlags, CWD};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// What happens to the pool that a backup replaces. See [`PoolOptions::restore`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OldPool {
+    /// It gets another name, and can be opened under it.
+    #[default]
+    Kept,
+    /// It is removed, with its journal.
+    Removed,
+}
+
+/// What a restore has done. See [`PoolOptions::restore`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// Size of the restored pool in bytes.
+    pub bytes: u64,
+    /// Where the old pool is now, if there was one and it was kept.
+    pub old: Option<PathBuf>,
+}
+
+/// How many names are tried for the old pool.
+const NAMES: u32 = 1_000;
+
+impl PoolOptions {
+    /// Puts a copy of the backup at `backup` in the place of the pool at `path`. Nobody may have either
+    /// open for writing. The backup can be any pool that was closed, or can be opened for reading:
+    /// a [`snapshot`](crate::Pool::snapshot), a [`backup`](Self::backup), or a copy of a closed pool.
+    ///
+    /// The old pool, if there is one, is kept as `path` with `.old` appended, or `.old2` and so on, and
+    /// opens under that name. If it was not closed, it is completed and closed first. If it cannot be
+    /// completed, it keeps what it has: its journal is moved along, and its working file stays where
+    /// it is. With [`OldPool::Removed`], pool, journal and working file are removed instead.
+    ///
+    /// The replacement is atomic: a crash leaves the old pool at `path`, or the restored one. If the old
+    /// pool could not be completed, a crash can also leave it under both names, and its journal beside
+    /// the new one. Then restore once more.
+    ///
+    /// The restored pool has no journal. Give it one when you open it, if it is to have one. Of the
+    /// options, only those of the old pool's [journal](Self::journal) matter.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// # let copy = dir.path().join("index.backup");
+    /// use outlast::{OldPool, PoolOptions};
+    ///
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { PoolOptions::new().create(&path)? };
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// pool.snapshot(&copy)?;
+    /// pool.drop_map("ages")?;
+    /// pool.close()?;
+    ///
+    /// // SAFETY: no one writes either file.
+    /// let restored = unsafe { PoolOptions::new().restore(&copy, &path, OldPool::Kept)? };
+    /// assert_eq!(restored.old.unwrap(), dir.path().join("index.pool.old"));
+    /// // SAFETY: as for `create`.
+    /// let pool = unsafe { PoolOptions::new().open(&path)? };
+    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if another process or handle has the old pool open, or the backup for writing;
+    /// those of [`open_read_only`](Self::open_read_only) for the backup, and of
+    /// [`snapshot`](crate::Pool::snapshot). After an error, the old pool is at `path`.
+    ///
+    /// # Safety
+    /// Same as for [`open`](Self::open), for both files.
+    pub unsafe fn restore(
+        &self,
+        backup: impl AsRef<Path>,
+        path: impl AsRef<Path>,
+        old: OldPool,
+    ) -> Result<Restored> {
+        let (backup, path) = (backup.as_ref(), path.as_ref());
+        // The journal's options are the old pool's.
+        let mut plain = self.clone();
+        plain.journal = None;
+        // SAFETY: the caller's promise is the same.
+        let pool = unsafe { plain.accept_possibly_torn(false).open_read_only(backup)? };
+        if old == OldPool::Kept {
+            self.complete_old(path)?;
+        }
+        let mut replaced = Replaced { journal: None, old: None, working: Vec::new() };
+        let copied = pool.snapshot_with(path, |file| match File::open(path) {
+            Ok(found) => self.take_away(path, &found, file, old, &mut replaced),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
+        });
+        if let Err(error) = copied {
+            replaced.put_back();
+            return Err(error);
+        }
+        if old == OldPool::Removed {
+            // The restored pool is in its place. What cannot be removed only takes space.
+            replaced.working.iter().chain(&replaced.segments()).for_each(|file| {
+                let _ = std::fs::remove_file(file);
+            });
+        }
+        Ok(Restored { bytes: pool.stats().size, old: replaced.old })
+    }
+
+    /// Completes and closes the old pool, so that it is one file.
+    fn complete_old(&self, path: &Path) -> Result<()> {
+        let options = self.clone().require_working_file(true).accept_possibly_torn(false);
+        // SAFETY: `restore` has the caller's promise.
+        match unsafe { options.open(path) } {
+            Ok(pool) => pool.close(),
+            Err(error @ Error::Locked) => Err(error),
+            // It is kept as it is.
+            Err(error) => {
+                tracing::debug!(%error, "the pool to be replaced cannot be completed");
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the old pool another name, if it is to be kept, and the new one its owner and permissions.
+    /// The old one is locked, and is at `path` until the new one replaces it.
+    fn take_away(
+        &self,
+        path: &Path,
+        found: &File,
+        new: &File,
+        old: OldPool,
+        replaced: &mut Replaced,
+    ) -> Result<()> {
+        let io = |e| Error::io(format!("replacing {}", path.display()), e);
+        let meta = found.metadata().map_err(io)?;
+        // Where that is not allowed, the pool belongs to the user who restores it.
+        let _ = std::os::unix::fs::fchown(new, Some(meta.uid()), Some(meta.gid()));
+        let mode = std::fs::Permissions::from_mode(meta.mode() & 0o777);
+        new.set_permissions(mode).map_err(io)?;
+        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
+        let needs_journal = journal::peek(found)?.filter(|meta| !meta.closed);
+        if old == OldPool::Removed {
+            replaced.journal = Some((directory.clone(), directory));
+            if let Some(meta) = needs_journal {
+                let options = self.journal.clone().unwrap_or_default();
+                let directory = options.directory_for(path);
+                let places = options.places(&directory, found, Some(&meta))?;
+                replaced.working =
+                    places.iter().map(|it| journal::working_path(it, meta.life)).collect();
+            }
+            return Ok(());
+        }
+        let kept = name_for(path, &meta).map_err(io)?;
+        if kept.symlink_metadata().is_err() {
+            let fd = format!("/proc/self/fd/{}", found.as_raw_fd());
+            rustix::fs::linkat(CWD, &fd, CWD, &kept, AtFlags::SYMLINK_FOLLOW)
+                .map_err(|e| io(e.into()))?;
+        }
+        replaced.old = Some(kept.clone());
+        // A directory that was chosen stays, and is named when the old pool is opened.
+        let moves = self.journal.as_ref().is_none_or(|journal| !journal.has_directory());
+        if needs_journal.is_some() && moves && directory.is_dir() {
+            let to = self.journal.clone().unwrap_or_default().directory_for(&kept);
+            rename_new(&directory, &to).map_err(io)?;
+            replaced.journal = Some((directory, to));
+        }
+        self.disk.fsync_directory(&open_parent(path)?).map_err(io)
+    }
+}
+
+/// Returns the first free name for the old pool, or one that it already has.
+fn name_for(path: &Path, meta: &std::fs::Metadata) -> std::io::Result<PathBuf> {
+    for number in 1..=NAMES {
+        let mut name = OsString::from(path);
+        name.push(".old");
+        if number > 1 {
+            name.push(number.to_string());
+        }
+        let name = PathBuf::from(name);
+        match name.symlink_metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(name),
+            // A restore that was cut short has left it.
+            Ok(found) if (found.dev(), found.ino()) == (meta.dev(), meta.ino()) => return Ok(name),
+            Ok(_) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(std::io::Error::other(format!("there are {NAMES} old pools already")))
+}
+
+/// What was taken away from the old pool.
+struct Replaced {
+    /// Where its journal was, and where it is now.
+    journal: Option<(PathBuf, PathBuf)>,
+    /// The name that it was given.
+    old: Option<PathBuf>,
+    /// The names that its working file can have.
+    working: Vec<PathBuf>,
+}
+
+impl Replaced {
+    /// Undoes it. The pool is still at its path.
+    fn put_back(self) {
+        if let Some((from, to)) = self.journal.filter(|(from, to)| from != to) {
+            let _ = rename_new(&to, &from);
+        }
+        if let Some(old) = self.old {
+            let _ = std::fs::remove_file(old);
+        }
+    }
+
+    /// Lists the files of its journal.
+    fn segments(&self) -> Vec<PathBuf> {
+        let directory = self.journal.iter().map(|(_, now)| now);
+        let entries =
+            directory.flat_map(|it| std::fs::read_dir(it).into_iter().flatten().flatten());
+        entries
+            .filter(|it| crate::journal::segment::is_name(&it.file_name()))
+            .map(|it| it.path())
+            .collect()
+    }
+}
