@@ -36,6 +36,9 @@ pub(crate) enum Command {
     Full(PlaceArgs),
     /// Runs a few threads in chosen interleavings with crashes, and checks their histories.
     Schedule(ScheduleArgs),
+    /// Ends pools with a journal while a background thread is at each moment of its work, and opens and
+    /// closes a pool again and again.
+    Endings(EndingsArgs),
     /// Makes each call to the file system fail or have no effect, then loses the process or power.
     Disk(DiskArgs),
     /// Runs the library on a real DAX file system, in a virtual machine whose power is cut.
@@ -55,6 +58,30 @@ pub(crate) enum Command {
     GrowthChild(GrowthChildArgs),
     #[command(hide = true)]
     FullChild(PlaceArgs),
+    #[command(hide = true)]
+    EndingChild { dir: PathBuf, scheme: Scheme, moment: usize, nth: u64 },
+}
+
+#[derive(Args)]
+pub(crate) struct EndingsArgs {
+    /// Only this scheme.
+    #[arg(long)]
+    pub(crate) scheme: Option<Scheme>,
+    /// How often a pool is opened, changed and closed.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) rounds: u64,
+    /// How many times that a thread comes to a moment are tried.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) times: u64,
+    /// The seed of the campaign.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Prints one line of JSON for each scheme.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where to put the pools, which are removed at the end.
+    #[arg(long)]
+    pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Args)]

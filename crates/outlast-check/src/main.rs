@@ -11,8 +11,8 @@ use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{
-    canary, disk, full, fuzz, growth, guard, history, journal, planted, schedule, suite, torture,
-    vm,
+    canary, disk, endings, full, fuzz, growth, guard, history, journal, planted, schedule, suite,
+    torture, vm,
 };
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -39,6 +39,10 @@ fn main() -> ExitCode {
         Command::Canaries(args) => run_canaries(&args),
         Command::Planted(args) => run_planted(&args),
         Command::Torture(args) => in_place(args.dir.clone(), |place| run_torture(args, place)),
+        Command::Endings(args) => in_place(args.dir.clone(), |place| run_endings(&args, place)),
+        Command::EndingChild { dir, scheme, moment, nth } => {
+            child_end(endings::child(&dir, scheme, moment, nth))
+        }
         Command::Growth(args) => in_place(args.dir.clone(), |place| run_growth(&args, place)),
         Command::Guard(args) => in_place(args.place.dir.clone(), |place| run_guard(&args, place)),
         Command::Full(args) => in_place(args.dir.clone(), |place| run_full(&args, place)),
@@ -227,6 +231,52 @@ fn run_suite(args: &RunArgs) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+fn run_endings(args: &EndingsArgs, place: &Path) -> Checked {
+    let mut faults = Vec::new();
+    for &scheme in Scheme::ALL.iter().filter(|s| args.scheme.is_none_or(|only| only == **s)) {
+        let bar = indicatif::ProgressBar::new_spinner();
+        let told = |what: &str, done: u64| {
+            bar.set_message(format!("{scheme}: {done} {what}"));
+            bar.tick();
+        };
+        let schedules = endings::schedules(scheme, place, args.times, &program()?, &mut |done| {
+            told("schedules", done);
+        })?;
+        let dir = place.join(scheme.name());
+        std::fs::create_dir(&dir).map_err(|e| Fault(format!("{}: {e}", dir.display())))?;
+        let campaign = endings::campaign(scheme, &dir, args.rounds, args.seed, &mut |done| {
+            told("rounds", done);
+        })?;
+        bar.finish_and_clear();
+        let (schedules_done, rounds) = (schedules.done, campaign.done);
+        let found = [schedules.faults, campaign.faults].concat();
+        if args.json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "scheme": scheme.to_string(),
+                    "ending_schedules": schedules_done,
+                    "campaign_rounds": rounds,
+                    "violations": found.len(),
+                })
+            );
+        } else {
+            println!(
+                "{scheme}: {schedules_done} schedules, {rounds} rounds, {} violations",
+                found.len()
+            );
+        }
+        faults.extend(found);
+    }
+    ensure(faults.is_empty(), || faults.join("\n"))
+}
+
+/// Runs the endings of a scheme beside its background threads.
+fn endings_of(scheme: Scheme) -> Checked<endings::Summary> {
+    let place = tempfile::tempdir().map_err(|e| Fault(format!("a temporary directory: {e}")))?;
+    endings::schedules(scheme, place.path(), 1, &program()?, &mut |_| ())
+}
+
 fn run_journal(args: &RunArgs) -> ExitCode {
     let usual = match args.budget {
         BudgetName::Quick => journal::Budget::quick(),
@@ -241,7 +291,17 @@ fn run_journal(args: &RunArgs) -> ExitCode {
         ..usual
     };
     std::panic::set_hook(Box::new(|_| {}));
-    let mut good = true;
+    // A replay of one scenario is of a crash, not of an ending.
+    let endings = match args.scenario {
+        Some(_) => Ok(endings::Summary::default()),
+        None => endings_of(args.scheme),
+    };
+    let endings = match endings {
+        Ok(endings) => endings,
+        Err(fault) => return report_end(Err(fault)),
+    };
+    let mut good = endings.faults.is_empty();
+    eprint!("{}", endings.faults.iter().map(|fault| format!("{fault}\n")).collect::<String>());
     for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
         let bar = indicatif::ProgressBar::new(budget.images);
         let style = "{elapsed_precise} {wide_bar} {human_pos} of {human_len} distinct images";
@@ -256,7 +316,10 @@ fn run_journal(args: &RunArgs) -> ExitCode {
         if !args.json {
             println!("{}\n", outcome.table());
         }
-        println!("{}", outcome.json());
+        let mut line = outcome.json();
+        line["ending_schedules"] = endings.done.into();
+        line["ending_violations"] = endings.faults.len().into();
+        println!("{line}");
     }
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

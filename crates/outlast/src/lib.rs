@@ -194,7 +194,7 @@ pub use db::backup::Backup;
 pub use db::batch::Batch;
 pub use db::facts::{JournalFacts, PoolFacts};
 pub use db::handle::{Durability, Pool, PoolStats};
-pub use db::journal::JournalOptions;
+pub use db::journal::{JournalOptions, WorkingFile, WorkingFileUse};
 pub use db::map_options::MapOptions;
 pub use db::options::PoolOptions;
 pub use db::raw::{RawIter, RawMap, RawRange};

@@ -1,8 +1,12 @@
 //! Opening a journaled pool: its options, the rebuild, and the threads of the journal.
 
+mod leftovers;
 mod working;
 
-use working::{DURABLE, copy, remove_old};
+pub use leftovers::{WorkingFile, WorkingFileUse};
+
+use leftovers::remove_needless;
+use working::{DURABLE, copy};
 pub(super) use working::{Found, Owned, Search, Working, user_of, working_path};
 
 use super::handle::Pool;
@@ -130,6 +134,11 @@ impl JournalOptions {
     pub fn keep_working_file(mut self, keep: bool) -> Self {
         self.keep = keep;
         self
+    }
+
+    /// Returns the directory that was chosen for the working file.
+    pub(super) fn chosen_working(&self) -> Option<PathBuf> {
+        self.working.clone()
     }
 
     /// Returns whether the directory was chosen, and does not follow from the pool's path.
@@ -276,10 +285,11 @@ impl PoolOptions {
                     // The segments of other owners, and those without an intact header, such as a
                     // spare one that the dead process had prepared.
                     writer.close_later(remove_others(&*files, owner).map_err(io)?);
-                    remove_old(&places, owned, user);
+                    remove_needless(&places, boot);
                     let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
                     let locked = [locked, lockable];
-                    return self.start_journaled(options, base, writer, working, pages, locked);
+                    return self
+                        .start_journaled(options, base, writer, working, pages, locked, directory);
                 }
                 // If the segments are gone as well, `IncompleteJournal` says so below.
                 missing if !meta.closed && meta.boot == boot as u64 => {
@@ -334,7 +344,6 @@ impl PoolOptions {
         let life = u128::from(random()) << 64 | u128::from(random());
         let owner = Owner { pool: header.id(), life };
         let owned = Owned { owner, boot, base: identity };
-        remove_old(&places, owned, user);
         let place = options.place_for(size, &directory);
         let base_path = absolute(path.into())?;
         let working = self.build(&place, &base_path, &locked, owned, header, epoch)?;
@@ -358,12 +367,15 @@ impl PoolOptions {
             let base = base.map_err(io)?;
             note_place(&base, &working.path).map_err(io)?;
             writer.close_later(remove_others(&*files, owner).map_err(io)?);
+            // Among them that of the life before, which the base no longer names.
+            remove_needless(&places, boot);
             Ok((base, writer))
         };
         let made = working.path.clone();
         let opened = begun().and_then(|(base, writer)| {
             let locked = [locked, lockable];
-            self.start_journaled(options, base, writer, working, Pages::none(epoch), locked)
+            let pages = Pages::none(epoch);
+            self.start_journaled(options, base, writer, working, pages, locked, directory)
         });
         opened.inspect_err(|_| {
             // Nothing is lost: no operation has changed anything in the new working file.
@@ -450,6 +462,7 @@ impl PoolOptions {
         working: Working,
         pages: Pages,
         [locked, directory]: [File; 2],
+        fallback: PathBuf,
     ) -> Result<Pool> {
         let Working { file, path, notes, header, size } = working;
         let on_disk = !Mapping::is_tmpfs(&file);
@@ -471,7 +484,9 @@ impl PoolOptions {
             directory,
             growing,
             is_in_memory,
-            on_disk,
+            on_disk: on_disk.into(),
+            wants_room: false.into(),
+            fallback,
         });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());

@@ -11,6 +11,7 @@ use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::pmem::{
     Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, rename_new,
+    reserve_for,
 };
 use crate::pool::backing::{Backing, mapping_error};
 use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
@@ -320,7 +321,7 @@ impl PoolOptions {
         // costs a little memory.
         let regions = RESERVE.min(1 << page_bits.saturating_mul(2).saturating_add(11).min(40));
         match self.core.max_size {
-            0 => regions.max(size),
+            0 => reserve_for(size, regions),
             max => max.max(size).max(1 << 30),
         }
     }

@@ -226,7 +226,7 @@ pub struct Settings {
     /// The length that the journal should not exceed, in bytes. 0: twice the size of the pool, and at
     /// least 256 MiB.
     pub limit: u64,
-    /// The path of the working file.
+    /// The path of the working file at first. It is [moved](Journal::set_working) if it needs more room.
     pub working: PathBuf,
     /// Whether the working file stays when the pool is closed.
     pub keep: bool,
@@ -242,6 +242,8 @@ pub struct Journal {
     state: Mutex<State>,
     /// Locked by the thread that has the turn.
     turn: Mutex<Turn>,
+    /// The path of the working file.
+    working: Mutex<PathBuf>,
     /// Wakes the journal's thread, to stop it.
     wake: Condvar,
     /// Wakes all threads that wait for a change of `state`, for instance the end of a turn.
@@ -290,6 +292,7 @@ impl Journal {
                 cut: 0,
                 start: Instant::now(),
             }),
+            working: Mutex::new(settings.working.clone()),
             wake: Condvar::new(),
             told: Condvar::new(),
             preparer: writer.preparer(),
@@ -312,6 +315,22 @@ impl Journal {
     /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Returns the path of the working file.
+    pub fn working(&self) -> PathBuf {
+        lock(&self.working).clone()
+    }
+
+    /// Sets the path of the working file, which was moved.
+    pub fn set_working(&self, path: PathBuf) {
+        *lock(&self.working) = path;
+    }
+
+    /// Calls `then` while no thread cuts, writes an epoch, or ends a checkpoint that ends the life.
+    pub fn between_turns<T>(&self, then: impl FnOnce() -> T) -> T {
+        let _turn = lock(&self.turn);
+        then()
     }
 
     /// Returns the notes of changed lines.
@@ -481,7 +500,7 @@ impl Journal {
     /// next process rebuilds the pool from the disk.
     fn give_up(&self, error: &io::Error) {
         tracing::error!(%error, "the working file could not be written back; the journal ends here");
-        let _ = std::fs::remove_file(&self.settings.working);
+        let _ = std::fs::remove_file(self.working());
         self.counts.failures.fetch_add(1, Ordering::Relaxed);
         let text = format!(
             "the working file is on a disk that could not write it back ({error}). What was confirmed \

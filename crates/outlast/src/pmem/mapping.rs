@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use thiserror::Error;
 
 /// The unit of mapping, in bytes.
@@ -105,6 +105,8 @@ pub struct Mapping {
     sparse: bool,
     /// Whether the file is a working file.
     working: bool,
+    /// The file that took the place of a working file.
+    moved: OnceLock<File>,
 }
 
 // SAFETY: the mapping owns its range of addresses, which is the same for every thread. It hands out
@@ -181,7 +183,8 @@ impl Mapping {
 
     fn empty(range: Reservation, backing: Backing, medium: MediumKind, disk: Disk) -> Self {
         let (len, growing) = (AtomicU64::new(0), Mutex::new(()));
-        Mapping { range, backing, medium, len, growing, disk, sparse: false, working: false }
+        let (sparse, working, moved) = (false, false, OnceLock::new());
+        Mapping { range, backing, medium, len, growing, disk, sparse, working, moved }
     }
 
     /// Maps the first `len` bytes of the file as they are.
@@ -234,9 +237,27 @@ impl Mapping {
     /// The file, if there is one.
     pub fn as_file(&self) -> Option<&File> {
         match &self.backing {
-            Backing::File { file, .. } | Backing::PrivateFile { file } => Some(file),
+            Backing::File { file, .. } | Backing::PrivateFile { file } => {
+                Some(self.moved.get().unwrap_or(file))
+            }
             Backing::Anonymous => None,
         }
+    }
+
+    /// Maps another file in place of a working file, once. It holds the same as the working file, and
+    /// nobody stores to the mapping or grows it meanwhile. Threads may read, and find the same in
+    /// either file. After an error, some pages may be of one file and some of the other.
+    pub fn move_to(&self, file: File) -> io::Result<()> {
+        let Backing::File { flags, .. } = &self.backing else { return Ok(()) };
+        self.check_here()?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: these pages are ours, and the new ones have the same content.
+        unsafe {
+            let (start, len) = (self.range.base().cast(), self.len() as usize);
+            rustix::mm::mmap(start, len, access, *flags | MapFlags::FIXED, &file, 0)?;
+        }
+        self.range.advise_dont_fork(0, self.len())?;
+        self.moved.set(file).map_err(|_| io::Error::other("the working file was moved already"))
     }
 
     /// Tells whether this is the process that has the mapping, and not a forked child.
@@ -268,6 +289,7 @@ impl Mapping {
                 return Err(io::Error::from(io::ErrorKind::PermissionDenied).into());
             }
             Backing::File { file, .. } => {
+                let file = self.moved.get().unwrap_or(file);
                 let old_file_len = file.metadata()?.len();
                 if self.working {
                     self.disk.allocate(file, old_len, new_len)?;
@@ -344,6 +366,7 @@ impl Mapping {
                     return Ok(rustix::mm::mprotect(start, size, access)?);
                 }
                 Backing::File { file, flags } => {
+                    let file = self.moved.get().unwrap_or(file);
                     rustix::mm::mmap(start, size, access, *flags | MapFlags::FIXED, file, from)
                 }
                 Backing::PrivateFile { file } => {
@@ -397,8 +420,8 @@ impl Mapping {
     /// reads or writes.
     pub fn is_in_memory(&self) -> bool {
         match &self.backing {
-            Backing::File { file, .. } | Backing::PrivateFile { file } => {
-                self.medium.survives_power_loss() || blocks::is_on_tmpfs(file).unwrap_or(false)
+            Backing::File { .. } | Backing::PrivateFile { .. } => {
+                self.medium.survives_power_loss() || self.as_file().is_some_and(Self::is_tmpfs)
             }
             Backing::Anonymous => true,
         }

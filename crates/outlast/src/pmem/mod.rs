@@ -25,7 +25,7 @@ pub use mapping::{Access as MapAccess, Mapping, MappingError, Resident};
 pub use medium::{Medium, MediumKind};
 pub use memory::{Memory, Shadow, words_of};
 pub use notes::{CONTROL_WORDS, Notes};
-pub use reserve::SHADOW_SHARE;
+pub use reserve::{SHADOW_SHARE, reserve_for};
 pub use seam::{Mark, Point, Seam, Seeded, SeededBug};
 pub use shared::{OfShared, Shared, SharedWord};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};

@@ -25,11 +25,12 @@
 use super::LINE;
 use super::disk::Disk;
 use super::mapping::MappingError;
+use super::reserve::reserve;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits of a word.
@@ -103,24 +104,63 @@ impl Notes {
             return Ok(None);
         }
         let notes = Self::map(file, capacity)?;
-        let sane = notes.covered() <= capacity && notes.word(CURRENT).load(Ordering::Relaxed) < 2;
-        Ok(sane.then_some(notes))
+        let covered = notes.covered();
+        if covered > capacity || notes.word(CURRENT).load(Ordering::Relaxed) >= 2 {
+            return Ok(None);
+        }
+        notes.map_sets(file, 0, covered)?;
+        Ok(Some(notes))
     }
 
+    /// Reserves addresses for all notes, and maps the control page.
+    ///
+    /// The sets are mapped only as far as the pool goes. Otherwise, a process that keeps its memory
+    /// resident (`mlockall`) would need all that a pool of the largest size needs.
     fn map(file: &File, capacity: u64) -> io::Result<Notes> {
-        let bytes = Self::bytes_for(capacity) as usize;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: the kernel chooses a free address.
-        let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, access, flags, file, NOTES_AT)? };
-        let start = NonNull::new(start.cast::<u8>())
-            .ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        let bytes = Self::bytes_for(capacity);
+        let start = reserve(bytes)?;
         let (pool, any) = (AtomicUsize::new(0), AtomicBool::new(true));
-        let notes = Notes { start, bytes, capacity, pool, any };
-        // SAFETY: the range was mapped above.
-        unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
+        let notes = Notes { start, bytes: bytes as usize, capacity, pool, any };
+        notes.map_pages(file, 0..PAGE)?;
         Ok(notes)
+    }
+
+    /// Maps the parts of both sets that hold the lines of these bytes of the pool.
+    fn map_sets(&self, file: &File, from: u64, len: u64) -> io::Result<()> {
+        self.parts(from, len).into_iter().try_for_each(|part| self.map_pages(file, part))
+    }
+
+    /// Maps pages of the notes over the reservation. `range` is in bytes from where the notes begin.
+    fn map_pages(&self, file: &File, range: Range<u64>) -> io::Result<()> {
+        let bytes = (range.end - range.start) as usize;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        debug_assert!(range.end <= self.bytes as u64);
+        // SAFETY: the range is a part of our reservation. If something of the file is mapped there
+        // already, this maps the same pages again.
+        unsafe {
+            let start = self.start.as_ptr().add(range.start as usize).cast();
+            rustix::mm::mmap(start, bytes, access, flags, file, NOTES_AT + range.start)?;
+            rustix::mm::madvise(start, bytes, Advice::LinuxDontFork)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of both sets that hold the lines of the bytes from `from` up to `len` of the
+    /// pool, in bytes from where the notes begin.
+    fn parts(&self, from: u64, len: u64) -> [Range<u64>; 4] {
+        let lines = |set| {
+            let at = self.lines_at(set);
+            at + Self::lines_bytes(from)..at + Self::lines_bytes(len)
+        };
+        let summary = |set| {
+            let at = self.summary_at(set);
+            at + Self::summary_bytes(from)..at + Self::summary_bytes(len)
+        };
+        [lines(0), summary(0), lines(1), summary(1)]
     }
 
     /// Returns the size of the notes, in bytes, for a pool of up to `capacity` bytes.
@@ -155,21 +195,47 @@ impl Notes {
         if len > self.capacity {
             return Err(MappingError::AddressSpace { needed: len, reserved: self.capacity });
         }
-        for set in 0..2 {
-            for (at, bytes) in [
-                (self.lines_at(set), Self::lines_bytes as fn(u64) -> u64),
-                (self.summary_at(set), Self::summary_bytes),
-            ] {
-                let (begin, end) = (NOTES_AT + at + bytes(from), NOTES_AT + at + bytes(len));
-                if begin < end {
-                    disk.allocate(file, begin, end)?;
-                }
+        for part in self.parts(from, len) {
+            if part.start < part.end {
+                disk.allocate(file, NOTES_AT + part.start, NOTES_AT + part.end)?;
             }
         }
+        self.map_sets(file, from, len)?;
         // `fetch_max`, so that the value never shrinks even if two threads grow the pool at the
         // same time: a cut takes no note beyond it.
         self.word(COVERED).fetch_max(len, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Allocates the blocks that the notes need in a file that is to become a copy of theirs.
+    pub fn allocate_in(&self, disk: &Disk, file: &File) -> Result<(), MappingError> {
+        let end = NOTES_AT + self.bytes as u64;
+        let last = std::iter::once(end - PAGE..end);
+        for part in last.chain(self.parts_in_file()).filter(|part| part.start < part.end) {
+            disk.allocate(file, part.start, part.end)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of the file that hold anything of the notes.
+    pub fn parts_in_file(&self) -> impl Iterator<Item = Range<u64>> + use<> {
+        let sets = self.parts(0, self.covered());
+        let parts = std::iter::once(0..PAGE).chain(sets);
+        parts.map(|part| NOTES_AT + part.start..NOTES_AT + part.end)
+    }
+
+    /// Maps the notes from another file, which holds the same. No thread cuts or grows the pool
+    /// meanwhile. After an error, some may be in one file and some in the other.
+    pub fn move_to(&self, file: &File) -> io::Result<()> {
+        self.map_pages(file, 0..PAGE)?;
+        self.map_sets(file, 0, self.covered())
+    }
+
+    /// Adds lines to the current set.
+    pub fn add(&self, lines: Range<u64>) {
+        let current = self.word(CURRENT).load(Ordering::Relaxed);
+        self.set(current, self.covered()).add(lines);
+        self.any.store(true, Ordering::SeqCst);
     }
 
     fn lines_at(&self, set: u64) -> u64 {
@@ -183,8 +249,9 @@ impl Notes {
 
     fn words(&self, at: u64, count: u64) -> &[AtomicU64] {
         debug_assert!(at + count * 8 <= self.bytes as u64);
-        // SAFETY: inside the mapping and aligned: all parts begin at pages, and their sizes add up to
-        // `bytes`. The words are atomics, and every bit pattern is valid.
+        // SAFETY: inside the reservation and aligned: all parts begin at pages, and their sizes add up
+        // to `bytes`. Only words of lines of the pool are accessed, and those are mapped before the
+        // pool gets these lines. The words are atomics, and every bit pattern is valid.
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr().add(at as usize).cast(), count as usize)
         }

@@ -19,6 +19,30 @@ const RESERVE_MAX: u64 = 1 << 48;
 /// Number of bytes of the range per byte of its shadow.
 pub const SHADOW_SHARE: u64 = 8;
 
+/// The bytes of addresses that all reservations of this process take.
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how many bytes of addresses to reserve for a memory of `size` bytes that may grow to `most`.
+///
+/// A process has addresses for 128 TiB. The first reservations get all that they may ever need, and the
+/// later ones less, so that a thousand fit.
+pub fn reserve_for(size: u64, most: u64) -> u64 {
+    let step = match RESERVED.load(Ordering::Relaxed) {
+        taken if taken < MOST_LARGE => u64::MAX,
+        taken if taken < MOST_MIDDLE => MIDDLE,
+        _ => SMALL,
+    };
+    // What is large already may grow in proportion.
+    most.min(step.max(8 * size)).max(size)
+}
+
+/// While reservations take less than this, each gets what it wants.
+const MOST_LARGE: u64 = 32 << 40;
+/// While they take less than this, each gets `MIDDLE`, and from then on `SMALL`.
+const MOST_MIDDLE: u64 = 108 << 40;
+const MIDDLE: u64 = 64 << 30;
+const SMALL: u64 = 4 << 30;
+
 /// A reserved range of addresses, initially without memory behind it; unmapped on drop. Just below
 /// the range lies its *shadow*, an eighth as large, which holds volatile metadata about the range,
 /// in DRAM.
@@ -29,6 +53,8 @@ pub(super) struct Reservation {
     size: AtomicU64,
     /// Size in bytes of the shadow before the base.
     shadow: u64,
+    /// How much was added to [`RESERVED`].
+    all: u64,
     alive: Alive,
 }
 
@@ -56,7 +82,9 @@ impl Reservation {
         };
         // SAFETY: that many bytes were just reserved, and more after them.
         let base = unsafe { start.add(shadow as usize) };
-        let this = Reservation { base, size: AtomicU64::new(size), shadow, alive };
+        RESERVED.fetch_add(shadow + size, Ordering::Relaxed);
+        let this =
+            Reservation { base, size: AtomicU64::new(size), all: shadow + size, shadow, alive };
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {
             let all = (shadow + size) as usize;
@@ -186,6 +214,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        RESERVED.fetch_sub(self.all, Ordering::Relaxed);
         // A child did not inherit the range, so whatever is mapped there is not ours.
         if self.alive.is_here() {
             // SAFETY: the range is ours, and everything borrowed from it borrows from `self`.
@@ -196,6 +225,18 @@ impl Drop for Reservation {
             };
         }
     }
+}
+
+/// Reserves `bytes` of addresses, without memory behind them, which forked children do not inherit.
+pub(super) fn reserve(bytes: u64) -> io::Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let bytes = bytes as usize;
+    // SAFETY: the kernel chooses a free address.
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags)? };
+    // SAFETY: the range was mapped above, and the advice changes nothing in this process.
+    unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxDontFork)? };
+    NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))
 }
 
 /// Maps `size` bytes, a multiple of 4096, starting at a huge page boundary. Maps one huge page more

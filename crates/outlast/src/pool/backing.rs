@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +38,11 @@ pub struct Journaled {
     pub is_in_memory: bool,
     /// Whether the working file is on a disk, which may fail to write it back. The system reports
     /// such an error once, so nothing else may sync that file.
-    pub on_disk: bool,
+    pub on_disk: AtomicBool,
+    /// Whether the working file has found no room to grow.
+    pub wants_room: AtomicBool,
+    /// The directory to which it is moved then: that of the journal.
+    pub fallback: PathBuf,
 }
 
 impl Journaled {
@@ -50,11 +55,15 @@ impl Journaled {
             return Err(std::io::Error::other("the pool was closed").into());
         }
         self.journal.extend_base(len)?;
-        self.mapping.grow(len)?;
-        match self.mapping.as_file() {
+        let cover = || match self.mapping.as_file() {
             Some(file) => self.journal.notes().cover(self.mapping.disk(), file, len),
             None => Ok(()),
-        }
+        };
+        self.mapping.grow(len).and_then(|()| cover()).inspect_err(|error| {
+            if matches!(error, MappingError::DiskFull { .. }) {
+                self.wants_room.store(true, Ordering::Relaxed);
+            }
+        })
     }
 }
 

@@ -234,6 +234,14 @@ impl Gate {
         }
     }
 
+    /// Returns whether the calling thread is inside the gate, or holds it and has lent itself the right to
+    /// pass. Of threads that share a slot, each counts as inside if one is.
+    pub fn is_inside(&self) -> bool {
+        let number = thread_number();
+        let slot = self.own.get(number).unwrap_or(&self.shared[number % SHARED]);
+        self.lent_to.load(Ordering::Relaxed) == number || slot.0.load(Ordering::Relaxed) > 0
+    }
+
     /// Fails if the pool cannot be read.
     #[inline(always)]
     pub fn check(&self) -> Result<()> {

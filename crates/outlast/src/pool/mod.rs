@@ -18,6 +18,7 @@ pub mod header;
 pub mod identity;
 pub mod layout;
 pub mod points;
+mod relocation;
 pub mod roots;
 pub mod unlinked;
 

@@ -4,6 +4,7 @@
 mod endings;
 mod identity;
 mod places;
+mod working;
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};

@@ -89,7 +89,7 @@ impl Owned {
 
     /// Loads the record that counts, and the path of the base if it is noted. Returns `None` if the
     /// record is not intact.
-    fn load(notes: &Notes) -> Option<(Owned, Option<PathBuf>)> {
+    pub(super) fn load(notes: &Notes) -> Option<(Owned, Option<PathBuf>)> {
         let control = notes.control();
         if control[0].load(Ordering::Acquire) != MAGIC {
             return None;
@@ -129,6 +129,19 @@ impl Working {
     pub(in crate::db) fn durable(&self) -> Attempt {
         Attempt::load(&self.notes, DURABLE)
     }
+}
+
+/// What the name of a working file ends with while it is made in another directory.
+const UNFINISHED: &str = ".moving";
+
+/// Returns whether this is the name of a working file.
+pub(super) fn is_working_name(name: &str) -> bool {
+    name.strip_prefix(NAMES[0]).is_some_and(|rest| rest.ends_with(NAMES[1]))
+}
+
+/// Returns whether this is the name of a file that was to become a working file in another directory.
+pub(super) fn is_unfinished_name(name: &str) -> bool {
+    name.strip_suffix(UNFINISHED).is_some_and(is_working_name)
 }
 
 /// Returns the path of the working file of a life.
@@ -311,33 +324,6 @@ impl Search<'_> {
                 durable.epoch,
                 last.map_or("has no segment".into(), |last| format!("at epoch {}", last.epoch))
             )),
-        }
-    }
-}
-
-/// Removes the working files of this base's other lives, unless a process has one open. `user` owns
-/// the base.
-pub(super) fn remove_old(places: &[PathBuf], owned: Owned, user: u32) {
-    for place in places {
-        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
-            let (name, path) = (entry.file_name(), entry.path());
-            let is_one = name.to_str().is_some_and(|name| {
-                name.strip_prefix(NAMES[0]).is_some_and(|rest| rest.ends_with(NAMES[1]))
-            });
-            if !is_one || path == working_path(place, owned.owner.life) {
-                continue;
-            }
-            if let Ok(Some(file)) = open_working(&path, user)
-                && lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                && let Ok(Some(notes)) = Notes::open(&file)
-                && let Some((of, _)) = Owned::load(&notes)
-                // A base has one life at a time. (The ids of its pool and its life are random, so a
-                // base of another pool is never taken for this one, whatever its file system says.)
-                && of.owner.pool == owned.owner.pool
-                && owned.base.compared_with(of.base, of.boot == owned.boot) == Relation::Same
-            {
-                let _ = std::fs::remove_file(path);
-            }
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::lookup::{Optimistic, find, prefetch};
 use super::table::{HashedKey, Lookup};
 use super::unlinked::UnlinkedRecord;
-use crate::error::{Boxed, Damage, Result};
+use crate::error::{Boxed, Damage, Error, Result};
 use crate::index::bugs;
 use crate::index::record::{Record, SlotWords};
 use crate::index::{BATCH, Change, Changed, Previous, RecordForm};
@@ -174,7 +174,25 @@ fn enter<S: Seam, R: Record>(
     let mut space = [0; 8];
     let changed = repeat(table, HashedKey::of(table, key, &mut space), &plan);
     inside.leave();
-    changed
+    changed.or_else(|error| enter_with_room(table, key, plan, error))
+}
+
+/// Makes a change once more that has failed for lack of space, if the pool could get some outside of the
+/// gate.
+#[cold]
+#[inline(never)]
+fn enter_with_room<S: Seam, R: Record>(
+    table: &impl Update<S, R>,
+    key: R::Key<'_>,
+    plan: Plan<'_, R>,
+    error: Box<Error>,
+) -> Boxed<Changed<R>> {
+    if !table.core().make_room(&error)? {
+        return Err(error);
+    }
+    let _writing = table.core().enter_to_change()?;
+    let mut space = [0; 8];
+    repeat(table, HashedKey::of(table, key, &mut space), &plan)
 }
 
 /// The slow path of [`enter`], which can wait and fail. The key's size has been checked.
@@ -185,9 +203,11 @@ fn enter_later<S: Seam, R: Record>(
     key: R::Key<'_>,
     plan: Plan<'_, R>,
 ) -> Boxed<Changed<R>> {
-    let _writing = table.core().enter_to_change()?;
+    let writing = table.core().enter_to_change()?;
     let mut space = [0; 8];
-    repeat(table, HashedKey::of(table, key, &mut space), &plan)
+    let changed = repeat(table, HashedKey::of(table, key, &mut space), &plan);
+    drop(writing);
+    changed.or_else(|error| enter_with_room(table, key, plan, error))
 }
 
 /// Changes several keys: see [`Index::change_many`](crate::index::Index::change_many).

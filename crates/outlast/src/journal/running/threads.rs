@@ -85,7 +85,7 @@ impl Journal {
             let mut writer = lock(&self.writer);
             let _ = writer.delete_all().and_then(|()| writer.sync_deletions());
             if !self.settings.keep {
-                let _ = std::fs::remove_file(&self.settings.working);
+                let _ = std::fs::remove_file(self.working());
             }
         }
     }

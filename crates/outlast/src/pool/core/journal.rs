@@ -7,8 +7,10 @@ use crate::journal::epoch::{Change, LINE};
 use crate::journal::running::{Journal, Source};
 use crate::pmem::{Moment, Offset, Seam, Word};
 use crate::pool::backing::{Backing, Journaled};
+use crate::pool::relocation::NotMoved;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
@@ -34,6 +36,42 @@ impl<S: Seam> Core<S> {
     /// holds all writers back.
     pub(super) fn commit_held(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait(self)))
+    }
+
+    /// If an operation has failed because the working file of a journaled pool has no room to grow, moves
+    /// that file to the disk of the journal. Returns whether the operation may succeed now. Does nothing
+    /// inside the gate, where it could not hold other threads back.
+    pub fn make_room(&self, error: &Error) -> Result<bool> {
+        let Backing::Journaled(journaled) = &self.backing else { return Ok(false) };
+        if !matches!(error, Error::DiskFull { .. }) || self.gate.is_inside() {
+            return Ok(false);
+        }
+        if !journaled.wants_to_move() {
+            // Another thread may have moved it meanwhile.
+            return Ok(journaled.was_moved());
+        }
+        let seam = self.memory.seam();
+        let _control = seam.lock(&self.control);
+        if !journaled.wants_to_move() {
+            return Ok(true);
+        }
+        let _held = self.gate.hold(seam)?;
+        let _header = seam.lock(&self.header);
+        match journaled.move_working() {
+            Ok(()) => {
+                tracing::info!(path = %journaled.journal.working().display(), "moved the working file");
+                Ok(true)
+            }
+            // The operation's own error is the better one.
+            Err(NotMoved::Refused(error)) => {
+                tracing::warn!(%error, "the working file has no room to grow, and could not be moved");
+                Ok(false)
+            }
+            Err(NotMoved::Broken(error)) => {
+                self.poison();
+                Err(error)
+            }
+        }
     }
 
     /// If the pool has a journal, ends the journal's life: brings the base up to date, so that the
@@ -89,9 +127,12 @@ impl<S: Seam> Source for Core<S> {
     }
 
     fn check_working(&self) -> io::Result<()> {
-        let Backing::Journaled(Journaled { mapping, on_disk: true, .. }) = &self.backing else {
+        let Backing::Journaled(Journaled { mapping, on_disk, .. }) = &self.backing else {
             return Ok(());
         };
+        if !on_disk.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let Some(file) = mapping.as_file() else { return Ok(()) };
         // Lookups can read older content, too, and what is stored from now on would be lost.
         mapping.disk().check_written_back(file).inspect_err(|_| self.poison())

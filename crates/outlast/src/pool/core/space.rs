@@ -433,8 +433,12 @@ impl<S: Seam> Core<S> {
             && !self.gate.is_clean()
             && let [Some(target), _] = self.targets(total, bytes, false, sparing)
         {
-            // If this fails, so will the growth.
-            let _ = self.backing.grow(target);
+            // If this fails, so will the growth, unless the working file can be moved.
+            if let Err(error) = self.grow_backing(target)
+                && self.make_room(&error).unwrap_or(false)
+            {
+                let _ = self.backing.grow(target);
+            }
         }
     }
 
