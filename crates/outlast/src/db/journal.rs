@@ -16,7 +16,7 @@ use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
-use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
+use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real, free_bytes};
 use crate::pool::backing::{Backing, Identity, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
 use crate::pool::header::Header;
@@ -158,8 +158,8 @@ impl JournalOptions {
     fn place_for(&self, bytes: u64, directory: &Path) -> PathBuf {
         let has_room = |place: &Path| {
             let Ok(open) = File::open(place) else { return false };
-            let Ok(found) = rustix::fs::fstatvfs(&open) else { return false };
-            Mapping::is_tmpfs(&open) && found.f_bavail * found.f_frsize >= 2 * bytes + LEAST_ROOM
+            let Ok(free) = free_bytes(place) else { return false };
+            Mapping::is_tmpfs(&open) && free.is_none_or(|free| free >= 2 * bytes + LEAST_ROOM)
         };
         match &self.working {
             Some(place) => place.clone(),
