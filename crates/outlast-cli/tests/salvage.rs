@@ -344,7 +344,7 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
 fn a_salvage_without_the_working_file_reads_base_and_journal() {
     let place = Place::new();
     place.run(["put", "k", "v", "--journal"]).expect(0);
-    let (mut load, _input) = common::loading(&place);
+    let (mut load, _input) = common::loading(&place, 100_000);
     let facts = || PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
     // Until the journal has nothing more to write, so that all that was loaded is durable.
     let mut durable = facts().durable;

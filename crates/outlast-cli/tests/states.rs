@@ -120,10 +120,7 @@ fn verify_calls_no_killed_journaled_pool_damaged() {
         let salvaged = finished(command().args(args).output().unwrap()).expect(0).objects();
         let told = salvaged.last().unwrap();
         assert_eq!((&told["records"], &told["complete"]), (&json!(2 * records), &json!(true)));
-        assert!(matches!(
-            outlast::offline::walk(&place.pool()),
-            Err(outlast::Error::Unfinished)
-        ));
+        assert!(matches!(outlast::offline::walk(&place.pool()), Err(outlast::Error::Unfinished)));
         assert_holds(&place, scheme, records);
     }
 }
