@@ -544,3 +544,43 @@ fn a_pool_in_use_is_called_nothing_else() {
         assert_holds(&pool, scheme, records);
     }
 }
+
+/// The base of an earlier life lies beside the journal of a later one, as if an old copy was put back.
+/// Whatever the user runs then, the later life loses nothing.
+#[test]
+fn no_tool_run_on_an_older_base_costs_the_later_life_anything() {
+    for scheme in [Scheme::DashEh, Scheme::Phast] {
+        let place = Place::new();
+        let older = Life::new(scheme, true, End::Closed).run(&place);
+        let base = std::fs::read(place.pool()).unwrap();
+        let records = Life::new(scheme, true, End::Killed).run(&place);
+        assert!(records > older);
+        let newer = std::fs::read(place.pool()).unwrap();
+        let pool = place.pool();
+        for args in [
+            &["get", "--map", "texts", "key 1"][..],
+            &["stat"],
+            &["verify"],
+            &["accept"],
+            &["put", "--map", "texts", "key 0", "value 0"],
+            &["load", "--map", "texts", "/dev/null"],
+            &["backup", place.path("backup").to_str().unwrap()],
+            &["snapshot", place.path("snapshot").to_str().unwrap()],
+            &["compact"],
+        ] {
+            std::fs::write(&pool, &base).unwrap();
+            let run = match args {
+                ["compact"] => on_paths(args, &[&pool]),
+                _ => place.run(args),
+            };
+            assert!(!run.err.contains("damaged"), "{args:?}: {}", run.err);
+            println!("{scheme} {args:?}: {} {} {}", run.code, run.text().trim(), run.err.trim());
+            std::fs::write(&pool, &newer).unwrap();
+            // SAFETY: no one else uses the file.
+            let opened = unsafe { PoolOptions::new().open_read_only(&pool) }
+                .unwrap_or_else(|error| panic!("{scheme}, after {args:?}: {error}"));
+            assert_eq!(maps(&opened, scheme).1.len().unwrap(), records, "{args:?}");
+        }
+        assert_holds(&pool, scheme, records);
+    }
+}
