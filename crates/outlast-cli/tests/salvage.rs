@@ -480,3 +480,53 @@ fn a_damaged_line_costs_only_what_it_holds() {
         }
     }
 }
+
+/// Without the saved free state, a record that was removed looks like one that damage hides.
+#[test]
+fn what_was_removed_does_not_come_back_from_a_pool_that_was_not_closed() {
+    for &scheme in Scheme::ALL {
+        let place = Place::new();
+        let options = PoolOptions::new().background(false);
+        // SAFETY: no one else uses the file.
+        let pool = unsafe { options.create(place.pool()).unwrap() };
+        let map = pool.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
+        for n in 0..3_000 {
+            map.insert(&format!("key {n}"), &format!("value {n}")).unwrap();
+        }
+        for n in 0..300 {
+            map.remove(&format!("key {}", n * 10)).unwrap();
+        }
+        // The same file, as its process would leave it if it were killed now.
+        let mut bytes = std::fs::read(place.pool()).unwrap();
+        drop((map, pool));
+        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let heads = regions.iter().filter(|region| {
+            use What::{ChainHead, Level, PhtArea};
+            use What::{GroupSegment, LeafHead, Segment};
+            matches!(
+                region.what,
+                Segment { .. }
+                    | LeafHead { .. }
+                    | GroupSegment { .. }
+                    | PhtArea
+                    | Level { .. }
+                    | ChainHead
+            )
+        });
+        let at = heads.map(|region| region.offset).next().unwrap() as usize;
+        bytes[at / 64 * 64..][..64].fill(0xa7);
+        std::fs::write(place.pool(), bytes).unwrap();
+        let report = salvage(&place, &["--json"]).expect(3).objects();
+        let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
+        assert_eq!(sum["unlinked"], 0, "{scheme}: {sum}");
+        assert!(sum["unlinked_left"].as_u64().unwrap() >= 300, "{scheme}: {sum}");
+        let copied = sum["records"].as_u64().unwrap();
+        // SAFETY: no one else uses the file.
+        let new = unsafe { PoolOptions::new().open(place.path("new.pool")).unwrap() };
+        let map = new.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
+        assert_eq!(map.len().unwrap(), copied);
+        for n in 0..300 {
+            assert_eq!(map.get(&format!("key {}", n * 10)).unwrap(), None, "{scheme}");
+        }
+    }
+}

@@ -132,7 +132,7 @@ pub(crate) fn run(
     }
     let mut reasons = sum.lacks();
     reasons.extend(doubts);
-    reasons.extend(rest.told());
+    reasons.extend(rest.told(sum.places > 0 || sum.lost_maps > 0));
     let maps = maps.len() as u64;
     drop(broken);
     new.finish(to)?;
@@ -174,16 +174,19 @@ struct Rest {
 }
 
 impl Rest {
-    fn told(&self) -> Vec<String> {
+    /// Says what was left out. Any pool that was not closed has records that were removed or replaced,
+    /// so the unknown ones mean something only if there is damage.
+    fn told(&self, is_damaged: bool) -> Vec<String> {
         let mut told = Vec::new();
-        let which = |n, why| {
-            format!("lacks {} that nothing leads to, and {why}", counted(n, "whole record"))
+        let mut tell = |n, why| {
+            let left = counted(n, "whole record");
+            told.push(format!("leaves out {left} that nothing leads to, because {why}"));
         };
         if self.unassigned > 0 {
-            told.push(which(self.unassigned, "that could be of several maps"));
+            tell(self.unassigned, "no single map can have them");
         }
-        if self.unknown > 0 {
-            told.push(which(self.unknown, "that may have been removed or replaced"));
+        if self.unknown > 0 && is_damaged {
+            tell(self.unknown, "they may have been removed or replaced");
         }
         told
     }

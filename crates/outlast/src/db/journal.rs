@@ -217,18 +217,7 @@ impl PoolOptions {
             None => None,
         };
         // Before segments are deleted.
-        let check_others = |owner: Owner, end: Option<u64>| match has_others(&*files, owner, end) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(Error::Invalid {
-                what: "directory of the journal",
-                why: format!(
-                    "{} holds the journal of another pool, or of another or later copy of this one. \
-                     If no pool needs that journal, remove the directory",
-                    directory.display()
-                ),
-            }),
-            Err(error) => Err(io(error)),
-        };
+        let check_others = |owner, end| check_others(&files, &directory, owner, end);
         if let Some(base) = &found {
             let meta = base.meta();
             let owner = meta.owner();
@@ -452,20 +441,26 @@ impl PoolOptions {
     /// Finds the file to map for a read-only opening of a journaled pool: the base if the pool was
     /// closed, otherwise the working file. Returns the file with its header and, if it is the
     /// working file, the base, which is locked too. Fails with [`Error::Unfinished`] if the working
-    /// file is needed but not found. Writes nothing.
+    /// file is needed but not found, and if the base was closed in an earlier life than that of the
+    /// segments beside it, as an opening for writing does. Writes nothing.
     pub(super) fn read_journaled(
         &self,
         path: &Path,
         file: File,
         meta: &Meta,
     ) -> Result<(File, Header, Option<File>)> {
+        let options = self.journal.clone().unwrap_or_default();
+        let directory = options.directory_for(path);
         if meta.closed {
+            if directory.is_dir() {
+                let files = DiskDirectory::read_only(directory.clone());
+                check_others(&files, &directory, meta.owner(), meta.end())?;
+            }
             let len = file.metadata().map_err(|e| Error::io("reading the length", e))?.len();
             let header = header_of(&file, len, path)?;
             return Ok((file, header, None));
         }
-        let options = self.journal.clone().unwrap_or_default();
-        let places = options.places(&options.directory_for(path), &file, Some(meta))?;
+        let places = options.places(&directory, &file, Some(meta))?;
         let owner = meta.owner();
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
         let user = user_of(&file)?;
@@ -524,6 +519,30 @@ impl Drop for JournalThreads {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Fails if a directory has segments that `owner` must not delete; see [`has_others`].
+fn check_others(
+    files: &DiskDirectory,
+    directory: &Path,
+    owner: Owner,
+    end: Option<u64>,
+) -> Result<()> {
+    match has_others(files, owner, end) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Error::Invalid {
+            what: "directory of the journal",
+            why: format!(
+                "{} holds the journal of another pool, or of another or later copy of this one. To use \
+                 this copy as it is, move it to another directory. If no pool needs that journal, \
+                 remove it",
+                directory.display()
+            ),
+        }),
+        // A user who may read the pool may not be allowed to read this directory.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && files.is_read_only() => Ok(()),
+        Err(error) => Err(Error::io(format!("reading {}", directory.display()), error)),
     }
 }
 
