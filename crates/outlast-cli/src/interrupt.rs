@@ -47,9 +47,9 @@ pub(crate) fn close<T: Send + 'static>(
     });
 }
 
-/// Locks what a command that [`close`] watches has done, so that it can do more, or end. As long as the
-/// result is held, no signal ends the process. If there was one already, this does not return: the thread
-/// of [`close`] ends the process.
+/// Locks what a command that [`close`] watches has done, so that it can do more, or end. As long as
+/// the result is held, no signal ends the process. If there was one already, this does not return:
+/// the thread of [`close`] ends the process.
 pub(crate) fn go_on<T>(done: &Done<T>) -> MutexGuard<'_, T> {
     let locked = lock(done);
     if !is_asked() {

@@ -35,9 +35,8 @@ pub(crate) fn is_in_memory(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
 }
 
-/// Fails if there is no directory `dir`, or if its file system says that it has less than `needed` bytes
-/// free.
-/// The message of the latter failure ends with `advice`.
+/// Fails if there is no directory `dir`, or if its file system says that it has less than `needed`
+/// bytes free. The message of the latter failure ends with `advice`.
 pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
     if !dir.is_dir() {
         let dir = dir.display();

@@ -394,8 +394,8 @@ impl Numbers {
     }
 }
 
-/// Damages 20 lines of a closed pool of so many rows, and salvages it. Of these lines, `structural` are
-/// lines of the map's structure, the others any lines. Returns how many rows are missing.
+/// Damages 20 lines of a closed pool of so many rows, and salvages it. Of these lines, `structural`
+/// are lines of the map's structure, the others any lines. Returns how many rows are missing.
 fn missing(scheme: Scheme, rows: u64, structural: usize, seed: u64) -> u64 {
     let place = Place::new();
     // SAFETY: no one else uses the file.

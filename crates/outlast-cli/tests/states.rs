@@ -1,6 +1,6 @@
-//! The states that the files of a pool can be found in, and what all tools say about them. The tools
-//! agree with each other, and with what opening the pool then finds. None of them calls a sound pool
-//! damaged.
+//! The states that the files of a pool can be found in, and what all tools say about them. The
+//! tools agree with each other, and with what opening the pool then finds. None of them calls a
+//! sound pool damaged.
 
 mod common;
 
@@ -75,8 +75,8 @@ impl Life {
         )
     }
 
-    /// Starts this life, and waits until it has made its changes. Returns the process and the number of
-    /// records that the pool has then.
+    /// Starts this life, and waits until it has made its changes. Returns the process and the
+    /// number of records that the pool has then.
     fn start(&self, place: &Place) -> (Child, u64) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
@@ -545,8 +545,8 @@ fn a_pool_in_use_is_called_nothing_else() {
     }
 }
 
-/// The base of an earlier life lies beside the journal of a later one, as if an old copy was put back.
-/// Every tool refuses it, as opening does, and the later life loses nothing.
+/// The base of an earlier life lies beside the journal of a later one, as if an old copy was put
+/// back. Every tool refuses it, as opening does, and the later life loses nothing.
 #[test]
 fn every_tool_refuses_an_older_base_beside_a_later_journal() {
     for scheme in [Scheme::DashEh, Scheme::Phast] {

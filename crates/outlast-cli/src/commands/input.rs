@@ -43,9 +43,9 @@ impl<R: BufRead> Records<R> {
     /// the last record. Skips empty lines, and a byte order mark at the beginning of the input. A
     /// line ends with a newline, or with a carriage return and a newline.
     ///
-    /// A last line without a newline may be what a program wrote before it died. A JSON object shows
-    /// that it is complete: if it were not, its last brace would be missing. The value of a tab-separated
-    /// line can be cut anywhere and still be a value, so such a line is an error.
+    /// A last line without a newline may be what a program wrote before it died. A JSON object
+    /// shows that it is complete: if it were not, its last brace would be missing. The value of a
+    /// tab-separated line can be cut anywhere and still be a value, so such a line is an error.
     #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
         loop {
@@ -81,9 +81,9 @@ impl<R: BufRead> Records<R> {
             let record = match self.how.format {
                 Format::Tsv if !is_terminated && !self.how.unterminated => {
                     return Err(Failure::Failed(format!(
-                        "{place}: the last line, which has no newline at its end, was not loaded: the \
-                         input may have been cut short there. If it is complete, add the newline, or \
-                         load it with --unterminated"
+                        "{place}: the last line, which has no newline at its end, was not \
+                         loaded: the input may have been cut short there. If it is complete, add \
+                         the newline, or load it with --unterminated"
                     )));
                 }
                 Format::Tsv if self.how.raw => raw(&self.line, &self.columns),
@@ -94,7 +94,8 @@ impl<R: BufRead> Records<R> {
                 Ok(record) => Ok(Some(record)),
                 Err(why) if is_terminated => Err(Failure::Failed(format!("{place}: {why}"))),
                 Err(why) => Err(Failure::Failed(format!(
-                    "{place}: {why} (the input may have been cut short: the last line has no newline)"
+                    "{place}: {why} (the input may have been cut short: the last line has no \
+                     newline)"
                 ))),
             };
         }

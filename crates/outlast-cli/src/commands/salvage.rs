@@ -169,13 +169,14 @@ pub(crate) fn run(
 struct Rest {
     /// Records that could be of several maps, or of none.
     unassigned: u64,
-    /// Records that may have been removed or replaced: the pool does not say which blocks are in use.
+    /// Records that may have been removed or replaced: the pool does not say which blocks are in
+    /// use.
     unknown: u64,
 }
 
 impl Rest {
-    /// Says what was left out. Any pool that was not closed has records that were removed or replaced,
-    /// so the unknown ones mean something only if there is damage.
+    /// Says what was left out. Any pool that was not closed has records that were removed or
+    /// replaced, so the unknown ones mean something only if there is damage.
     fn told(&self, is_damaged: bool) -> Vec<String> {
         let mut told = Vec::new();
         let mut tell = |n, why| {
@@ -192,9 +193,9 @@ impl Rest {
     }
 }
 
-/// Copies the whole records that nothing leads to. Such a record does not say of which map it is: it is
-/// of the only map with such records in which damage was found, or else of the only map with such
-/// records. A key that was copied already is not copied again.
+/// Copies the whole records that nothing leads to. Such a record does not say of which map it is:
+/// it is of the only map with such records in which damage was found, or else of the only map with
+/// such records. A key that was copied already is not copied again.
 fn take_unlinked(read: &Path, maps: &[(RawMap, bool)], sum: &mut Tally) -> Result<Rest, Failure> {
     let of_kind = |of_clevel: bool| {
         let is_of = |map: &RawMap| match map.info().scheme() {

@@ -534,9 +534,9 @@ fn check_others(
         Ok(true) => Err(Error::Invalid {
             what: "directory of the journal",
             why: format!(
-                "{} holds the journal of another pool, or of another or later copy of this one. To use \
-                 this copy as it is, move it to another directory. If no pool needs that journal, \
-                 remove it",
+                "{} holds the journal of another pool, or of another or later copy of this one. \
+                 To use this copy as it is, move it to another directory. If no pool needs that \
+                 journal, remove it",
                 directory.display()
             ),
         }),

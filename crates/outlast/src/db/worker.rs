@@ -224,8 +224,8 @@ fn time_of_others() -> Duration {
     time_of(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(time_of(libc::CLOCK_THREAD_CPUTIME_ID))
 }
 
-/// Reads a clock. The C library is asked, not rustix: rustix finds the vDSO by itself, and valgrind,
-/// which takes the vDSO away, then ends the process with SIGSEGV.
+/// Reads a clock. The C library is asked, not rustix: rustix finds the vDSO by itself, and
+/// valgrind, which takes the vDSO away, then ends the process with SIGSEGV.
 fn time_of(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the call to write. If it fails, the time stays 0.

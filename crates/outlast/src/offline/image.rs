@@ -111,8 +111,8 @@ impl<'f> Image<'f> {
         copies.max().is_some_and(|(_, ended)| !ended)
     }
 
-    /// Reads a copy of the entry of a journal. Returns its sequence number, and whether the life has
-    /// ended. Returns `None` if there is no intact copy at this offset.
+    /// Reads a copy of the entry of a journal. Returns its sequence number, and whether the life
+    /// has ended. Returns `None` if there is no intact copy at this offset.
     fn journal_entry(&self, copy: u64, at: u64) -> Option<(u64, bool)> {
         let words: [u64; 12] = self.array(at).ok()?;
         let (sequence, ended) = (words[1], words[9] as u32);

@@ -243,8 +243,8 @@ impl Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Closing the file is not enough: a child process that another thread is just starting holds
-        // a copy of the descriptor until it executes its program.
+        // Closing the file is not enough: a child process that another thread is just starting
+        // holds a copy of the descriptor until it executes its program.
         let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
     }
 }

@@ -1,10 +1,10 @@
 //! Whole records that nothing leads to, because what led to them is damaged.
 //!
-//! A record's block has a checksum over its offset, its lengths, its key and its value, so it can be told
-//! from anything else without the structure above it. If the pool has its saved free state, that state
-//! says whether the block is in use. If it is, the record is neither removed nor replaced: the pool was
-//! closed, and then every block in use belongs to something. Without the saved free state, nothing
-//! tells such a record from one that was removed or replaced.
+//! A record's block has a checksum over its offset, its lengths, its key and its value, so it can
+//! be told from anything else without the structure above it. If the pool has its saved free state,
+//! that state says whether the block is in use. If it is, the record is neither removed nor
+//! replaced: the pool was closed, and then every block in use belongs to something. Without the
+//! saved free state, nothing tells such a record from one that was removed or replaced.
 
 use super::image::{Image, Source, crc};
 use super::space::{Runs, is_set};
@@ -38,10 +38,10 @@ pub struct UnlinkedCount {
     pub unknown: u64,
 }
 
-/// Walks the pool in the file at `path`, and passes each whole record to `each` that is in a block in use
-/// and that nothing leads to. Records of maps of 8-byte keys and values are found only in maps of
-/// clevel: in the other schemes, they have no blocks of their own. The block of a least key of PhaST
-/// looks like a record with an empty value.
+/// Walks the pool in the file at `path`, and passes each whole record to `each` that is in a block
+/// in use and that nothing leads to. Records of maps of 8-byte keys and values are found only in
+/// maps of clevel: in the other schemes, they have no blocks of their own. The block of a least key
+/// of PhaST looks like a record with an empty value.
 ///
 /// # Errors
 /// Those of [`walk`](super::walk), and those of `each`.

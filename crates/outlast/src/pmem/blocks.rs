@@ -133,13 +133,13 @@ pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     Ok(in_pieces(range, |at, len| fallocate(file, flags, at, len))?)
 }
 
-/// The least piece of a range, in bytes, for which a call that a signal has interrupted is repeated. It
-/// takes microseconds.
+/// The least piece of a range, in bytes, for which a call that a signal has interrupted is
+/// repeated. It takes microseconds.
 const LEAST_PIECE: u64 = 64 << 10;
 
-/// Makes a call for a whole range, given offset and length. If a signal interrupts the call, it may have
-/// to begin again: on tmpfs, the kernel first undoes what it has done. So the piece is halved each time,
-/// until it fits between two signals, and the call goes on from where it stands.
+/// Makes a call for a whole range, given offset and length. If a signal interrupts the call, it may
+/// have to begin again: on tmpfs, the kernel first undoes what it has done. So the piece is halved
+/// each time, until it fits between two signals, and the call goes on from where it stands.
 fn in_pieces(
     range: Range<u64>,
     mut call: impl FnMut(u64, u64) -> rustix::io::Result<()>,

@@ -96,8 +96,8 @@ pub fn mode_of_copy(original: &Metadata, group: u32, mode: u32) -> u32 {
 }
 
 /// Returns how many bytes this user can still store in the file system of a file or directory.
-/// `None` if the file system does not say: FUSE reports zeros by default, and so does a tmpfs without a
-/// limit.
+/// `None` if the file system does not say: FUSE reports zeros by default, and so does a tmpfs
+/// without a limit.
 pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
     Ok(free_in(&rustix::fs::statvfs(path)?))
 }

@@ -11,8 +11,8 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// space asks.
 const PATIENCE: u32 = 16;
 
-/// Remembers that the file system has refused space. A refusal costs up to some milliseconds: the file
-/// system may search for space, and a file that was lengthened is cut back. Without this, each
+/// Remembers that the file system has refused space. A refusal costs up to some milliseconds: the
+/// file system may search for space, and a file that was lengthened is cut back. Without this, each
 /// operation on a full disk would pay that.
 #[derive(Default)]
 pub(super) struct Refusals(Mutex<Option<Last>>);
@@ -29,8 +29,8 @@ struct Last {
 }
 
 impl Refusals {
-    /// Asks for `bytes` with this call, unless as much or less was refused a moment ago: then fails in
-    /// the same way.
+    /// Asks for `bytes` with this call, unless as much or less was refused a moment ago: then fails
+    /// in the same way.
     pub(super) fn ask(&self, bytes: u64, call: impl FnOnce() -> Result<()>) -> Result<()> {
         if let Some(last) = self.last().as_ref().filter(|last| {
             let again = last.in_a_row >= PATIENCE && bytes >= last.bytes;
