@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How long a file system that has refused space again and again is not asked again.
 const BACK_OFF: Duration = Duration::from_millis(50);
-/// The number of refusals in a row after which that applies. Until then, every operation that needs
-/// space asks.
+/// The number of operations that have to fail in a row before that applies. Until then, every
+/// operation that needs space asks.
 const PATIENCE: u32 = 16;
 
 /// Remembers that the file system has refused space. A refusal costs up to some milliseconds: the
@@ -24,8 +24,8 @@ struct Last {
     bytes: u64,
     needed: u64,
     errno: i32,
-    /// The number of refusals since space was last obtained.
-    in_a_row: u32,
+    /// The number of operations that have failed since space was last obtained.
+    failed: u32,
 }
 
 impl Refusals {
@@ -33,7 +33,7 @@ impl Refusals {
     /// in the same way.
     pub(super) fn ask(&self, bytes: u64, call: impl FnOnce() -> Result<()>) -> Result<()> {
         if let Some(last) = self.last().as_ref().filter(|last| {
-            let again = last.in_a_row >= PATIENCE && bytes >= last.bytes;
+            let again = last.failed >= PATIENCE && bytes >= last.bytes;
             again && last.when.elapsed() < BACK_OFF
         }) {
             let source = io::Error::from_raw_os_error(last.errno);
@@ -57,8 +57,16 @@ impl Refusals {
             bytes: recent.map_or(bytes, |last| last.bytes.min(bytes)),
             needed,
             errno: source.raw_os_error().unwrap_or(libc::ENOSPC),
-            in_a_row: before.map_or(1, |last| last.in_a_row.saturating_add(1)),
+            failed: before.map_or(0, |last| last.failed),
         });
+    }
+
+    /// Notes that an operation fails because space was refused. One operation can be refused several
+    /// times: it asks for less, or waits for other threads and asks again.
+    pub(super) fn note_failure(&self) {
+        if let Some(last) = &mut *self.last() {
+            last.failed = last.failed.saturating_add(1);
+        }
     }
 
     /// Forgets all refusals, because there may be space again.
@@ -91,6 +99,7 @@ mod tests {
                 full()
             });
             assert!(asked && refused.is_err());
+            refusals.note_failure();
         }
         let never = || -> Result<()> { panic!("asked") };
         // More than what was refused is refused as well; less may be there.

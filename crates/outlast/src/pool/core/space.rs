@@ -217,6 +217,7 @@ impl<S: Seam> Core<S> {
                 {
                     return Ok(None);
                 }
+                self.refusals.note_failure();
                 return Err(error);
             }
         }
