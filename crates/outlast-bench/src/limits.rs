@@ -3,6 +3,7 @@
 
 use crate::report::thousands;
 use crate::{Failure, Fallible};
+use outlast::pmem::free_bytes;
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -81,9 +82,9 @@ pub fn each_once<T: Display + PartialEq>(option: &str, list: &[T]) -> Fallible {
 /// # Errors
 /// If the directory does not exist, or if not even the keys and values fit.
 pub fn fits(dir: &Path, records: u64, record_bytes: usize) -> Fallible {
-    let stat = rustix::fs::statvfs(dir)
-        .map_err(|e| refused(format!("--pool-dir {}: {e}", dir.display())))?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let free =
+        free_bytes(dir).map_err(|e| refused(format!("--pool-dir {}: {e}", dir.display())))?;
+    let Some(free) = free else { return Ok(()) };
     room(records, record_bytes, free, &format!("{} has", dir.display()))
 }
 

@@ -74,7 +74,10 @@ impl ThreadUsage {
         // SAFETY: `usage` is valid for the kernel to write, for as long as the call runs.
         let answer = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
         debug_assert_eq!(answer, 0, "the arguments are valid");
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let mut cpu = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: as above.
+        let answer = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut cpu) };
+        debug_assert_eq!(answer, 0, "the arguments are valid");
         ThreadUsage {
             minor_faults: usage.ru_minflt as u64,
             major_faults: usage.ru_majflt as u64,

@@ -182,6 +182,10 @@ pub(crate) struct LoadArgs {
     /// tab is the value
     #[arg(long)]
     pub(crate) raw: bool,
+    /// Load a tab-separated last line that has no newline at its end. Without this, such a line is
+    /// an error, after all lines before it were loaded: the program that wrote it may have died
+    #[arg(long)]
+    pub(crate) unterminated: bool,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
 }

@@ -4,6 +4,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::open;
 use outlast::Pool;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -20,32 +21,56 @@ pub(crate) fn listen() {
     }
 }
 
+/// What a command has done so far. It is locked while the command does more.
+pub(crate) type Done<T> = Arc<Mutex<T>>;
+
 /// From now on, such a signal closes the pool and ends the process, whatever the process is waiting
-/// for.
-pub(crate) fn close(pool: &Pool) {
+/// for. `told` says what the command has done by then.
+pub(crate) fn close<T: Send + 'static>(
+    pool: &Pool,
+    done: &Done<T>,
+    told: impl Fn(&T) -> String + Send + 'static,
+) {
     listen();
-    let pool = pool.clone();
+    let (pool, done) = (pool.clone(), Arc::clone(done));
     std::thread::spawn(move || {
-        while !ASKED.load(Ordering::Relaxed) {
+        while !is_asked() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Operations under way finish first; later ones find the pool closed.
+        // From here on, the command does nothing more.
+        let done = lock(&done);
         let closed = open::close_now(pool);
-        let failure = closed.err().unwrap_or(Failure::Interrupted);
-        eprintln!("outlast: {}", failure.message());
+        let interrupted = Failure::Interrupted.message().to_owned();
+        let but = closed.err().map_or_else(String::new, |e| format!("; then: {}", e.message()));
+        eprintln!("outlast: {interrupted}; {}{but}", told(&done));
         std::process::exit(INTERRUPTED.into());
     });
 }
 
-/// If there was such a signal, waits for the thread of [`close`] to end the process. Called after
-/// an operation failed, because it may have failed only because that thread closed the pool.
-pub(crate) fn wait_if_asked() {
-    while ASKED.load(Ordering::Relaxed) {
+/// Locks what a command that [`close`] watches has done, so that it can do more, or end. As long as
+/// the result is held, no signal ends the process. If there was one already, this does not return:
+/// the thread of [`close`] ends the process.
+pub(crate) fn go_on<T>(done: &Done<T>) -> MutexGuard<'_, T> {
+    let locked = lock(done);
+    if !is_asked() {
+        return locked;
+    }
+    drop(locked);
+    loop {
         std::thread::park();
     }
 }
 
+fn lock<T>(done: &Done<T>) -> MutexGuard<'_, T> {
+    done.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether there was such a signal.
+pub(crate) fn is_asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
 /// Fails if there was such a signal.
 pub(crate) fn check() -> Result<(), Failure> {
-    if ASKED.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
+    if is_asked() { Err(Failure::Interrupted) } else { Ok(()) }
 }

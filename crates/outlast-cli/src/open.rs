@@ -2,6 +2,7 @@
 
 use crate::args::CreateArgs;
 use crate::failure::Failure;
+use crate::interrupt::is_asked;
 use crate::output::complain;
 use crate::place;
 use crate::progress;
@@ -206,7 +207,8 @@ fn warn_if_in_memory(path: &Path, pool: &Pool) {
 pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
     let bar = progress::spinner("reclaiming the space that a crash has left");
     let mut failed = 0;
-    while pool.stats().reclaim == ReclaimState::Running && failed < 1_000 {
+    // A signal cuts this short, like a kill: the next process does the rest.
+    while pool.stats().reclaim == ReclaimState::Running && failed < 1_000 && !is_asked() {
         // A step can fail for a map and still advance the reclaim. After too many failures, the next
         // process does the rest.
         let step = pool.step();

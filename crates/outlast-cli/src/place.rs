@@ -1,7 +1,8 @@
 //! The default locations of files, and checks for free space.
 
 use crate::failure::Failure;
-use outlast::pmem::Mapping;
+use outlast::pmem::{Mapping, free_bytes};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -31,21 +32,20 @@ pub(crate) fn parent(path: &Path) -> &Path {
 
 /// Whether a file or directory is on a file system that exists only in memory.
 pub(crate) fn is_in_memory(path: &Path) -> bool {
-    std::fs::File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
+    File::open(path).is_ok_and(|file| Mapping::is_tmpfs(&file))
 }
 
-/// Fails if there is no directory `dir`, or if its file system has less than `needed` bytes free.
-/// The message of the latter failure ends with `advice`.
+/// Fails if there is no directory `dir`, or if its file system says that it has less than `needed`
+/// bytes free. The message of the latter failure ends with `advice`.
 pub(crate) fn check_space(dir: &Path, needed: u64, advice: &str) -> Result<(), Failure> {
     if !dir.is_dir() {
         let dir = dir.display();
         return Err(Failure::Failed(format!("there is no directory {dir}; create it first")));
     }
-    let found = rustix::fs::statvfs(dir).map_err(|e| {
-        Failure::io(format!("reading the free space of {}", dir.display()), &e.into())
-    })?;
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
-    if free < needed {
+    let free = free_bytes(dir)
+        .map_err(|e| Failure::io(format!("reading the free space of {}", dir.display()), &e))?;
+    // If the file system does not say what is free, the command finds out.
+    if let Some(free) = free.filter(|&free| free < needed) {
         return Err(Failure::Failed(format!(
             "{} has {} free, {} are needed{advice}",
             dir.display(),

@@ -233,7 +233,7 @@ fn a_copy_leaves_a_killed_pool_and_its_journal_as_they_are() {
     let place = Place::new();
     let (path, new) = (place.pool(), place.path("new.pool"));
     place.run(["put", "k0", "v", "--journal"]).expect(0);
-    let (mut load, _input) = common::loading(&place);
+    let (mut load, _input) = common::loading(&place, 100_000);
     load.kill().unwrap();
     load.wait().unwrap();
     let state = || {

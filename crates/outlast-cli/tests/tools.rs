@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[test]
 fn without_a_name_no_pool_is_made() {
@@ -280,4 +280,32 @@ fn a_snapshot_is_of_a_sound_pool_and_replaces_no_sound_copy_by_another() {
     let made = place.run(["snapshot", other, "--no-verify", "--json"]).expect(0).objects();
     assert_eq!(made[0]["verified"], false);
     place.run(["snapshot", "-"]).expect(2);
+}
+
+#[test]
+fn valgrind_has_nothing_to_say() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: valgrind is not installed");
+        return;
+    }
+    let valgrind = |place: &Place, args: &[&str]| {
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=99", env!("CARGO_BIN_EXE_outlast"), "--pool"]);
+        let run = finished(command.arg(place.pool()).args(args).output().unwrap());
+        assert_eq!(run.code, 0, "{args:?}: {}{}", run.text(), run.err);
+        // It warns about large mappings.
+        let said = |line: &&str| !line.contains("Warning: set address range perms: large range");
+        assert_eq!(run.err.lines().find(said), None, "{args:?}");
+        run
+    };
+    // This takes so long that the background thread comes to all of its work.
+    let lines: String = (0..10_000).map(|n| format!("k{n}\t{n}\n")).collect();
+    for journal in [&[][..], &["--journal"]] {
+        let place = Place::new();
+        let file = place.file("lines", &lines);
+        valgrind(&place, &[&["put"], journal, &["k", "v"]].concat());
+        valgrind(&place, &["load", file.to_str().unwrap()]);
+        assert_eq!(valgrind(&place, &["get", "k"]).text(), "v\n");
+        assert_eq!(valgrind(&place, &["get", "k9999"]).text(), "9999\n");
+    }
 }

@@ -5,11 +5,12 @@ use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 /// Fails the calls that it is told to fail.
 #[derive(Default)]
@@ -484,4 +485,58 @@ fn a_failed_sync_in_the_background_is_not_hidden() {
         assert!(pool.verify().unwrap().is_sound());
         pool.sync().unwrap();
     }
+}
+
+/// A disk that is full, and counts how often it is asked for space.
+#[derive(Default)]
+struct Full {
+    is_full: AtomicBool,
+    asked: AtomicU32,
+}
+
+impl DiskWatch for Full {
+    fn before(&self, call: Call, _: &File) -> Fate {
+        if call != Call::Fallocate {
+            return Fate::Done;
+        }
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.is_full.load(Ordering::SeqCst) { Fate::Fails(ENOSPC) } else { Fate::Done }
+    }
+}
+
+#[test]
+fn a_full_disk_is_asked_for_space_only_now_and_then() {
+    let (dir, full) = (tempfile::tempdir().unwrap(), Arc::new(Full::default()));
+    let options = PoolOptions::new().disk(Disk::watched(full.clone()));
+    // SAFETY: the file belongs to this test alone.
+    let pool = unsafe { options.create(dir.path().join("a.pool")) }.unwrap();
+    let map = pool.map::<u64, [u8]>("m").unwrap();
+    let insert = |key: u64| map.insert(&key, &[7; 500]);
+    full.is_full.store(true, Ordering::SeqCst);
+    let mut key = 0;
+    while insert(key).is_ok() {
+        key += 1;
+    }
+    full.asked.store(0, Ordering::SeqCst);
+    let begin = Instant::now();
+    for _ in 0..20_000 {
+        let refused = insert(key);
+        assert!(matches!(refused, Err(Error::DiskFull { .. })), "{refused:?}");
+    }
+    // A growth asks for much, and then for the least.
+    let most = 40 + 2 * (begin.elapsed().as_millis() / 50) as u32;
+    let asked = full.asked.load(Ordering::SeqCst);
+    println!("asked {asked} times for 20,000 inserts in {:?}", begin.elapsed());
+    assert!(asked <= most, "asked {asked} times in {:?}", begin.elapsed());
+    // Once there is space again, an insert finds it.
+    full.is_full.store(false, Ordering::SeqCst);
+    let begin = Instant::now();
+    loop {
+        let since = begin.elapsed();
+        match insert(key) {
+            Ok(done) => break assert!(done),
+            Err(error) => assert!(since < Duration::from_millis(100), "{error} after {since:?}"),
+        }
+    }
+    (0..=key).for_each(|key| assert_eq!(map.get(&key).unwrap().unwrap(), [7; 500]));
 }

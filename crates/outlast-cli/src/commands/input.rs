@@ -9,21 +9,29 @@ use std::io::{BufRead, Read};
 /// Upper bound on a line's length in bytes: a key and a value of the largest sizes, fully escaped.
 const LINE_BYTES_MAX: u64 = 1 << 31;
 
+/// How lines are read.
+#[derive(Clone, Copy)]
+pub(super) struct How {
+    pub(super) format: Format,
+    /// Whether tab-separated lines are taken as they are: without escapes, and with tabs in values.
+    pub(super) raw: bool,
+    /// Whether a tab-separated last line is a record even if it lacks its newline.
+    pub(super) unterminated: bool,
+}
+
 /// Reads records from lines.
 pub(super) struct Records<R> {
     from: R,
-    format: Format,
+    how: How,
     columns: (Column, Column),
-    /// Whether tab-separated lines are taken as they are: without escapes, and with tabs in values.
-    raw: bool,
     line: Vec<u8>,
     number: u64,
 }
 
 impl<R: BufRead> Records<R> {
     /// Reads records from `from`, with the types of a map's keys and values.
-    pub(super) fn new(from: R, format: Format, columns: (Column, Column), raw: bool) -> Self {
-        Records { from, format, columns, raw, line: Vec::new(), number: 0 }
+    pub(super) fn new(from: R, how: How, columns: (Column, Column)) -> Self {
+        Records { from, how, columns, line: Vec::new(), number: 0 }
     }
 
     /// The number of the last line read, counted from 1.
@@ -34,6 +42,10 @@ impl<R: BufRead> Records<R> {
     /// Returns the key and the value of the next record, as the map stores them, or `None` after
     /// the last record. Skips empty lines, and a byte order mark at the beginning of the input. A
     /// line ends with a newline, or with a carriage return and a newline.
+    ///
+    /// A last line without a newline may be what a program wrote before it died. A JSON object
+    /// shows that it is complete: if it were not, its last brace would be missing. The value of a
+    /// tab-separated line can be cut anywhere and still be a value, so such a line is an error.
     #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
     pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
         loop {
@@ -45,13 +57,16 @@ impl<R: BufRead> Records<R> {
             if read.map_err(|e| Failure::io(place, &e))? == 0 {
                 return Ok(None);
             }
+            let mut is_terminated = true;
             match self.line.pop() {
                 Some(b'\n') => {}
                 Some(_) if self.line.len() as u64 + 1 == LINE_BYTES_MAX => {
                     return Err(Failure::Failed(format!("{place}: longer than any record can be")));
                 }
-                // The last line may lack its newline.
-                Some(other) => self.line.push(other),
+                Some(other) => {
+                    self.line.push(other);
+                    is_terminated = false;
+                }
                 None => {}
             }
             if self.line.last() == Some(&b'\r') {
@@ -63,14 +78,25 @@ impl<R: BufRead> Records<R> {
             if self.line.is_empty() {
                 continue;
             }
-            let record = match self.format {
-                Format::Tsv if self.raw => raw(&self.line, &self.columns),
+            let record = match self.how.format {
+                Format::Tsv if !is_terminated && !self.how.unterminated => {
+                    return Err(Failure::Failed(format!(
+                        "{place}: the last line, which has no newline at its end, was not \
+                         loaded: the input may have been cut short there. If it is complete, add \
+                         the newline, or load it with --unterminated"
+                    )));
+                }
+                Format::Tsv if self.how.raw => raw(&self.line, &self.columns),
                 Format::Tsv => tsv(&self.line, &self.columns),
                 Format::Ndjson => ndjson(&self.line, &self.columns),
             };
             return match record {
                 Ok(record) => Ok(Some(record)),
-                Err(why) => Err(Failure::Failed(format!("{place}: {why}"))),
+                Err(why) if is_terminated => Err(Failure::Failed(format!("{place}: {why}"))),
+                Err(why) => Err(Failure::Failed(format!(
+                    "{place}: {why} (the input may have been cut short: the last line has no \
+                     newline)"
+                ))),
             };
         }
     }

@@ -1,6 +1,6 @@
 //! `load`: loads records from a file.
 
-use super::input::Records;
+use super::input::{How, Records};
 use crate::args::{Format, LoadArgs};
 use crate::failure::Failure;
 use crate::interrupt;
@@ -13,7 +13,21 @@ use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
+
+/// What was loaded so far.
+#[derive(Default)]
+struct Loaded {
+    inserted: u64,
+    replaced: u64,
+}
+
+impl Loaded {
+    fn all(&self) -> u64 {
+        self.inserted + self.replaced
+    }
+}
 
 pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Result<(), Failure> {
     let format = args.format.unwrap_or_else(|| format_of(&args.file));
@@ -24,7 +38,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     let (from, bar) = input(&args.file)?;
     let name = args.file.display();
     let target = Target::find(&open::path(pool)?, &args.create)?;
-    let mut records = Records::new(from, format, target.columns(), args.raw);
+    let how = How { format, raw: args.raw, unterminated: args.unterminated };
+    let mut records = Records::new(from, how, target.columns());
     let mut first = records.next().map_err(|failure| failure.within(&name))?;
     if let Some((key, value)) = &first {
         let place = || format!("{name}, line {}", records.line_number());
@@ -32,8 +47,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
     }
     let (pool, map) = target.make()?;
     let start = Instant::now();
-    let (mut inserted, mut replaced) = (0u64, 0u64);
-    interrupt::close(&pool);
+    let done = Arc::new(Mutex::new(Loaded::default()));
+    interrupt::close(&pool, &done, |loaded| format!("{} loaded", counted(loaded.all(), "record")));
     let result = loop {
         let next = first.take().map_or_else(|| records.next(), |record| Ok(Some(record)));
         let (key, value) = match next {
@@ -41,39 +56,41 @@ pub(crate) fn run(pool: Option<&Path>, args: &LoadArgs, out: &mut Output) -> Res
             Ok(None) => break Ok(()),
             Err(failure) => break Err(failure),
         };
+        let mut loaded = interrupt::go_on(&done);
         match map.put(&key, &value) {
-            Ok(None) => inserted += 1,
-            Ok(Some(_)) => replaced += 1,
+            Ok(None) => loaded.inserted += 1,
+            Ok(Some(_)) => loaded.replaced += 1,
             Err(error) => {
-                interrupt::wait_if_asked();
                 let place = format!("line {}", records.line_number());
                 break Err(Failure::from(error).within(place));
             }
         }
     };
     bar.finish_and_clear();
+    // From here on, a signal only makes closing the pool quicker.
+    let loaded = interrupt::go_on(&done);
     drop(map);
     let closed = open::close(pool);
     let seconds = start.elapsed().as_secs_f64();
-    let loaded = inserted + replaced;
     let ended = match (result, closed) {
         // Report both: the first says why the next record was not loaded, the second what went
         // wrong with closing the pool, and so what the records before it still need.
         (Err(failure), Err(other)) => Err(failure.and(&other)),
         (result, closed) => result.and(closed),
     };
+    let (inserted, replaced) = (loaded.inserted, loaded.replaced);
     if let Err(failure) = ended {
-        let loaded = counted(loaded, "record");
+        let loaded = counted(loaded.all(), "record");
         return Err(failure.within(format!("{name}: {loaded} loaded, then")));
     }
     out.object(&json!({
         "event": "load",
-        "records": loaded,
+        "records": loaded.all(),
         "inserted": inserted,
         "replaced": replaced,
         "seconds": seconds,
     }))?;
-    let (loaded, replaced) = (counted(loaded, "record"), HumanCount(replaced));
+    let (loaded, replaced) = (counted(loaded.all(), "record"), HumanCount(replaced));
     out.line(format!(
         "{loaded} loaded in {seconds:.2} s, {replaced} of them replaced existing records"
     ))

@@ -11,7 +11,7 @@ use crate::place;
 use crate::progress;
 use crate::text::counted;
 use indicatif::ProgressBar;
-use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
+use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap, RecordForm, Scheme, offline};
 use serde_json::json;
 use std::collections::HashSet;
 use std::path::Path;
@@ -27,6 +27,8 @@ const COPY: &str = ".copying";
 struct Tally {
     /// Records in the new pool.
     copied: u64,
+    /// Those of them that nothing led to.
+    unlinked: u64,
     /// Records that the new pool refuses, because their bytes are invalid for their types or too
     /// many, or because their keys are present already.
     refused: u64,
@@ -39,6 +41,7 @@ struct Tally {
 impl Tally {
     fn add(&mut self, other: &Tally) {
         self.copied += other.copied;
+        self.unlinked += other.unlinked;
         self.refused += other.refused;
         self.places += other.places;
         self.lost_maps += other.lost_maps;
@@ -94,7 +97,7 @@ pub(crate) fn run(
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
-    let mut maps = 0;
+    let mut maps = Vec::new();
     let opened = broken.raw_maps();
     let name =
         |map: &outlast::Result<(MapInfo, _)>| map.as_ref().ok().map(|(info, _)| info.name.clone());
@@ -103,9 +106,10 @@ pub(crate) fn run(
     for map in opened {
         match map {
             Ok((info, from)) if args.map.is_empty() || args.map.contains(&info.name) => {
-                maps += 1;
                 let to = new.pool().raw_map_like(&renamed(&info, &all, &mut given))?;
-                sum.add(&salvage(&info, from, &to, &bar, out)?);
+                let tally = salvage(&info, from, &to, &bar, out)?;
+                sum.add(&tally);
+                maps.push((to, tally.places > 0));
             }
             Ok(_) => {}
             Err(error) => {
@@ -117,13 +121,19 @@ pub(crate) fn run(
         }
     }
     bar.finish_and_clear();
-    let mut reasons = sum.lacks();
+    let read = copy.as_ref().map_or(from.as_path(), |copy| &copy.0);
     // If damage was found, the new pool is known to lack something. If not, a verification of the
     // old pool can still show that records are missing, for instance by blocks that nothing links
     // to.
-    let verify = reasons.is_empty();
-    let read = copy.as_ref().map_or(from.as_path(), |copy| &copy.0);
-    reasons.extend(doubts((from, read), &broken, refused.as_ref(), verify));
+    let doubts = doubts((from, read), &broken, refused.as_ref(), sum.lacks().is_empty());
+    let mut rest = Rest::default();
+    if !(sum.lacks().is_empty() && doubts.is_empty()) {
+        rest = take_unlinked(read, &maps, &mut sum)?;
+    }
+    let mut reasons = sum.lacks();
+    reasons.extend(doubts);
+    reasons.extend(rest.told(sum.places > 0 || sum.lost_maps > 0));
+    let maps = maps.len() as u64;
     drop(broken);
     new.finish(to)?;
     out.object(&json!({
@@ -134,18 +144,134 @@ pub(crate) fn run(
         "records": sum.copied,
         "refused": sum.refused,
         "damaged_places": sum.places,
+        "unlinked": sum.unlinked,
+        "unlinked_left": rest.unassigned + rest.unknown,
         "lost_maps": sum.lost_maps,
         "complete": reasons.is_empty(),
         "reasons": reasons,
         "seconds": start.elapsed().as_secs_f64(),
     }))?;
     let (copied, to) = (counted(sum.copied, "record"), to.display());
+    if sum.unlinked > 0 {
+        let unlinked = counted(sum.unlinked, "record");
+        out.line(format!("{unlinked} of them by their blocks alone: what led to them is damaged"))?;
+    }
     out.line(format!("{to} has {copied} in {}", counted(maps, "map")))?;
     if reasons.is_empty() {
         return Ok(());
     }
     out.flush()?;
     Err(Failure::Damaged(format!("{to} {}", reasons.join("; "))))
+}
+
+/// Whole records that nothing leads to, and that were not copied.
+#[derive(Debug, Default)]
+struct Rest {
+    /// Records that could be of several maps, or of none.
+    unassigned: u64,
+    /// Records that may have been removed or replaced: the pool does not say which blocks are in
+    /// use.
+    unknown: u64,
+}
+
+impl Rest {
+    /// Says what was left out. Any pool that was not closed has records that were removed or
+    /// replaced, so the unknown ones mean something only if there is damage.
+    fn told(&self, is_damaged: bool) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut tell = |n, why| {
+            let left = counted(n, "whole record");
+            told.push(format!("leaves out {left} that nothing leads to, because {why}"));
+        };
+        if self.unassigned > 0 {
+            tell(self.unassigned, "no single map can have them");
+        }
+        if self.unknown > 0 && is_damaged {
+            tell(self.unknown, "they may have been removed or replaced");
+        }
+        told
+    }
+}
+
+/// Copies the whole records that nothing leads to. Such a record does not say of which map it is:
+/// it is of the only map with such records in which damage was found, or else of the only map with
+/// such records. A key that was copied already is not copied again.
+fn take_unlinked(read: &Path, maps: &[(RawMap, bool)], sum: &mut Tally) -> Result<Rest, Failure> {
+    let of_kind = |of_clevel: bool| {
+        let is_of = |map: &RawMap| match map.info().scheme() {
+            Scheme::Clevel => of_clevel,
+            _ => !of_clevel && map.record_form() == RecordForm::Bytes,
+        };
+        let all: Vec<_> = maps.iter().filter(|(map, _)| is_of(map)).collect();
+        let damaged: Vec<_> = all.iter().filter(|(_, damaged)| *damaged).copied().collect();
+        match (&damaged[..], &all[..]) {
+            ([(map, _)], _) | ([], [(map, _)]) => Some(map),
+            _ => None,
+        }
+    };
+    let maps = [false, true].map(of_kind);
+    let mut rest = Rest::default();
+    let found = offline::unlinked(read, |record| {
+        interrupt::check().map_err(Stop::Failed)?;
+        let Some(map) = maps[usize::from(record.of_clevel)] else {
+            rest.unassigned += 1;
+            return Ok(());
+        };
+        let is_ordered = map.info().scheme().is_ordered();
+        if is_ordered && record.value.is_empty() {
+            // It may be the least key of a leaf, and the key's record may have another value.
+            return Ok(());
+        }
+        let key = if is_ordered { unordered(map.info(), record.key) } else { record.key };
+        match map.insert(&key, &record.value) {
+            Ok(true) => {
+                sum.copied += 1;
+                sum.unlinked += 1;
+            }
+            Ok(false) => {}
+            Err(Error::Invalid { .. }) => rest.unassigned += 1,
+            Err(error) => return Err(Stop::Failed(error.into())),
+        }
+        Ok(())
+    });
+    match found {
+        Ok(found) => rest.unknown = found.unknown,
+        // It is the base of a journaled pool, or damaged so that nothing can be found in this way.
+        Err(Stop::Unreadable) => {}
+        Err(Stop::Failed(failure)) => return Err(failure),
+    }
+    Ok(rest)
+}
+
+/// Why the search for records that nothing leads to has ended early.
+enum Stop {
+    Unreadable,
+    Failed(Failure),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        match error.is_damage() || matches!(error, Error::Unfinished) {
+            true => Stop::Unreadable,
+            false => Stop::Failed(error.into()),
+        }
+    }
+}
+
+/// Returns the bytes of a key that an ordered map keeps in a form whose order is that of the keys:
+/// integers are big-endian there, and the sign of signed ones is inverted.
+fn unordered(info: &MapInfo, mut key: Vec<u8>) -> Vec<u8> {
+    let (unsigned, signed) = (["u8", "u16", "u32", "u64"], ["i8", "i16", "i32", "i64"]);
+    let schema = info.key_schema.as_str();
+    if signed.contains(&schema)
+        && let Some(first) = key.first_mut()
+    {
+        *first ^= 0x80;
+    }
+    if unsigned.contains(&schema) || signed.contains(&schema) {
+        key.reverse();
+    }
+    key
 }
 
 /// Returns the reasons why the new pool may lack records although everything that could be read was

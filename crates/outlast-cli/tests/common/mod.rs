@@ -143,8 +143,8 @@ pub(crate) fn finished(output: Output) -> Run {
     }
 }
 
-/// Starts a command that has loaded most of 100,000 records and waits for more.
-pub(crate) fn loading(place: &Place) -> (Child, ChildStdin) {
+/// Starts a command that has loaded most of so many records and waits for more.
+pub(crate) fn loading(place: &Place, records: u32) -> (Child, ChildStdin) {
     let mut load = command()
         .arg("--pool")
         .arg(place.pool())
@@ -155,8 +155,8 @@ pub(crate) fn loading(place: &Place) -> (Child, ChildStdin) {
         .spawn()
         .unwrap();
     let mut input = load.stdin.take().unwrap();
-    // This is more than a pipe holds. So once all of it is written, most of it was loaded.
-    let lines: String = (0..100_000).map(|n| format!("k{n}\t{n}\n")).collect();
+    // This must be more than a pipe holds. Then most of it is loaded once all of it is written.
+    let lines: String = (0..records).map(|n| format!("k{n}\t{n}\n")).collect();
     input.write_all(lines.as_bytes()).unwrap();
     (load, input)
 }

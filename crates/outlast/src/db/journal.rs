@@ -20,7 +20,7 @@ use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
 use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
-use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
+use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real, free_bytes};
 use crate::pool::backing::{Backing, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
 use crate::pool::header::Header;
@@ -172,8 +172,8 @@ impl JournalOptions {
     fn place_for(&self, bytes: u64, directory: &Path) -> PathBuf {
         let has_room = |place: &Path| {
             let Ok(open) = File::open(place) else { return false };
-            let Ok(found) = rustix::fs::fstatvfs(&open) else { return false };
-            Mapping::is_tmpfs(&open) && found.f_bavail * found.f_frsize >= 2 * bytes + LEAST_ROOM
+            let Ok(free) = free_bytes(place) else { return false };
+            Mapping::is_tmpfs(&open) && free.is_none_or(|free| free >= 2 * bytes + LEAST_ROOM)
         };
         match &self.working {
             Some(place) => place.clone(),
@@ -231,19 +231,7 @@ impl PoolOptions {
             None => None,
         };
         // Before segments are deleted.
-        let check_others = |owner: Owner, end: Option<u64>| match has_others(&*files, owner, end) {
-            Ok(false) => Ok(()),
-            Ok(true) => Err(Error::Invalid {
-                what: "directory of the journal",
-                why: format!(
-                    "{} holds the journal of another pool, or of another or later copy of this one. \
-                     To put a backup in the place of that pool, use `restore`, which keeps the pool \
-                     and its journal. If no pool needs that journal, remove the directory",
-                    directory.display()
-                ),
-            }),
-            Err(error) => Err(io(error)),
-        };
+        let check_others = |owner, end| check_others(&files, &directory, owner, end);
         if let Some(base) = &found {
             let meta = base.meta();
             let owner = meta.owner();
@@ -499,20 +487,25 @@ impl PoolOptions {
     /// Finds the file to map for a read-only opening of a journaled pool: the base if the pool was
     /// closed, otherwise the working file. Returns the file with its header and, if it is the
     /// working file, the base, which is locked too. Fails with [`Error::Unfinished`] if the working
-    /// file is needed but not found. Writes nothing.
+    /// file is needed but not found, and if the base was closed in an earlier life than that of the
+    /// segments beside it, as an opening for writing does. Writes nothing.
     pub(super) fn read_journaled(
         &self,
         path: &Path,
         file: File,
         meta: &Meta,
     ) -> Result<(File, Header, Option<File>)> {
+        let options = self.journal.clone().unwrap_or_default();
+        let directory = options.directory_for(path);
         if meta.closed {
+            if directory.is_dir() {
+                let files = DiskDirectory::read_only(directory.clone());
+                check_others(&files, &directory, meta.owner(), meta.end())?;
+            }
             let len = file.metadata().map_err(|e| Error::io("reading the length", e))?.len();
             let header = header_of(&file, len, path)?;
             return Ok((file, header, None));
         }
-        let options = self.journal.clone().unwrap_or_default();
-        let directory = options.directory_for(path);
         let places = options.places(&directory, &file, Some(meta))?;
         let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(&file)? };
         let search = Search {
@@ -580,6 +573,31 @@ impl Drop for JournalThreads {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// Fails if a directory has segments that `owner` must not delete; see [`has_others`].
+fn check_others(
+    files: &DiskDirectory,
+    directory: &Path,
+    owner: Owner,
+    end: Option<u64>,
+) -> Result<()> {
+    match has_others(files, owner, end) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Error::Invalid {
+            what: "directory of the journal",
+            why: format!(
+                "{} holds the journal of another pool, or of another or later copy of this one. \
+                 To put a backup in the place of that pool, use `restore`, which keeps the pool and its \
+                 journal. To use this copy as it is, move it to another directory. If no pool needs \
+                 that journal, remove it",
+                directory.display()
+            ),
+        }),
+        // A user who may read the pool may not be allowed to read this directory.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && files.is_read_only() => Ok(()),
+        Err(error) => Err(Error::io(format!("reading {}", directory.display()), error)),
     }
 }
 

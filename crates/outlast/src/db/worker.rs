@@ -7,7 +7,6 @@ use super::trim::Trimmer;
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MediumKind, Real};
 use crate::pool::core::Quiet;
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,8 +221,16 @@ impl Rest {
 
 /// The processor time that the other threads of this process have used so far.
 fn time_of_others() -> Duration {
-    let of = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-    of(ClockId::ProcessCPUTime).saturating_sub(of(ClockId::ThreadCPUTime))
+    time_of(libc::CLOCK_PROCESS_CPUTIME_ID).saturating_sub(time_of(libc::CLOCK_THREAD_CPUTIME_ID))
+}
+
+/// Reads a clock. The C library is asked, not rustix: rustix finds the vDSO by itself, and
+/// valgrind, which takes the vDSO away, then ends the process with SIGSEGV.
+fn time_of(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the call to write. If it fails, the time stays 0.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Pre-faults pages ahead of operations, which saves them a page fault each, and builds huge pages
@@ -558,10 +565,8 @@ mod tests {
     fn the_time_of_other_threads_is_told() {
         let before = time_of_others();
         std::thread::spawn(|| {
-            let begin = clock_gettime(ClockId::ThreadCPUTime);
-            while clock_gettime(ClockId::ThreadCPUTime).tv_sec == begin.tv_sec
-                && clock_gettime(ClockId::ThreadCPUTime).tv_nsec - begin.tv_nsec < 20_000_000
-            {
+            let begin = time_of(libc::CLOCK_THREAD_CPUTIME_ID);
+            while time_of(libc::CLOCK_THREAD_CPUTIME_ID) - begin < Duration::from_millis(20) {
                 std::hint::spin_loop();
             }
         })

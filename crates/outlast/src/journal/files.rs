@@ -118,6 +118,11 @@ impl DiskDirectory {
         DiskDirectory { path, disk: Disk::default(), read_only: true, mode: PRIVATE }
     }
 
+    /// Returns whether its files are opened only for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Opens the directory itself, to lock it.
     pub fn file(&self) -> io::Result<File> {
         File::open(&self.path)

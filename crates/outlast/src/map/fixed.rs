@@ -19,6 +19,7 @@
 //! [`KeyOrder`]: crate::index::KeyOrder
 
 use super::ordered::OrderedKey;
+use super::record::FixedRecord;
 use super::schema::SchemaText;
 use super::types::{Key, Value, no_value};
 use crate::error::Damage;
@@ -133,30 +134,61 @@ pub fn decode_part<T: FixedSize>(bytes: &mut &[u8]) -> Result<T, Damage> {
     T::decode(own)
 }
 
+/// Encodes a struct of the first form of `fixed_record!` as a word: its bytes first, then zeros.
+pub fn record_to_word<T: FixedRecord>(value: &T) -> u64 {
+    let mut word = [0; 8];
+    let bytes = value.as_bytes();
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// Decodes such a struct from a word.
+///
+/// # Errors
+/// [`Damage`] if no value is encoded as this word.
+pub fn record_from_word<T: FixedRecord>(word: u64) -> Result<T, Damage> {
+    let bytes = word.to_le_bytes();
+    let (value, rest) = bytes.split_at(size_of::<T>());
+    if rest.iter().any(|&byte| byte != 0) {
+        return Err(no_value(T::SCHEMA, format!("{word:#x}")));
+    }
+    record_from_bytes(value)
+}
+
+/// Decodes such a struct from its bytes.
+///
+/// # Errors
+/// [`Damage`] if their number is wrong.
+pub fn record_from_bytes<T: FixedRecord>(bytes: &[u8]) -> Result<T, Damage> {
+    T::read_from_bytes(bytes).map_err(|_| no_value(T::SCHEMA, lengths(bytes)))
+}
+
 /// Implements what a [`FixedSize`] type needs to be a key and a value. The schema is an expression.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __fixed_size_value {
     ([$($generics:tt)*] $type:ty, $schema:expr) => {
         impl<$($generics)*> $crate::Value for $type {
-            const SCHEMA: &'static str = $schema;
-            const WORD: bool = <Self as $crate::FixedSize>::BYTES <= 8;
+            const SCHEMA: &'static ::core::primitive::str = $schema;
+            const WORD: ::core::primitive::bool = <Self as $crate::FixedSize>::BYTES <= 8;
             type Owned = Self;
 
-            fn to_word(&self) -> u64 {
+            fn to_word(&self) -> ::core::primitive::u64 {
                 $crate::reexport::fixed::to_word(self)
             }
-            fn from_word(word: u64) -> ::core::result::Result<Self, $crate::Damage> {
+            fn from_word(
+                word: ::core::primitive::u64,
+            ) -> ::core::result::Result<Self, $crate::Damage> {
                 $crate::reexport::fixed::from_word(word)
             }
             fn with_bytes<WithBytesResult>(
                 &self,
-                with: impl ::core::ops::FnOnce(&[u8]) -> WithBytesResult,
+                with: impl ::core::ops::FnOnce(&[::core::primitive::u8]) -> WithBytesResult,
             ) -> WithBytesResult {
                 $crate::reexport::fixed::with_bytes(self, with)
             }
             fn from_bytes(
-                bytes: ::std::vec::Vec<u8>,
+                bytes: ::std::vec::Vec<::core::primitive::u8>,
             ) -> ::core::result::Result<Self, $crate::Damage> {
                 $crate::reexport::fixed::from_bytes(&bytes)
             }

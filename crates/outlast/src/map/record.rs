@@ -78,37 +78,38 @@ pub trait FixedRecord:
 /// # Ok(())
 /// # }
 /// ```
+// The code of the macro runs in the module that calls it, where any name can mean anything. So all
+// paths are absolute, and what needs more than a call is a function of `fixed`.
 #[macro_export]
 macro_rules! fixed_record {
     ($type:ty, $schema:literal) => {
         const _: () = $crate::reexport::schema::check($schema);
         impl $crate::FixedRecord for $type {
-            const SCHEMA: &'static str = $schema;
+            const SCHEMA: &'static ::core::primitive::str = $schema;
         }
         impl $crate::Value for $type {
-            const SCHEMA: &'static str = $schema;
-            const WORD: bool = ::core::mem::size_of::<$type>() <= 8;
+            const SCHEMA: &'static ::core::primitive::str = $schema;
+            const WORD: ::core::primitive::bool = ::core::mem::size_of::<$type>() <= 8;
             type Owned = $type;
 
-            fn to_word(&self) -> u64 {
-                let mut word = [0; 8];
-                let bytes = $crate::reexport::zerocopy::IntoBytes::as_bytes(self);
-                word[..bytes.len()].copy_from_slice(bytes);
-                u64::from_le_bytes(word)
+            fn to_word(&self) -> ::core::primitive::u64 {
+                $crate::reexport::fixed::record_to_word(self)
             }
-            fn from_word(word: u64) -> ::core::result::Result<$type, $crate::Damage> {
-                let word_bytes = word.to_le_bytes();
-                let (value, rest) = word_bytes.split_at(::core::mem::size_of::<$type>());
-                if rest.iter().any(|&b| b != 0) {
-                    return Err($crate::Damage::new(0, $schema, format!("{word:#x}")));
-                }
-                <$type as $crate::Value>::from_bytes(value.to_vec())
+            fn from_word(
+                word: ::core::primitive::u64,
+            ) -> ::core::result::Result<$type, $crate::Damage> {
+                $crate::reexport::fixed::record_from_word(word)
             }
-            fn with_bytes<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
+            fn with_bytes<WithBytesResult>(
+                &self,
+                with: impl ::core::ops::FnOnce(&[::core::primitive::u8]) -> WithBytesResult,
+            ) -> WithBytesResult {
                 with($crate::reexport::zerocopy::IntoBytes::as_bytes(self))
             }
-            fn from_bytes(bytes: Vec<u8>) -> ::core::result::Result<$type, $crate::Damage> {
-                <$type as $crate::FixedSize>::decode(&bytes)
+            fn from_bytes(
+                bytes: ::std::vec::Vec<::core::primitive::u8>,
+            ) -> ::core::result::Result<$type, $crate::Damage> {
+                $crate::reexport::fixed::record_from_bytes(&bytes)
             }
             fn borrow(owned: &$type) -> &$type {
                 owned
@@ -116,32 +117,37 @@ macro_rules! fixed_record {
         }
         impl $crate::Key for $type {}
         impl $crate::FixedSize for $type {
-            const BYTES: usize = ::core::mem::size_of::<$type>();
+            const BYTES: ::core::primitive::usize = ::core::mem::size_of::<$type>();
 
-            fn encode(&self, out: &mut [u8]) {
+            fn encode(&self, out: &mut [::core::primitive::u8]) {
                 out.copy_from_slice($crate::reexport::zerocopy::IntoBytes::as_bytes(self));
             }
-            fn decode(bytes: &[u8]) -> ::core::result::Result<$type, $crate::Damage> {
-                <$type as $crate::reexport::zerocopy::FromBytes>::read_from_bytes(bytes)
-                    .map_err(|_| $crate::Damage::new(0, $schema, format!("{} bytes", bytes.len())))
+            fn decode(
+                bytes: &[::core::primitive::u8],
+            ) -> ::core::result::Result<$type, $crate::Damage> {
+                $crate::reexport::fixed::record_from_bytes(bytes)
             }
         }
     };
     ($type:ty, $schema:literal, ordered by $($field:tt),+ $(,)?) => {
         const _: () = $crate::reexport::schema::check($schema);
         impl $crate::FixedSize for $type {
-            const BYTES: usize =
+            const BYTES: ::core::primitive::usize =
                 0 $(+ $crate::reexport::schema::bytes_of(|record: &$type| &record.$field))+;
 
-            fn encode(&self, out: &mut [u8]) {
+            fn encode(&self, out: &mut [::core::primitive::u8]) {
                 let rest = out;
                 $(let rest = $crate::reexport::fixed::encode_part(&self.$field, rest);)+
-                debug_assert!(rest.is_empty());
+                ::core::debug_assert!(rest.is_empty());
             }
-            fn decode(bytes: &[u8]) -> ::core::result::Result<Self, $crate::Damage> {
+            fn decode(
+                bytes: &[::core::primitive::u8],
+            ) -> ::core::result::Result<Self, $crate::Damage> {
                 let mut rest = bytes;
                 // If a field is not listed, this does not compile.
-                Ok(Self { $($field: $crate::reexport::fixed::decode_part(&mut rest)?),+ })
+                ::core::result::Result::Ok(Self {
+                    $($field: $crate::reexport::fixed::decode_part(&mut rest)?),+
+                })
             }
         }
         $crate::__fixed_size_value!([] $type, {

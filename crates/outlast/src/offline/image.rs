@@ -12,6 +12,8 @@ use std::os::unix::fs::FileExt;
 
 /// First word of a copy of a journal's entry in its base.
 const JOURNAL_MAGIC: u64 = u64::from_le_bytes(*b"OLJMETA1");
+/// Offsets of the two copies.
+const JOURNAL_ENTRIES: [u64; 2] = [12 << 10, 96 << 10];
 
 #[derive(Clone, Copy)]
 pub(super) enum Source<'f> {
@@ -101,14 +103,26 @@ impl<'f> Image<'f> {
         Ok(words.map(u64::from_le_bytes))
     }
 
-    /// Returns whether the file is the base of a journaled pool that was not closed.
+    /// Returns whether the file is the base of a journaled pool that was not closed: whether the
+    /// newer of the intact copies of the entry says that the life has not ended.
     pub(super) fn needs_journal(&self) -> bool {
-        let copy = |offset| {
-            let words = self.words(offset, 12).ok()?;
-            let whole = words[0] == JOURNAL_MAGIC && words[11] == crc_words(&words[..11]);
-            whole.then_some((words[1], words[9] == 0))
-        };
-        [12 << 10, 96 << 10].into_iter().filter_map(copy).max().is_some_and(|(_, open)| open)
+        let entries = JOURNAL_ENTRIES.iter().enumerate();
+        let copies = entries.filter_map(|(copy, &at)| self.journal_entry(copy as u64, at));
+        copies.max().is_some_and(|(_, ended)| !ended)
+    }
+
+    /// Reads a copy of the entry of a journal. Returns its sequence number, and whether the life
+    /// has ended. Returns `None` if there is no intact copy at this offset.
+    fn journal_entry(&self, copy: u64, at: u64) -> Option<(u64, bool)> {
+        let words: [u64; 12] = self.array(at).ok()?;
+        let (sequence, ended) = (words[1], words[9] as u32);
+        let whole = words[0] == JOURNAL_MAGIC
+            && words[11] == crc_words(&words[..11])
+            && sequence % 2 == copy
+            && ended <= 1
+            && [sequence, words[6], words[7]].iter().all(|number| number >> 63 == 0);
+        // The upper half of the word is a checksum, and says nothing about the life.
+        whole.then_some((sequence, ended == 1))
     }
 
     pub(super) fn word(&self, offset: u64) -> Result<u64> {

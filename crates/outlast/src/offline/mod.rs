@@ -25,6 +25,9 @@ mod image;
 mod phast;
 mod record;
 mod space;
+mod unlinked;
+
+pub use unlinked::{Unlinked, UnlinkedCount, unlinked};
 
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::PAGE_BITS;
@@ -201,32 +204,49 @@ pub fn walk(path: &Path) -> Result<Report> {
 /// Those of [`walk`], except [`Error::Locked`] and [`Error::Unfinished`]: bytes have no lock, and
 /// the caller has to know whether a journal is needed.
 pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
-    let action = || format!("reading {}", path.display());
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let open = File::options().read(true).custom_flags(flags).open(path);
-    let file = open.map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
-        _ => Error::io(action(), e),
-    })?;
-    let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
-    if !meta.is_file() {
-        return Err(Error::not_a_file());
-    }
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
-        |e| match e {
-            rustix::io::Errno::WOULDBLOCK => Error::Locked,
-            other => Error::io("locking the pool", other.into()),
-        },
-    )?;
-    let image = Image::new(Source::File(&file), meta.len());
-    let walked = match image.needs_journal() {
+    let locked = Locked::open(path)?;
+    let image = Image::new(Source::File(&locked.file), locked.len);
+    match image.needs_journal() {
         true => Err(Error::Unfinished),
-        false => walk_image(image, None, watch),
-    };
-    // Closing the file is not enough: a child process that another thread is just starting holds a
-    // copy of the descriptor until it executes its program.
-    let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
-    walked
+        false => Ok(walk_image(image, None, watch)?.report),
+    }
+}
+
+/// A file that is locked for reading.
+struct Locked {
+    file: File,
+    len: u64,
+}
+
+impl Locked {
+    fn open(path: &Path) -> Result<Locked> {
+        let action = || format!("reading {}", path.display());
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let open = File::options().read(true).custom_flags(flags).open(path);
+        let file = open.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
+            _ => Error::io(action(), e),
+        })?;
+        let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
+        if !meta.is_file() {
+            return Err(Error::not_a_file());
+        }
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
+            |e| match e {
+                rustix::io::Errno::WOULDBLOCK => Error::Locked,
+                other => Error::io("locking the pool", other.into()),
+            },
+        )?;
+        Ok(Locked { file, len: meta.len() })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child process that another thread is just starting
+        // holds a copy of the descriptor until it executes its program.
+        let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+    }
 }
 
 /// Walks a pool whose file has the content `bytes`.
@@ -234,7 +254,8 @@ pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
 /// # Errors
 /// As [`walk`].
 pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
-    walk_image(Image::new(Source::Bytes(bytes), bytes.len() as u64), None, &mut |_| {})
+    let image = Image::new(Source::Bytes(bytes), bytes.len() as u64);
+    Ok(walk_image(image, None, &mut |_| {})?.report)
 }
 
 /// Like [`walk_bytes`], but also returns the location of each part of the format.
@@ -242,7 +263,7 @@ pub fn walk_bytes(bytes: &[u8]) -> Result<Report> {
 pub fn regions(bytes: &[u8]) -> Result<(Report, Vec<Region>)> {
     let mut regions = Vec::new();
     let image = Image::new(Source::Bytes(bytes), bytes.len() as u64);
-    let report = walk_image(image, Some(&mut regions), &mut |_| {})?;
+    let report = walk_image(image, Some(&mut regions), &mut |_| {})?.report;
     Ok((report, regions))
 }
 
@@ -431,11 +452,11 @@ impl Walk<'_, '_> {
     }
 }
 
-fn walk_image<'r>(
-    mut image: Image<'_>,
+fn walk_image<'f, 'r>(
+    mut image: Image<'f>,
     regions: Option<&'r mut Vec<Region>>,
     watch: &'r mut dyn FnMut(u64),
-) -> Result<Report> {
+) -> Result<Walk<'f, 'r>> {
     let header = read_header(&image)?;
     let get = |index: usize| header.words[index];
     let damaged = |index: usize, expected: &str| {
@@ -535,5 +556,5 @@ fn walk_image<'r>(
     walk.check_later_pages()?;
     walk.settle();
     debug_assert_eq!(walk.report.sum(), walk.report.file_bytes);
-    Ok(walk.report)
+    Ok(walk)
 }

@@ -10,24 +10,24 @@ use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
 
 /// A run of pages that holds blocks.
-struct Run {
+pub(super) struct Run {
     /// Its first page.
-    head: u64,
+    pub(super) head: u64,
     pages: u64,
     class: u8,
-    block_bytes: u64,
-    blocks: u64,
+    pub(super) block_bytes: u64,
+    pub(super) blocks: u64,
     /// Bitmap of the blocks in use, from the saved free state.
-    used: Option<Vec<u64>>,
+    pub(super) used: Option<Vec<u64>>,
     /// Bitmap of the blocks that something links to.
-    claimed: Vec<u64>,
+    pub(super) claimed: Vec<u64>,
 }
 
 /// All runs of pages.
 #[derive(Default)]
 pub(super) struct Runs {
     /// By ascending page.
-    list: Vec<Run>,
+    pub(super) list: Vec<Run>,
     /// For each page, the number of its run in `list` plus one, or 0.
     by_page: Vec<u32>,
 }
@@ -52,7 +52,7 @@ impl Runs {
     }
 }
 
-fn is_set(bits: &[u64], index: u64) -> bool {
+pub(super) fn is_set(bits: &[u64], index: u64) -> bool {
     bits[(index / 64) as usize] >> (index % 64) & 1 == 1
 }
 

@@ -4,7 +4,7 @@
 use super::disk::{Call, Disk};
 use super::reserve::HUGE_PAGE;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, seek};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::Errno;
 use rustix::process::Resource;
 use std::fs::File;
 use std::io;
@@ -37,7 +37,8 @@ pub(super) fn allocate(
     or_shorten_to(disk, old_len, file, || {
         let mut filled = false;
         disk.call(Call::Fallocate, file, || {
-            match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len - from)) {
+            match in_pieces(from..len, |at, len| fallocate(file, FallocateFlags::empty(), at, len))
+            {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                     filled = true;
                     fill(file, from, old_len, len)
@@ -111,8 +112,8 @@ pub(super) fn fill_holes(disk: &Disk, file: &File, range: Range<u64>) -> Result<
         return Ok(());
     }
     disk.call(Call::Fallocate, file, || {
-        let len = range.end - range.start;
-        match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, range.start, len)) {
+        let flags = FallocateFlags::KEEP_SIZE;
+        match in_pieces(range.clone(), |at, len| fallocate(file, flags, at, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let limit = rustix::process::getrlimit(Resource::Fsize).current;
                 if limit.is_some_and(|limit| range.end > limit) {
@@ -129,8 +130,32 @@ pub(super) fn fill_holes(disk: &Disk, file: &File, range: Range<u64>) -> Result<
 /// Gives back the blocks of a range of the file.
 pub(super) fn punch_hole(file: &File, range: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let len = range.end - range.start;
-    Ok(retry_on_intr(|| fallocate(file, flags, range.start, len))?)
+    Ok(in_pieces(range, |at, len| fallocate(file, flags, at, len))?)
+}
+
+/// The least piece of a range, in bytes, for which a call that a signal has interrupted is
+/// repeated. It takes microseconds.
+const LEAST_PIECE: u64 = 64 << 10;
+
+/// Makes a call for a whole range, given offset and length. If a signal interrupts the call, it may
+/// have to begin again: on tmpfs, the kernel first undoes what it has done. So the piece is halved
+/// each time, until it fits between two signals, and the call goes on from where it stands.
+fn in_pieces(
+    range: Range<u64>,
+    mut call: impl FnMut(u64, u64) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
+    let (mut at, mut piece) = (range.start, range.end - range.start);
+    while at < range.end {
+        let len = piece.min(range.end - at);
+        match call(at, len) {
+            Err(Errno::INTR) => piece = (len / 2).next_multiple_of(4096).max(LEAST_PIECE),
+            done => {
+                done?;
+                at += len;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The number of holes after which [`holes`] stops looking.
@@ -296,6 +321,34 @@ mod tests {
         let lengthen = || file.set_len(5 * MIB);
         or_shorten_to(&Disk::default(), 4 * MIB, &file, lengthen).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 5 * MIB);
+    }
+
+    /// Signals come so often that only short calls are not interrupted.
+    #[test]
+    fn a_call_that_signals_interrupt_is_made_in_pieces() {
+        for (range, longest) in [(0..4 * MIB, MIB), (4096..64 * MIB + 4096, 100 << 10), (5..6, 1)] {
+            let (mut done, mut calls) = (range.start, 0);
+            in_pieces(range.clone(), |at, len| {
+                calls += 1;
+                assert!(calls < 2_000, "the call is repeated for ever");
+                assert!(at == done && len > 0 && at + len <= range.end, "{at}, {len}");
+                if len > longest {
+                    return Err(Errno::INTR);
+                }
+                done += len;
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(done, range.end);
+        }
+        let refused = in_pieces(0..MIB, |at, _| if at == 0 { Ok(()) } else { Err(Errno::NOSPC) });
+        assert_eq!(refused, Ok(()));
+        let mut calls = 0;
+        let refused = in_pieces(0..MIB, |_, _| {
+            calls += 1;
+            Err(if calls == 1 { Errno::INTR } else { Errno::NOSPC })
+        });
+        assert_eq!((refused, calls), (Err(Errno::NOSPC), 2));
     }
 
     #[test]

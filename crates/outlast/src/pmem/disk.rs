@@ -7,7 +7,7 @@
 
 use super::blocks;
 use super::mapping::{MappingError, no_blocks};
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{CWD, RenameFlags, StatVfs};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, retry_on_intr};
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -146,6 +146,18 @@ pub fn mode_of_copy(original: &Metadata, group: u32, mode: u32) -> u32 {
     mode & (given | 0o700)
 }
 
+/// Returns how many bytes this user can still store in the file system of a file or directory.
+/// `None` if the file system does not say: FUSE reports zeros by default, and so does a tmpfs
+/// without a limit.
+pub fn free_bytes(path: &Path) -> io::Result<Option<u64>> {
+    Ok(free_in(&rustix::fs::statvfs(path)?))
+}
+
+fn free_in(found: &StatVfs) -> Option<u64> {
+    let is_known = found.f_blocks != 0 && found.f_frsize != 0;
+    is_known.then(|| found.f_bavail.saturating_mul(found.f_frsize))
+}
+
 /// The file system, possibly watched by a test.
 #[derive(Clone, Default)]
 pub struct Disk(Option<Arc<dyn DiskWatch>>);
@@ -269,5 +281,25 @@ impl Disk {
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Disk(watched)" } else { "Disk" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_mean_that_the_free_space_is_not_known() {
+        let full = StatVfs { f_blocks: 100, f_frsize: 4096, f_bavail: 0, ..any() };
+        assert_eq!(free_in(&full), Some(0));
+        assert_eq!(free_in(&StatVfs { f_bavail: 7, ..full }), Some(7 * 4096));
+        assert_eq!(free_in(&StatVfs { f_bavail: u64::MAX, ..full }), Some(u64::MAX));
+        assert_eq!(free_in(&StatVfs { f_blocks: 0, ..full }), None);
+        assert_eq!(free_in(&StatVfs { f_frsize: 0, ..full }), None);
+        assert!(free_bytes(Path::new("/")).unwrap().is_some());
+    }
+
+    fn any() -> StatVfs {
+        rustix::fs::statvfs("/").unwrap()
     }
 }

@@ -19,7 +19,7 @@ mod word;
 mod words;
 
 pub use alive::Alive;
-pub use disk::{Call, Disk, DiskWatch, Fate, Moment, mode_of_copy, rename_new};
+pub use disk::{Call, Disk, DiskWatch, Fate, Moment, free_bytes, mode_of_copy, rename_new};
 pub use flush::{FlushInstruction, FlushMode, Latency, Real};
 pub use mapping::{Access as MapAccess, Mapping, MappingError, Resident};
 pub use medium::{Medium, MediumKind};

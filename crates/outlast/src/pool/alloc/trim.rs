@@ -127,9 +127,9 @@ impl Alloc {
         let bytes = |pages: &Range<u32>| {
             self.geometry.offset_of(pages.start)..self.geometry.offset_of(pages.end)
         };
-        match core.backing().fill(bytes(&wide)) {
+        match core.fill(bytes(&wide)) {
             Err(error) if error.is_full() && wide != pages => {
-                core.backing().fill(bytes(&pages))?;
+                core.fill(bytes(&pages))?;
                 wide = pages;
             }
             answer => answer?,

@@ -59,6 +59,7 @@ impl<S: Seam> Core<S> {
         let _header = seam.lock(&self.header);
         match journaled.move_working() {
             Ok(()) => {
+                self.refusals.forget();
                 tracing::info!(path = %journaled.journal.working().display(), "moved the working file");
                 Ok(true)
             }

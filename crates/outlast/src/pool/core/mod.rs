@@ -3,6 +3,7 @@
 mod journal;
 mod life;
 mod options;
+mod refusals;
 mod space;
 mod trim;
 
@@ -26,6 +27,7 @@ use crate::pmem::{Memory, Offset, Seam, Shared, Word, words_of};
 use crate::pool::bugs;
 use crate::reclaim::Epochs;
 use crate::reclaim::threads;
+use refusals::Refusals;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 use std::thread::Thread;
@@ -85,6 +87,8 @@ pub struct Core<S: Seam> {
     /// Like `stopped_visit`, for waits when the pool could not grow. `u64::MAX` means none, and 0 a
     /// wait during which there was no visit.
     hopeless_visit: AtomicU64,
+    /// The last refusals of the file system.
+    refusals: Refusals,
     /// The pool was opened although it may be torn.
     torn: bool,
     /// The disk may lack something that was written: see [`Error::Suspect`]. Changed under
@@ -217,6 +221,7 @@ impl<S: Seam> Core<S> {
             saved_damage: None,
             stopped_visit: AtomicU64::new(0),
             hopeless_visit: AtomicU64::new(u64::MAX),
+            refusals: Refusals::default(),
             torn: false,
             suspect: AtomicBool::new(false),
             was_named: AtomicBool::new(false),

@@ -11,6 +11,7 @@ use crate::pool::layout::{PageKind, field};
 use crate::pool::points;
 use crate::reclaim::threads::thread_number;
 use crate::reclaim::{Epochs, Pin, Visit};
+use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::thread::Thread;
@@ -216,6 +217,7 @@ impl<S: Seam> Core<S> {
                 {
                     return Ok(None);
                 }
+                self.refusals.note_failure();
                 return Err(error);
             }
         }
@@ -443,13 +445,20 @@ impl<S: Seam> Core<S> {
     }
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
-        self.backing.grow(target).map_err(|error| {
-            // A journal notices such an error of its base itself.
-            if matches!(error, MappingError::WriteBack(_)) && self.journal().is_none() {
-                self.note_suspect();
-            }
-            mapping_error(error)
+        self.refusals.ask(target.saturating_sub(self.size()), || {
+            self.backing.grow(target).map_err(|error| {
+                // A journal notices such an error of its base itself.
+                if matches!(error, MappingError::WriteBack(_)) && self.journal().is_none() {
+                    self.note_suspect();
+                }
+                mapping_error(error)
+            })
         })
+    }
+
+    /// Gets disk blocks for a part of the file, which may have been given back.
+    pub(in crate::pool) fn fill(&self, range: Range<u64>) -> Result<()> {
+        self.refusals.ask(range.end - range.start, || self.backing.fill(range))
     }
 
     /// Announces that an index will soon allocate `bytes` within a short time. The background

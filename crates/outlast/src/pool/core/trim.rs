@@ -111,6 +111,7 @@ impl<S: Seam> Core<S> {
                 done += bytes.end - bytes.start;
                 let punched = mapping.punch(bytes);
                 self.alloc.put_back(self, punched.is_ok());
+                self.refusals.forget();
                 punched.map_err(|e| Error::io("giving free space back to the file system", e))?;
             }
         }
