@@ -73,6 +73,11 @@ pub(crate) enum Command {
     /// The pool is checked first, and replaced only by a copy that was checked. It must not be open.
     /// It keeps its maps, page size, limit and journal; a copy has no journal.
     Compact(CompactArgs),
+    /// List the working files of pools with a journal, and who needs them
+    ///
+    /// A process that dies leaves its pool's working file, which takes as much memory as the pool, until the
+    /// pool is opened again or the machine is restarted.
+    WorkingFiles(WorkingFilesArgs),
     /// Print a script that completes commands and options in a shell
     Completions(CompletionsArgs),
 }
@@ -342,6 +347,21 @@ pub(crate) struct BackupArgs {
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// Arguments of [`Command::WorkingFiles`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct WorkingFilesArgs {
+    #[command(flatten)]
+    _none: NoPoolArgs,
+    /// Look in these directories, too [default: only /dev/shm]
+    pub(crate) directories: Vec<PathBuf>,
+    /// Remove those that nobody needs
+    #[arg(long)]
+    pub(crate) remove: bool,
+    /// Remove those, too, whose pool is not where it was
+    #[arg(long)]
+    pub(crate) remove_gone: bool,
 }
 
 /// Arguments of [`Command::Restore`].

@@ -61,6 +61,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Restore(restore) => commands::restore::run(pool, restore, output),
         Command::Salvage(salvage) => commands::salvage::run(pool, salvage, output),
         Command::Compact(compact) => commands::compact::run(pool, compact, output),
+        Command::WorkingFiles(files) => commands::working_files::run(files, output),
         Command::Completions(completions) => commands::completions::run(completions, output),
     }
 }

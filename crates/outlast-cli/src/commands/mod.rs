@@ -19,3 +19,4 @@ pub(crate) mod snapshot;
 pub(crate) mod stat;
 mod unfinished;
 pub(crate) mod verify;
+pub(crate) mod working_files;
