@@ -236,32 +236,45 @@ impl PoolOptions {
             let lock = FlockOperation::NonBlockingLockExclusive;
             if let Some(working) = find(&places, Some(lock), owned, user, &meta)? {
                 let durable = working.durable();
-                let writer = match Writer::new(files.clone(), owner, durable) {
-                    // A segment continues from an epoch that the working file lacks, so the file is
-                    // not used.
-                    Err(error) if error.kind() == ErrorKind::InvalidInput => None,
-                    writer => Some(writer.map_err(io)?),
-                };
-                if let Some(mut writer) = writer {
-                    if !meta.closed && writer.has_none() {
-                        // The working file is not enough: the base also needs segments, and these
-                        // must be in another directory.
-                        return Err(incomplete(Rebuilt::Gone, path, &directory));
-                    }
-                    check_others(owner, meta.end())?;
-                    let base = found.expect("it was just there");
-                    // If the pool was closed and its working file kept, there is no segment yet.
-                    writer.begin().map_err(io)?;
-                    base.replace(|meta| meta.closed = false).map_err(io)?;
-                    note_place(&base, &working.path).map_err(io)?;
-                    // The segments of other owners, and those without an intact header, such as a
-                    // spare one that the dead process had prepared.
-                    writer.close_later(remove_others(&*files, owner).map_err(io)?);
-                    remove_old(&places, identity, user, owner.life);
-                    let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
-                    let locked = [locked, lockable];
-                    return self.start_journaled(options, base, writer, working, pages, locked);
+                let is_ahead = working.is_ahead(&*files, &meta, &directory)?;
+                let mut writer = Writer::new(files.clone(), owner, durable).map_err(io)?;
+                if !meta.closed && writer.has_none() {
+                    // The working file is not enough: the base also needs segments, and these must
+                    // be in another directory.
+                    return Err(incomplete(Rebuilt::Gone, path, &directory));
                 }
+                check_others(owner, meta.end())?;
+                let base = found.expect("it was just there");
+                // If the pool was closed and its working file kept, there is no segment yet.
+                let begun = if is_ahead { writer.begin_again() } else { writer.begin() };
+                begun.map_err(io)?;
+                // The journal has all epochs up to this one.
+                base.replace(|meta| {
+                    meta.closed = false;
+                    if meta.reached < durable.epoch {
+                        meta.reach(durable);
+                    }
+                })
+                .map_err(io)?;
+                note_place(&base, &working.path).map_err(io)?;
+                if !is_ahead {
+                    // The segments of other owners, and a spare that the dead process had prepared.
+                    writer.close_later(remove_others(&*files, owner).map_err(io)?);
+                }
+                remove_old(&places, identity, user, owner.life);
+                let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
+                let locked = [locked, lockable];
+                let pool = self.start_journaled(options, base, writer, working, pages, locked)?;
+                if is_ahead {
+                    tracing::warn!(
+                        journal = %directory.display(),
+                        "the journal has lost a part; the working file has it, and is written to the \
+                         pool's file now"
+                    );
+                    let core = pool.store().core();
+                    core.journal().map_or(Ok(()), |journal| journal.checkpoint(&**core, false))?;
+                }
+                return Ok(pool);
             }
             if !meta.closed && meta.boot == boot as u64 {
                 // If the segments are gone as well, `IncompleteJournal` says so below.
@@ -465,12 +478,16 @@ impl PoolOptions {
             return Ok((file, header, None));
         }
         let options = self.journal.clone().unwrap_or_default();
-        let places = options.places(&options.directory_for(path), &file, Some(meta))?;
+        let directory = options.directory_for(path);
+        let places = options.places(&directory, &file, Some(meta))?;
         let owner = meta.owner();
         let owned = Owned { owner, boot: self.boot(), base: Identity::of(&file)? };
         let user = user_of(&file)?;
         let lock = FlockOperation::NonBlockingLockShared;
         let found = find(&places, Some(lock), owned, user, meta)?.ok_or(Error::Unfinished)?;
+        if directory.is_dir() {
+            found.is_ahead(&DiskDirectory::read_only(directory.clone()), meta, &directory)?;
+        }
         Ok((found.file, found.header, Some(file)))
     }
 }
@@ -537,6 +554,7 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
         Rebuilt::Short { found, needed } => {
             format!("{} has {found} bytes, but must have at least {needed}", path.display())
         }
+        Rebuilt::Damaged(damage) => format!("in {directory}, {damage}"),
         Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has none of its segments"),
     })
 }

@@ -92,6 +92,7 @@ pub mod backup;
 pub mod base;
 pub mod bugs;
 pub mod epoch;
+pub mod epochs;
 pub mod files;
 pub mod log;
 pub mod meta;

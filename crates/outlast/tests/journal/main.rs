@@ -1,6 +1,7 @@
 //! Journaled pools on real files. What a power loss can leave of such files is tested on a
 //! simulated disk, by the journal's unit tests.
 
+mod evidence;
 mod places;
 
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};

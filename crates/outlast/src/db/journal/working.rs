@@ -4,6 +4,8 @@ use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::Attempt;
+use crate::journal::epochs::{Fit, fit};
+use crate::journal::files::Directory;
 use crate::journal::meta::{META_OFFSETS, Meta};
 use crate::journal::segment::Owner;
 use crate::pmem::Notes;
@@ -67,6 +69,33 @@ impl Working {
     pub(in crate::db) fn durable(&self) -> Attempt {
         Attempt::load(&self.notes, DURABLE)
     }
+
+    /// Compares the file with the journal in `directory`. Returns whether the journal lacks something
+    /// that this file has. Fails if the file is an older copy of itself.
+    pub(super) fn is_ahead(
+        &self,
+        files: &dyn Directory,
+        meta: &Meta,
+        directory: &Path,
+    ) -> Result<bool> {
+        let durable = self.durable();
+        let fit = fit(files, meta, durable, Attempt::begun(&self.notes, DURABLE));
+        match fit.map_err(|e| Error::io(format!("reading {}", directory.display()), e))? {
+            Fit::Whole => Ok(false),
+            Fit::Short => Ok(true),
+            Fit::Older(epoch) => Err(Error::Invalid {
+                what: "working file",
+                why: format!(
+                    "{} is an older copy of itself: it ends with epoch {}, and the journal in {} has epoch \
+                     {epoch}. Put the latest one back. Or remove it: the pool is then completed from the \
+                     journal, which has everything that was confirmed to be durable",
+                    self.path.display(),
+                    durable.epoch,
+                    directory.display()
+                ),
+            }),
+        }
+    }
 }
 
 /// Returns the path of the working file of a life.
@@ -118,7 +147,7 @@ fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
 /// Finds the working file of a pool, which a dead process left or closing the pool kept. Without a
 /// `lock`, the file may also be in use by another process; with one, such a file is
 /// [`Error::Locked`]. Uses a file only if it certainly belongs to this life, this boot and this
-/// base, and is no older than the base.
+/// base. It may be older than the journal; see [`Working::is_ahead`].
 pub(in crate::db) fn find(
     places: &[PathBuf],
     lock: Option<FlockOperation>,
@@ -140,7 +169,7 @@ pub(in crate::db) fn find(
         }
         lock.map_or(Ok(()), |how| lock_patiently(&file, how))?;
         let durable = Attempt::load(&notes, DURABLE).epoch;
-        if durable < meta.reached || (meta.closed && durable != meta.checkpoint) {
+        if meta.closed && durable != meta.checkpoint {
             continue;
         }
         let header = header_of(&file, notes.covered(), &path)?;
