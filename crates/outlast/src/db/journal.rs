@@ -236,7 +236,9 @@ impl PoolOptions {
             let lock = FlockOperation::NonBlockingLockExclusive;
             if let Some(working) = find(&places, Some(lock), owned, user, &meta)? {
                 let durable = working.durable();
-                let is_ahead = working.is_ahead(&*files, &meta, &directory)?;
+                let base = found.expect("it was just there");
+                let is_short = base.file().len().map_err(io)? < meta.size;
+                let is_ahead = working.is_ahead(&*files, &meta, &directory)? || is_short;
                 let mut writer = Writer::new(files.clone(), owner, durable).map_err(io)?;
                 if !meta.closed && writer.has_none() {
                     // The working file is not enough: the base also needs segments, and these must
@@ -244,7 +246,6 @@ impl PoolOptions {
                     return Err(incomplete(Rebuilt::Gone, path, &directory));
                 }
                 check_others(owner, meta.end())?;
-                let base = found.expect("it was just there");
                 // If the pool was closed and its working file kept, there is no segment yet.
                 let begun = if is_ahead { writer.begin_again() } else { writer.begin() };
                 begun.map_err(io)?;
@@ -254,8 +255,15 @@ impl PoolOptions {
                     if meta.reached < durable.epoch {
                         meta.reach(durable);
                     }
+                    if is_short {
+                        // Until a checkpoint has written all of it, no file is the base.
+                        meta.size = u64::MAX;
+                    }
                 })
                 .map_err(io)?;
+                if is_short {
+                    base.extend(working.size).map_err(mapping_error)?;
+                }
                 note_place(&base, &working.path).map_err(io)?;
                 if !is_ahead {
                     // The segments of other owners, and a spare that the dead process had prepared.
@@ -268,8 +276,8 @@ impl PoolOptions {
                 if is_ahead {
                     tracing::warn!(
                         journal = %directory.display(),
-                        "the journal has lost a part; the working file has it, and is written to the \
-                         pool's file now"
+                        "the journal or the pool's file has lost a part; the working file has it, and is \
+                         written to the pool's file now"
                     );
                     let core = pool.store().core();
                     core.journal().map_or(Ok(()), |journal| journal.checkpoint(&**core, false))?;

@@ -178,7 +178,8 @@ pub enum Fit {
 /// `begun` is the last epoch that the working file's process has begun to write.
 ///
 /// A process that dies can leave one epoch that the working file does not count as durable, and it has
-/// said before that it begins that epoch. Reads the last segment.
+/// said before that it begins that epoch. Reads the last segment, and the headers of the blocks in the
+/// others.
 pub fn fit(
     directory: &dyn Directory,
     meta: &Meta,
@@ -186,27 +187,46 @@ pub fn fit(
     begun: u64,
 ) -> io::Result<Fit> {
     let survey = Survey::in_directory(directory, meta.owner())?;
-    let (Some(first), Some(segment)) = (survey.segments.first(), survey.segments.last()) else {
+    let Some(segment) = survey.segments.last() else {
+        if survey.newest_damaged > durable.epoch.max(begun) {
+            return Ok(Fit::Older(survey.newest_damaged));
+        }
         let is_short = !meta.closed && !survey.damaged.is_empty();
         return Ok(if is_short { Fit::Short } else { Fit::Whole });
     };
-    let (mut last, mut reader) = (segment.after, Reader::new(segment));
-    while reader.next(last.epoch + 1)?.is_some() {
-        last = Attempt { epoch: last.epoch + 1, sum: reader.chain };
+    let (mut reached, mut last) = (meta.checkpoint, segment.after);
+    let mut stray = survey.stray;
+    for (index, segment) in survey.segments.iter().enumerate() {
+        let next = survey.segments.get(index + 1).map(|next| next.after.epoch);
+        let mut reader = Reader::new(segment);
+        for epoch in segment.after.epoch + 1.. {
+            let is_there = match next {
+                Some(_) => reader.read(epoch, None)?,
+                None => reader.next(epoch)?.is_some(),
+            };
+            if !is_there {
+                stray = stray.max(reader.stray(epoch)?);
+                break;
+            }
+            if epoch == reached + 1 && next.is_none_or(|next| epoch <= next) {
+                reached = epoch;
+            }
+            if next.is_none() {
+                last = Attempt { epoch, sum: reader.chain };
+            }
+        }
     }
-    let stray = reader.stray(last.epoch + 1)?.max(survey.stray);
     let afters = survey.segments.iter().map(|segment| segment.after.epoch);
     let known = afters.chain(survey.durable.iter().map(|durable| durable.epoch));
     let known = known.chain([meta.reached]).max().unwrap_or(0);
     let written = durable.epoch.max(begun).min(durable.epoch + 1);
-    let newest = last.epoch.max(stray);
+    let newest = last.epoch.max(stray).max(survey.newest_damaged);
     if (known > durable.epoch || newest > written) && !seeded(&bugs::OLDER_USED) {
         return Ok(Fit::Older(known.max(newest)));
     }
-    let is_short = last.epoch < durable.epoch
+    let is_short = reached.min(last.epoch) < durable.epoch
         || last.differs(durable)
         || stray > 0
-        || first.after.epoch > meta.checkpoint
         || !survey.damaged.is_empty();
     Ok(if is_short && !seeded(&bugs::SHORT_CONTINUED) { Fit::Short } else { Fit::Whole })
 }
@@ -226,10 +246,15 @@ impl<'s> Reader<'s> {
     /// Reads `epoch`, which comes next. Returns `None` if it is missing or incomplete.
     pub(super) fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
+        Ok(self.read(epoch, Some(&mut change))?.then_some(change))
+    }
+
+    /// Like [`next`](Self::next). Without a `change`, reads no lines. Returns whether the epoch is there.
+    fn read(&mut self, epoch: u64, mut change: Option<&mut Change>) -> io::Result<bool> {
         let (mut chain, mut at) = (self.chain, self.at);
         for index in 0.. {
-            let Some(block) = Block::read(&*self.segment.file, at, &mut change)? else {
-                return Ok(None);
+            let Some(block) = Block::read(&*self.segment.file, at, change.as_deref_mut())? else {
+                return Ok(false);
             };
             let follows = block.epoch == epoch
                 && block.index == index
@@ -237,12 +262,12 @@ impl<'s> Reader<'s> {
                 && block.mark == self.segment.mark
                 && (block.of == 0 || block.of == index + 1);
             if !follows {
-                return Ok(None);
+                return Ok(false);
             }
             (chain, at) = (block.sum, block.end);
             if block.of != 0 {
                 (self.chain, self.at) = (chain, at.next_multiple_of(SECTOR));
-                return Ok(Some(change));
+                return Ok(true);
             }
         }
         unreachable!("an epoch has fewer blocks than there are numbers")
@@ -271,7 +296,7 @@ pub(super) fn strays(
 ) -> io::Result<(Option<Mark>, u64)> {
     let mut last = 0;
     for at in (from / SECTOR..file.len()?.div_ceil(SECTOR)).map(|sector| sector * SECTOR) {
-        let Some(block) = Block::read(file, at, &mut Change::default())? else { continue };
+        let Some(block) = Block::read(file, at, Some(&mut Change::default()))? else { continue };
         let is_ours = *mark.get_or_insert(block.mark) == block.mark;
         let is_next = is_ours && epoch.is_none_or(|epoch| block.epoch == epoch);
         if !(is_next && (at == from || block.index > 0)) && !seeded(&bugs::STRAYS_IGNORED) {
@@ -300,11 +325,11 @@ pub(super) struct Block {
 
 impl Block {
     /// Reads the block at this place, and adds its runs to a change. Returns `None` if there is no
-    /// intact one.
+    /// intact one. Without a `change`, reads only its header.
     pub(super) fn read(
         file: &dyn JournalFile,
         at: u64,
-        change: &mut Change,
+        change: Option<&mut Change>,
     ) -> io::Result<Option<Block>> {
         let mut head = [0; HEADER];
         if file.read_at(&mut head, at)? < HEADER {
@@ -316,17 +341,19 @@ impl Block {
         if word(0) != BLOCK_MAGIC || lines > BLOCK_LINES || runs > lines {
             return Ok(None);
         }
-        let mut payload = vec![0; (runs * 8 + lines * LINE as u64) as usize];
-        let start = at + HEADER as u64;
-        if file.read_at(&mut payload, start)? < payload.len() {
-            return Ok(None);
+        let (start, bytes) = (at + HEADER as u64, runs * 8 + lines * LINE as u64);
+        if let Some(change) = change {
+            let mut payload = vec![0; bytes as usize];
+            if file.read_at(&mut payload, start)? < payload.len() {
+                return Ok(None);
+            }
+            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
+            let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
+            if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
+                return Ok(None);
+            }
         }
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
-        let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
-        if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
-            return Ok(None);
-        }
-        let (epoch, chain, end) = (word(1), word(6) as u32, start + payload.len() as u64);
+        let (epoch, chain, end) = (word(1), word(6) as u32, start + bytes);
         let mark = Mark { pool: word(4), life: word(5) };
         Ok(Some(Block { epoch, index, chain, mark, of, sum: word(7) as u32, end }))
     }

@@ -13,7 +13,7 @@
 //! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives process death, but not a power loss |
 //! | base ([`base`]) | the pool as of the last checkpoint, or on its way to the next one |
 //! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
-//! | segments ([`segment`], written by [`log`], read by [`epochs`]) | the lines that changed since, epoch by epoch |
+//! | segments ([`segment`], [`log`], [`epochs`]) | the lines that changed since, epoch by epoch |
 //!
 //! [`running`] has what the threads of an open pool do: cuts, commits and checkpoints. [`backup`]
 //! copies a pool that another process has open.

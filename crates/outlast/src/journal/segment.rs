@@ -16,7 +16,7 @@
 
 use super::bugs::{self, seeded};
 use super::epoch::{Attempt, Change, HEADER, sealed, word_of};
-use super::epochs::{Block, Reader, strays};
+use super::epochs::{Block, strays};
 use super::files::{Directory, JournalFile, UNFINISHED};
 use std::fmt;
 use std::io;
@@ -120,7 +120,12 @@ pub(super) enum Content {
         stray: u64,
     },
     /// A file as no crash leaves one.
-    Damaged(Option<Mark>, Damage),
+    Damaged {
+        mark: Option<Mark>,
+        damage: Damage,
+        /// The last epoch of which a block is in it.
+        newest: u64,
+    },
 }
 
 /// Why a file of the journal is not what it was.
@@ -172,16 +177,19 @@ impl Content {
         let (mut bytes, len) = ([0; HEADER], file.len()?);
         let whole = file.read_at(&mut bytes, 0)? == HEADER;
         let head = Head::decode(&bytes).filter(|_| whole);
+        let damaged = |mark: Option<Mark>, kind| {
+            let newest = newest_block(&*file, mark)?;
+            Ok(Content::Damaged { mark, damage: Damage { number, kind }, newest })
+        };
         if let Some(head) = head
             && head.number != number
         {
-            let kind = DamageKind::Misplaced(head.number);
-            return Ok(Content::Damaged(Some(head.mark), Damage { number, kind }));
+            return damaged(Some(head.mark), DamageKind::Misplaced(head.number));
         }
         let needed = head.map_or(SECTOR, |head| head.bytes);
         if len < needed && !seeded(&bugs::LENGTH_IGNORED) {
-            let kind = DamageKind::Short { found: len, needed };
-            return Ok(Content::Damaged(head.map(|head| head.mark), Damage { number, kind }));
+            let mark = head.map(|head| head.mark);
+            return damaged(mark, DamageKind::Short { found: len, needed });
         }
         match head {
             Some(Head { spare: false, after, mark, .. }) => {
@@ -203,14 +211,16 @@ impl Content {
         spare: Option<Head>,
         file: Box<dyn JournalFile>,
     ) -> io::Result<Content> {
-        if Block::read(&*file, 0, &mut Change::default())?.is_some() {
-            return Ok(Content::Damaged(None, Damage { number, kind: DamageKind::Headless }));
+        if Block::read(&*file, 0, Some(&mut Change::default()))?.is_some() {
+            let (damage, newest) =
+                (Damage { number, kind: DamageKind::Headless }, newest_block(&*file, None)?);
+            return Ok(Content::Damaged { mark: None, damage, newest });
         }
         // In this order, because another process may be writing: if the scan finds the second epoch,
         // the first block is there by then.
         let known = spare.map(|spare| spare.mark);
         let (mark, stray) = strays(&*file, SECTOR, known, None)?;
-        let block = Block::read(&*file, SECTOR, &mut Change::default())?;
+        let block = Block::read(&*file, SECTOR, Some(&mut Change::default()))?;
         if let Some(Block { epoch, index: 0, chain, mark, .. }) = block
             && let Some(epoch) = epoch.checked_sub(1)
         {
@@ -224,9 +234,16 @@ impl Content {
     fn mark(&self) -> Option<Mark> {
         match self {
             Content::Segment(found) => Some(found.mark),
-            Content::Other { mark, .. } | Content::Damaged(mark, _) => *mark,
+            Content::Other { mark, .. } | Content::Damaged { mark, .. } => *mark,
         }
     }
+}
+
+/// Returns the last epoch of which a block is in a file; 0 if there is none. `mark` is the owner, or else
+/// that of the first block.
+fn newest_block(file: &dyn JournalFile, mark: Option<Mark>) -> io::Result<u64> {
+    // No block is expected, because no epoch has this number.
+    Ok(strays(file, 0, mark, Some(0))?.1)
 }
 
 /// What a directory holds of an owner.
@@ -239,6 +256,8 @@ pub(super) struct Survey {
     pub(super) stray: u64,
     /// What no crash leaves.
     pub(super) damaged: Vec<Damage>,
+    /// The last epoch of which a block is in such a file.
+    pub(super) newest_damaged: u64,
     /// The numbers of other files in which there is a stray block.
     strays_in: Vec<u64>,
 }
@@ -250,8 +269,14 @@ impl Survey {
         owner: Owner,
     ) -> io::Result<Survey> {
         let (segments, durable) = (Vec::<Found>::new(), Vec::new());
-        let mut survey =
-            Survey { segments, durable, stray: 0, damaged: Vec::new(), strays_in: Vec::new() };
+        let mut survey = Survey {
+            segments,
+            durable,
+            stray: 0,
+            damaged: Vec::new(),
+            newest_damaged: 0,
+            strays_in: Vec::new(),
+        };
         for (number, file) in files {
             let content = Content::of(number, file)?;
             let is_ours = content.mark().is_none_or(|mark| mark == owner.mark());
@@ -273,7 +298,10 @@ impl Survey {
                     survey.stray = survey.stray.max(stray);
                     survey.strays_in.extend((stray > 0).then_some(number));
                 }
-                Content::Damaged(_, damage) => survey.damaged.push(damage),
+                Content::Damaged { damage, newest, .. } => {
+                    survey.damaged.push(damage);
+                    survey.newest_damaged = survey.newest_damaged.max(newest);
+                }
             }
         }
         Ok(survey)
@@ -333,11 +361,12 @@ pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> 
         let is_other = match content {
             Content::Segment(found) => {
                 let after = found.after.epoch;
-                let has_epoch = || Reader::new(&found).next(after + 1).map(|e| e.is_some());
-                !(is_ours && after < end) && (after > end || has_epoch()?)
+                let has_block =
+                    || newest_block(&*found.file, Some(found.mark)).map(|last| last > 0);
+                !(is_ours && after < end) && (after > end || has_block()?)
             }
             Content::Other { stray, .. } => stray > if is_ours { end } else { 0 },
-            Content::Damaged(..) => true,
+            Content::Damaged { .. } => true,
         };
         if is_other {
             return Ok(true);
