@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Vm(vm::Args),
     /// Damages the structure of pools; verification must tell the truth about each.
     Fuzz(FuzzArgs),
+    /// Damages the files of journaled pools; each must open with everything, or be refused.
+    FuzzJournal(outlast_check::fuzz::journal::Args),
     /// Checks a history (see docs/history-format.md), or records one from real threads.
     History(HistoryArgs),
     #[command(hide = true)]

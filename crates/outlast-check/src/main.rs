@@ -60,6 +60,7 @@ fn main() -> ExitCode {
             }
         }
         Command::Fuzz(args) => run_fuzz(&args),
+        Command::FuzzJournal(args) => fuzz::journal::command(&args),
         Command::History(args) => run_history(&args).unwrap_or_else(|e| usage(&e)),
         Command::Vm(args) => run_vm(&args),
         Command::VmGuest { step } => match vm::guest::run(&step) {

@@ -15,6 +15,7 @@
 
 pub mod damage;
 pub mod images;
+pub mod journal;
 pub mod mutate;
 pub mod operate;
 pub mod pool;

@@ -15,6 +15,7 @@ use crate::state::{Checked, Fault, Judge, State, ensure};
 use outlast::Error;
 use outlast::journal::base::{Base, PAGE, Pages};
 use outlast::journal::epoch::{Attempt, LINE};
+use outlast::journal::epochs::{Fit, fit};
 use outlast::journal::files::{Directory, JournalFile};
 use outlast::journal::log::Writer;
 use outlast::journal::meta::{META_OFFSETS, Meta};
@@ -193,7 +194,7 @@ impl Story<'_> {
         let start = pool.at();
         *lock(&self.ledger) = Ledger::begin(0, start);
         let failed = io_fault("creating the journal");
-        let file = self.disk.create(BASE, len).map_err(&failed)?;
+        let file = self.disk.create(BASE, &[], len).map_err(&failed)?;
         let whole = |_: ()| file.sync();
         file.write_at(&without_meta(image.bytes), 0).and_then(whole).map_err(&failed)?;
         self.watch(&pool.working);
@@ -228,7 +229,7 @@ impl Story<'_> {
                 self.count(&journal);
                 drop(journal);
                 self.look(false)?;
-                let Some((base, writer, pages)) = self.reopen(&mut pool)? else { return Ok(()) };
+                let (base, writer, pages) = self.reopen(&mut pool)?;
                 journal = open(&pool, base, writer, pages)?;
                 self.disk.set(u64::MAX, failing);
             }
@@ -300,7 +301,7 @@ impl Story<'_> {
         let Some((_, again)) = found else { return self.look(true) };
         self.runs.push(Arc::new(again));
         let mut pool = self.pool(Arc::clone(&pool.working));
-        let Some((base, writer, pages)) = self.reopen(&mut pool)? else { return Ok(()) };
+        let (base, writer, pages) = self.reopen(&mut pool)?;
         self.live(pool, base, writer, pages)
     }
 
@@ -316,9 +317,8 @@ impl Story<'_> {
         Ok(Some((state, again)))
     }
 
-    /// Opens the journal after a process died and left its working file. Returns `None` if the
-    /// segments do not fit the working file: then the working file counts as lost.
-    fn reopen(&mut self, pool: &mut Pool) -> Checked<Option<(Base, Writer, Pages)>> {
+    /// Opens the journal after a process died and left its working file.
+    fn reopen(&mut self, pool: &mut Pool) -> Checked<(Base, Writer, Pages)> {
         Counts::add(&self.trial.counts.deaths);
         self.disk.set(u64::MAX, 0);
         pool.working = pool.working.reopen()?;
@@ -331,22 +331,31 @@ impl Story<'_> {
         let failed = io_fault("opening after the process died");
         let base = self.disk.open(BASE).and_then(Base::open).map_err(&failed)?;
         let Ok(base) = base else { return Err(Fault("the base has lost its journal".into())) };
-        ensure(durable >= base.meta().reached, || {
-            "the working file is older than the base".into()
+        // Nothing but this process has written to the files.
+        let begun = Attempt::begun(notes, DURABLE);
+        let fit = fit(&self.disk, &base.meta(), found, begun).map_err(&failed)?;
+        ensure(fit == Fit::Whole, || {
+            format!(
+                "the working file ends with {found:?}, {begun} was begun, and the journal: {fit:?}"
+            )
         })?;
-        let Ok(mut writer) = self.writer(found) else {
-            self.look(true)?;
-            return Ok(None);
-        };
+        compare_others(&self.disk, &base.meta(), durable).map_err(&failed)??;
+        let mut writer = self.writer(found).map_err(&failed)?;
         self.watch(&pool.working);
         writer.begin().map_err(&failed)?;
-        base.replace(|meta| meta.closed = false).map_err(&failed)?;
+        base.replace(|meta| {
+            meta.closed = false;
+            if meta.reached < durable {
+                meta.reach(found);
+            }
+        })
+        .map_err(&failed)?;
         remove_others(&self.disk, self.owner).map_err(&failed)?;
         let pages = match self.trial.wrong {
             Some(Wrong::PagesForgotten) => Pages::none(durable),
             _ => Pages::all(pool.bytes() / PAGE as u64, durable),
         };
-        Ok(Some((base, writer, pages)))
+        Ok((base, writer, pages))
     }
 
     fn setting<'s>(&'s self, run: &'s Recording) -> Setting<'s> {
@@ -441,6 +450,19 @@ impl Story<'_> {
         remove_others(&self.disk, owner).map_err(&failed)?;
         self.live(pool, base, writer, Pages::none(epoch))
     }
+}
+
+/// Checks that a working file as of an earlier epoch is not taken for the present one, and that a journal
+/// that lost its end is not continued.
+fn compare_others(disk: &SimDisk, meta: &Meta, durable: u64) -> io::Result<Checked> {
+    if let Some(older) = durable.checked_sub(1) {
+        let found = fit(disk, meta, Attempt::unknown(older), older)?;
+        if !matches!(found, Fit::Older(_)) {
+            return Ok(Err(Fault(format!("an older working file is used: {found:?}"))));
+        }
+    }
+    let later = fit(disk, meta, Attempt::unknown(durable + 2), durable + 2)?;
+    Ok(ensure(later == Fit::Short, || format!("a journal that is short is continued: {later:?}")))
 }
 
 /// Opens the journal of a pool.

@@ -129,8 +129,8 @@ impl Rebuild<'_> {
         Ok(Ok((Some(base), epoch, image)))
     }
 
-    /// Damages the disk as no crash can. A rebuild must refuse it or, if only a segment is gone,
-    /// may find the contents of some epoch.
+    /// Damages the disk as no crash can. A rebuild must refuse it, or find all that is still proven to
+    /// have been there.
     fn damaged(&self, random: &mut Random, check: &dyn Fn(&Image, &[At]) -> Checked) -> Checked {
         let disk = self.fork.disk.copy();
         disk.restart();
@@ -142,7 +142,20 @@ impl Rebuild<'_> {
         if base.meta().closed {
             return Ok(());
         }
-        let refused = match (random.below(4), &self.fork.before) {
+        let (meta, mut least) = (base.meta(), 0);
+        let kind = random.below(8);
+        if kind > 3 && !segments.is_empty() {
+            let Ok((_, whole, _)) = self.rebuild(&disk.copy()).map_err(failed)? else {
+                return Ok(());
+            };
+            // Only the last epoch may go unnoticed, and only if a sector of it was hit.
+            least = whole - u64::from(kind == 7).min(whole);
+        }
+        let refused = match (kind, &self.fork.before) {
+            (4.., _) if !segments.is_empty() => {
+                damage(&disk, &segments, kind, random).map_err(failed)?;
+                false
+            }
             (0, _) => {
                 let len = base.meta().size.saturating_sub(1 + random.below(8_192));
                 drop(base);
@@ -166,7 +179,6 @@ impl Rebuild<'_> {
             }
             (2, _) => {
                 // The segments of another life of the same pool, which began with the same base.
-                let meta = base.meta();
                 let removed = segments.iter().try_for_each(|name| disk.remove(name));
                 let mut change = Change::default();
                 change.push(40..41, &[0xee; LINE]);
@@ -182,6 +194,7 @@ impl Rebuild<'_> {
             _ => {
                 let gone = segments[random.below(segments.len() as u64) as usize];
                 disk.remove(gone).map_err(failed)?;
+                least = named(&disk, meta.life).map_err(failed)?;
                 false
             }
         };
@@ -191,13 +204,85 @@ impl Rebuild<'_> {
                 return Err(Fault(format!("a damaged disk was rebuilt up to epoch {epoch}")));
             }
             Ok((_, epoch, image)) => {
+                ensure(epoch >= least, || {
+                    format!("damage {kind}: rebuilt up to epoch {epoch}, although {least} is known")
+                })?;
                 // The pool may be older than it should be, but it must be intact.
                 let ends = self.fork.ledger.tries.get(&epoch);
                 let ends = ends.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
-                let damaged = |fault: Fault| Fault(format!("a segment less: {fault}"));
+                let damaged = |fault: Fault| Fault(format!("damage {kind}: {fault}"));
                 check(&image, ends).map_err(damaged)?;
             }
         }
         Ok(())
     }
+}
+
+/// Bytes of a sector in the sense of the journal.
+const SECTOR: usize = 4096;
+
+fn read(disk: &SimDisk, name: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(name)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    file.read_at(&mut bytes, 0).map(|_| bytes)
+}
+
+fn write(disk: &SimDisk, name: &str, bytes: &[u8]) -> io::Result<()> {
+    disk.create(name, bytes, bytes.len() as u64).map(drop)
+}
+
+/// Damages segments: a bit of a header (4), a length (5), two files that changed places (6) or two
+/// sectors (7).
+fn damage(disk: &SimDisk, names: &[&String], kind: u64, random: &mut Random) -> io::Result<()> {
+    let mut any = || names[random.below(names.len() as u64) as usize];
+    let (one, other) = (any(), any());
+    let (mut first, mut second) = (read(disk, one)?, read(disk, other)?);
+    let mut sector = |bytes: &[u8]| random.below((bytes.len() / SECTOR) as u64) as usize * SECTOR;
+    match kind {
+        4 => {
+            let bit = random.below(64 * 8) as usize;
+            first[bit / 8] ^= 1 << (bit % 8);
+            write(disk, one, &first)
+        }
+        5 => {
+            let len = sector(&first) as u64;
+            disk.cut_short(one, len);
+            Ok(())
+        }
+        6 => {
+            // Without intact headers, only the epochs tell.
+            let flip = random.below(2) as u8;
+            (first[0], second[0]) = (first[0] ^ flip, second[0] ^ flip);
+            write(disk, one, &second)?;
+            write(disk, other, &first)
+        }
+        _ => {
+            let (from, to) = (sector(&first), sector(&second));
+            if one == other {
+                let (early, late) = (from.min(to), from.max(to));
+                let (head, tail) = first.split_at_mut(late);
+                if early < late {
+                    head[early..early + SECTOR].swap_with_slice(&mut tail[..SECTOR]);
+                }
+            } else {
+                first[from..from + SECTOR].swap_with_slice(&mut second[to..to + SECTOR]);
+                write(disk, other, &second)?;
+            }
+            write(disk, one, &first)
+        }
+    }
+}
+
+/// Returns the last epoch that the header of a segment or of a spare names.
+fn named(disk: &SimDisk, life: u128) -> io::Result<u64> {
+    let mut last = 0;
+    for name in disk.names()? {
+        let bytes = read(disk, &name)?;
+        let word =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if [&b"OLJSEGM3"[..], b"OLJSPAR1"].contains(&&bytes[..8]) && word(40) == life as u64 {
+            last = last.max(word(16));
+        }
+    }
+    Ok(last)
 }

@@ -55,7 +55,7 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let bytes = std::fs::read(entry?.path())?;
-        if bytes.starts_with(b"OLJSEGM2") {
+        if bytes.starts_with(b"OLJSEGM3") {
             segments.push((word(&bytes, 8) & u64::from(u32::MAX), bytes));
         }
     }
@@ -76,11 +76,13 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
 fn first_unsynced(segment: &[u8], durable: u64, only: bool) -> u64 {
     let mut at = 4096;
     while let Some(block) = segment.get(at..at + 64)
-        && block.starts_with(b"OLJBLOK1")
+        && block.starts_with(b"OLJBLOK2")
         && word(block, 8) <= durable
     {
-        at += 64 + 8 * word(block, 32) as usize + 64 * word(block, 40) as usize;
-        if word(block, 48) != 0 {
+        let counts = word(block, 24);
+        let (runs, lines) = (counts as u32 as usize, (counts >> 32) as usize);
+        at += 64 + 8 * runs + 64 * lines;
+        if word(block, 16) >> 32 != 0 {
             at = at.next_multiple_of(4096);
         }
     }

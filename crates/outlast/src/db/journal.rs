@@ -248,36 +248,57 @@ impl PoolOptions {
             match search.find()? {
                 Found::Working(working) => {
                     let durable = working.durable();
-                    let mut writer = match Writer::new(files.clone(), owner, durable) {
-                        Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                            return Err(Error::OtherWorkingFile {
-                                working: working.path,
-                                pool: path.into(),
-                                why: error.to_string(),
-                            });
-                        }
-                        writer => writer.map_err(io)?,
-                    };
+                    let base = found.expect("it was just there");
+                    let is_short = base.file().len().map_err(io)? < meta.size;
+                    let is_ahead = working.is_ahead || is_short;
+                    let mut writer = Writer::new(files.clone(), owner, durable).map_err(io)?;
                     if !meta.closed && writer.has_none() {
                         // The working file is not enough: the base also needs segments, and these
                         // must be in another directory.
                         return Err(incomplete(Rebuilt::Gone, path, &directory));
                     }
                     check_others(owner, meta.end())?;
-                    let base = found.expect("it was just there");
                     // If the pool was closed and its working file kept, there is no segment yet.
-                    writer.begin().map_err(io)?;
+                    let begun = if is_ahead { writer.begin_again() } else { writer.begin() };
+                    begun.map_err(io)?;
                     owned.store(&working.notes, &absolute(path.into())?);
-                    base.replace(|meta| meta.closed = false).map_err(io)?;
+                    // The journal has all epochs up to this one.
+                    base.replace(|meta| {
+                        meta.closed = false;
+                        if meta.reached < durable.epoch {
+                            meta.reach(durable);
+                        }
+                        if is_short {
+                            // Until a checkpoint has written all of it, no file is the base.
+                            meta.size = u64::MAX;
+                        }
+                    })
+                    .map_err(io)?;
+                    if is_short {
+                        base.extend(working.size).map_err(mapping_error)?;
+                    }
                     note_place(&base, &working.path).map_err(io)?;
-                    // The segments of other owners, and those without an intact header, such as a
-                    // spare one that the dead process had prepared.
-                    writer.close_later(remove_others(&*files, owner).map_err(io)?);
+                    if !is_ahead {
+                        // The segments of other owners, and a spare that the dead process had
+                        // prepared.
+                        writer.close_later(remove_others(&*files, owner).map_err(io)?);
+                    }
                     remove_needless(&places, boot);
                     let pages = Pages::all(working.size / PAGE as u64, durable.epoch);
                     let locked = [locked, lockable];
-                    return self
-                        .start_journaled(options, base, writer, working, pages, locked, directory);
+                    let begun = (base, writer, working, pages);
+                    let pool = self.start_journaled(options, begun, locked, &directory)?;
+                    if is_ahead {
+                        tracing::warn!(
+                            journal = %directory.display(),
+                            "the journal or the pool's file has lost a part; the working file has it, and \
+                             is written to the pool's file now"
+                        );
+                        let core = pool.store().core();
+                        core.journal()
+                            .map_or(Ok(()), |journal| journal.checkpoint(&**core, false))?;
+                    }
+                    return Ok(pool);
                 }
                 // If the segments are gone as well, `IncompleteJournal` says so below.
                 missing if !meta.closed && meta.boot == boot as u64 => {
@@ -362,8 +383,8 @@ impl PoolOptions {
         let made = working.path.clone();
         let opened = begun().and_then(|(base, writer)| {
             let locked = [locked, lockable];
-            let pages = Pages::none(epoch);
-            self.start_journaled(options, base, writer, working, pages, locked, directory)
+            let begun = (base, writer, working, Pages::none(epoch));
+            self.start_journaled(options, begun, locked, &directory)
         });
         opened.inspect_err(|_| {
             // Nothing is lost: no operation has changed anything in the new working file.
@@ -434,7 +455,7 @@ impl PoolOptions {
             Ok(notes)
         };
         match made() {
-            Ok(notes) => Ok(Working { file, path, notes, header, size }),
+            Ok(notes) => Ok(Working { file, path, notes, header, size, is_ahead: false }),
             Err(error) => {
                 let _ = std::fs::remove_file(&path);
                 Err(error)
@@ -445,14 +466,11 @@ impl PoolOptions {
     fn start_journaled(
         &self,
         options: JournalOptions,
-        base: Base,
-        writer: Writer,
-        working: Working,
-        pages: Pages,
-        [locked, directory]: [File; 2],
-        fallback: PathBuf,
+        (base, writer, working, pages): (Base, Writer, Working, Pages),
+        [locked, lockable]: [File; 2],
+        directory: &Path,
     ) -> Result<Pool> {
-        let Working { file, path, notes, header, size } = working;
+        let Working { file, path, notes, header, size, .. } = working;
         let on_disk = !Mapping::is_tmpfs(&file);
         let reserve = self.reserve(size, header.geometry().page_bits()).min(notes.capacity());
         let mapping = Mapping::file_on(self.disk.clone(), file, MapAccess::Working, size, reserve)
@@ -463,18 +481,18 @@ impl PoolOptions {
         let journal = Journal::new(settings, base, writer, Arc::clone(&notes), DURABLE, pages)
             .map_err(|e| Error::io("opening the journal", e))?;
         let journal = Arc::new(journal);
-        let is_in_memory = [&locked, &directory].into_iter().any(Mapping::is_tmpfs);
+        let is_in_memory = [&locked, &lockable].into_iter().any(Mapping::is_tmpfs);
         let growing = Mutex::default();
         let backing = Backing::Journaled(Journaled {
             mapping,
             journal,
             base: locked,
-            directory,
+            directory: lockable,
             growing,
             is_in_memory,
             on_disk: on_disk.into(),
             wants_room: false.into(),
-            fallback,
+            fallback: directory.into(),
         });
         let mut core = self.core.clone();
         (core.medium, core.boot) = (MediumKind::Journal, self.boot());
@@ -611,6 +629,7 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
         Rebuilt::Short { found, needed } => {
             format!("{} has {found} bytes, but must have at least {needed}", path.display())
         }
+        Rebuilt::Damaged(damage) => format!("in {directory}, {damage}"),
         Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has none of its segments"),
     })
 }

@@ -60,9 +60,10 @@
 
 use super::base::{Base, Rebuilt, complete_with};
 use super::epoch::{Attempt, HEADER};
+use super::epochs::Epochs;
 use super::files::{Directory, JournalFile};
 use super::meta::{self, Meta};
-use super::segment::{Epochs, name_of, number_of};
+use super::segment::{name_of, number_of};
 use crate::pmem::MappingError;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -3,9 +3,10 @@
 
 use super::bugs::{self, seeded};
 use super::epoch::{Attempt, Change, LINE};
+use super::epochs::Epochs;
 use super::files::{Directory, JournalFile};
 use super::meta::{self, META_OFFSETS, Meta};
-use super::segment::Epochs;
+use super::segment::Damage;
 use crate::pmem::MappingError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -372,6 +373,8 @@ pub enum Rebuilt {
     },
     /// There is no segment of this life. The base was not changed.
     Gone,
+    /// A file of the journal is not as a crash leaves it. The base was not changed.
+    Damaged(Damage),
     /// The base is shorter than it was, so it is not the base of this journal.
     Short {
         /// Its size in bytes.
@@ -411,6 +414,9 @@ pub(super) fn complete_with(
     let bytes = base.file.len()?;
     if epochs.is_gone() {
         return Ok(Rebuilt::Gone);
+    }
+    if let Some(damage) = epochs.damage() {
+        return Ok(Rebuilt::Damaged(damage));
     }
     let (found, needed) = (epochs.last().epoch, epochs.least());
     if found < needed && !seeded(&bugs::MISSING_IGNORED) {

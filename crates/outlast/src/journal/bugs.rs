@@ -15,6 +15,24 @@ crate::seeded_bugs! {
     VOID_EPOCHS_COUNT = "VoidEpochsCount";
     /// A journal that has reached its limit takes no more epochs.
     LIMIT_REFUSES = "LimitRefuses";
+    /// A segment whose header is damaged counts as no segment.
+    HEADER_DAMAGE_IGNORED = "HeaderDamageIgnored";
+    /// A segment that was cut short is read as far as it goes.
+    LENGTH_IGNORED = "LengthIgnored";
+    /// Segments that continue from earlier epochs than the ones before them are read.
+    ORDER_IGNORED = "OrderIgnored";
+    /// Blocks behind the end of the epochs mean nothing.
+    STRAYS_IGNORED = "StraysIgnored";
+    /// The epoch that a spare segment names need not be there.
+    SPARES_IGNORED = "SparesIgnored";
+    /// A file that no crash leaves does not keep the journal from being used.
+    DAMAGE_IGNORED = "DamageIgnored";
+    /// A working file that is older than the journal is used.
+    OLDER_USED = "OlderUsed";
+    /// The working file does not learn which epoch is written next.
+    BEGUN_UNTOLD = "BegunUntold";
+    /// A journal that lacks epochs of the working file is continued as it is.
+    SHORT_CONTINUED = "ShortContinued";
     /// A life begins without a segment.
     BEGUN_WITHOUT_SEGMENT = "BegunWithoutSegment";
     /// A life ends although a power loss may bring back segments of the one before it.

@@ -6,12 +6,14 @@
 //!  run       [ first line (48) | number of lines - 1 (16) ]
 //! ```
 //!
-//! All numbers are little-endian. A block's checksum covers its header, its payload and the
-//! checksum of the block before it, or that of the segment's header without the number. So a block
-//! that is left over from elsewhere is not taken for the continuation of a segment, and a copy of a
-//! segment has the same checksums. (Two attempts to continue from one epoch begin alike. But a
-//! segment's file has only zeros when it gets its first block.)
+//! All numbers are little-endian. A block names its owner, and the checksum of the block before it,
+//! also if that is in another segment; its own checksum covers both. So a block that is left over
+//! from elsewhere is not taken for the continuation of a segment, a copy of a segment has the same
+//! checksums, and the first block of a segment tells what the segment's header tells. (Two attempts
+//! to continue from one epoch begin alike. But a segment's file has only zeros when it gets its
+//! first block.)
 
+use super::segment::Mark;
 use std::ops::Range;
 
 /// Bytes of a line.
@@ -24,7 +26,7 @@ const SOON: usize = 24;
 pub(super) const BLOCK_LINES: u64 = 1 << 14;
 /// Memory for lines that is kept from one epoch to the next, in bytes.
 pub(super) const KEPT: usize = 32 << 20;
-pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
+pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK2");
 
 /// An attempt at an epoch. If writing an epoch fails, it is attempted again. The failed attempt is void,
 /// but can be intact on the disk.
@@ -157,21 +159,28 @@ pub(super) fn take_runs(payload: &[u8], runs: usize, lines: u64, change: &mut Ch
 }
 
 /// Appends the blocks of an epoch to `out`, and returns the checksum of the last.
-pub(super) fn encode_epoch(out: &mut Vec<u8>, epoch: u64, change: &Change, mut chain: u32) -> u32 {
+pub(super) fn encode_epoch(
+    out: &mut Vec<u8>,
+    mark: Mark,
+    epoch: u64,
+    change: &Change,
+    mut chain: u32,
+) -> u32 {
     let blocks = change.blocks();
     for (index, block) in blocks.iter().enumerate() {
         let of = if index + 1 == blocks.len() { blocks.len() as u64 } else { 0 };
-        chain = encode_block(out, epoch, index as u64, of, block, chain);
+        chain = encode_block(out, mark, epoch, index as u64 | of << 32, block, chain);
     }
     chain
 }
 
-/// Appends a block to `out`, and returns its checksum.
+/// Appends a block to `out`, and returns its checksum. `place` is its index in its epoch and, in the
+/// upper half, the number of the epoch's blocks in the last one.
 fn encode_block(
     out: &mut Vec<u8>,
+    mark: Mark,
     epoch: u64,
-    index: u64,
-    of: u64,
+    place: u64,
     runs: &[(Range<u64>, &[u8])],
     chain: u32,
 ) -> u32 {
@@ -183,7 +192,8 @@ fn encode_block(
         out.extend_from_slice(&word.to_le_bytes());
     }
     runs.iter().for_each(|(_, images)| out.extend_from_slice(images));
-    let words = [BLOCK_MAGIC, epoch, index, u64::from(chain), runs.len() as u64, lines, of];
+    let count = runs.len() as u64 | lines << 32;
+    let words = [BLOCK_MAGIC, epoch, place, count, mark.pool, mark.life, u64::from(chain)];
     let head = sealed(words, &out[start + HEADER..]);
     out[start..start + HEADER].copy_from_slice(&head);
     checksum_in(&head)

@@ -33,10 +33,10 @@ pub trait JournalFile: Send + Sync {
 
 /// The directory of a journal.
 pub trait Directory: Send + Sync {
-    /// Creates a file of `len` zero bytes. Once this returns, the file and its name are durable,
-    /// and so are all earlier removals. A crash or an error before that leaves the complete file or
-    /// none.
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>>;
+    /// Creates a file of `len` bytes, which begins with `head`; the rest is zeros. Once this returns,
+    /// the file and its name are durable, and so are all earlier removals. A crash or an error before
+    /// that leaves the complete file or none.
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>>;
 
     /// Opens a file.
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>>;
@@ -128,18 +128,22 @@ impl DiskDirectory {
         File::open(&self.path)
     }
 
-    /// Fills a new file with zeros, durably, and gives it its name.
-    fn create_in(&self, unfinished: &Path, path: &Path, len: u64) -> io::Result<File> {
+    /// Fills a new file with `head` and zeros, durably, and gives it its name.
+    fn create_in(&self, unfinished: &Path, path: &Path, head: &[u8], len: u64) -> io::Result<File> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true).mode(self.mode);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(unfinished)?;
         // Writes zeros, because allocating blocks is not enough: the first fdatasync after a write
         // to an allocated block also has to mark the block as written, which changes the file's
         // metadata.
-        let piece = vec![0; PIECE];
+        let mut piece = vec![0; PIECE];
         let mut at = 0;
         while at < len {
             let bytes = (len - at).min(PIECE as u64);
+            let rest = head.get(at as usize..).unwrap_or_default();
+            let some = rest.len().min(PIECE);
+            piece[..some].copy_from_slice(&rest[..some]);
+            piece[some..].fill(0);
             self.disk.write(&file, &piece[..bytes as usize], at)?;
             at += bytes;
             if at == len || at.is_multiple_of(SYNCED) {
@@ -153,10 +157,10 @@ impl DiskDirectory {
 }
 
 impl Directory for DiskDirectory {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
         let path = self.path.join(name);
         let unfinished = self.path.join(format!("{name}{UNFINISHED}"));
-        let created = self.create_in(&unfinished, &path, len);
+        let created = self.create_in(&unfinished, &path, head, len);
         if created.is_err() {
             // Either of the two files may exist.
             let _ = fs::remove_file(unfinished);
@@ -239,7 +243,7 @@ mod tests {
         let directory =
             DiskDirectory::open_or_create(path.clone(), Disk::default(), 0o640).unwrap();
         let len = PIECE as u64 + 5;
-        let file = directory.create("a", len).unwrap();
+        let file = directory.create("a", b"head", len).unwrap();
         file.write_at(b"end", len - 3).unwrap();
         file.sync().unwrap();
         assert_eq!(directory.names().unwrap(), ["a"]);
@@ -251,7 +255,8 @@ mod tests {
         let mut bytes = vec![1; PIECE + 10];
         assert_eq!(again.len().unwrap(), len);
         assert_eq!(again.read_at(&mut bytes, 0).unwrap(), PIECE + 5);
-        assert!(bytes[..PIECE + 2].iter().all(|&byte| byte == 0));
+        assert_eq!(bytes[..4], *b"head");
+        assert!(bytes[4..PIECE + 2].iter().all(|&byte| byte == 0));
         assert_eq!(&bytes[PIECE + 2..PIECE + 5], b"end");
         directory.remove("a").unwrap();
         let gone = directory.open("a").map(|_| ()).unwrap_err();

@@ -1,10 +1,10 @@
 //! The log: writes epochs to segments, and deletes the segments that are no longer needed.
 
 use super::bugs::{self, seeded};
-use super::epoch::{Attempt, Change, KEPT, encode_epoch};
+use super::epoch::{Attempt, Change, HEADER, KEPT, encode_epoch};
 use super::files::{Directory, JournalFile};
 use super::segment::{
-    Owner, SECTOR, Start, check_number, name_of, next_number, number_of, number_of_any, segments,
+    Head, Mark, Owner, SECTOR, Survey, check_number, name_of, next_number, number_of_any,
 };
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ struct Closed {
 /// The segment that is written to.
 struct Open {
     file: Box<dyn JournalFile>,
-    name: String,
+    number: u64,
     bytes: u64,
     /// Where the next epoch goes. 0 if the segment's header is not written yet.
     at: u64,
@@ -39,14 +39,14 @@ struct Open {
 }
 
 impl Open {
-    /// Returns what the segment's header says if the segment continues from this epoch.
-    fn start(&self, after: Attempt) -> Start {
-        Start { number: number_of(&self.name).expect("its name has one"), after }
+    /// Returns the segment's header if the segment continues from this epoch.
+    fn head(&self, after: Attempt, mark: Mark) -> [u8; HEADER] {
+        Head { spare: false, number: self.number, after, bytes: self.bytes, mark }.encode()
     }
 
     /// Ends the use of the segment. Its epochs up to `last` are valid, and later ones are void.
     fn close(self, last: u64) -> Closed {
-        Closed { name: self.name, last, bytes: self.bytes }
+        Closed { name: name_of(self.number), last, bytes: self.bytes }
     }
 }
 
@@ -62,6 +62,7 @@ struct Spare {
 #[derive(Clone)]
 pub struct Preparer {
     directory: Arc<dyn Directory>,
+    mark: Mark,
     /// The number of the next segment.
     next: Arc<AtomicU64>,
     spare: Arc<Mutex<Option<Spare>>>,
@@ -79,36 +80,45 @@ impl Preparer {
         self.spare().is_some()
     }
 
-    /// Creates a segment of `bytes`, unless one is ready.
-    pub fn prepare(&self, bytes: u64) -> io::Result<()> {
+    /// Creates a segment of `bytes`, unless one is ready. Until the segment is used, it names
+    /// `durable`, the last durable epoch, so that the loss of that epoch is noticed.
+    pub fn prepare(&self, bytes: u64, durable: Attempt) -> io::Result<()> {
         if self.spare().is_some() {
             return Ok(());
         }
-        let spare = self.create(bytes)?;
+        let spare = self.create(bytes, durable)?;
         *self.spare() = Some(spare);
         Ok(())
     }
 
-    fn create(&self, bytes: u64) -> io::Result<Spare> {
+    fn create(&self, bytes: u64, durable: Attempt) -> io::Result<Spare> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         check_number(number)?;
-        Ok(Spare { file: self.directory.create(&name_of(number), bytes)?, number, bytes })
+        let head = Head { spare: true, number, after: durable, bytes, mark: self.mark }.encode();
+        let file = self.directory.create(&name_of(number), &head, bytes)?;
+        Ok(Spare { file, number, bytes })
     }
 
     /// Returns the prepared segment, if it has at least `bytes` and its number is above `last`.
     /// Otherwise deletes it and creates another one.
-    fn take(&self, bytes: u64, last: Option<u64>, segment_bytes: u64) -> io::Result<Spare> {
+    fn take(
+        &self,
+        bytes: u64,
+        last: Option<u64>,
+        segment_bytes: u64,
+        durable: Attempt,
+    ) -> io::Result<Spare> {
         let spare = self.spare().take();
         if let Some(spare) = spare {
             if spare.bytes >= bytes && last.is_none_or(|last| spare.number > last) {
                 return Ok(spare);
             }
-            // If this fails, a file without a header stays until the next life.
+            // If this fails, a spare stays until the next life.
             let _ = self.directory.remove(&name_of(spare.number));
         }
         let mut size = segment_bytes.min(self.fits.load(Ordering::Relaxed)).max(bytes);
         loop {
-            match self.create(size) {
+            match self.create(size, durable) {
                 // A smaller segment may still fit. A checkpoint needs the epoch, and frees room.
                 Err(error) if is_full(&error) && size > bytes => size = (size / 2).max(bytes),
                 created => {
@@ -128,7 +138,6 @@ fn is_full(error: &io::Error) -> bool {
 /// Writes epochs.
 pub struct Writer {
     directory: Arc<dyn Directory>,
-    owner: Owner,
     segment_bytes: u64,
     /// `None` after a failure. The next epoch begins a new segment.
     open: Option<Open>,
@@ -166,26 +175,28 @@ impl Writer {
         owner: Owner,
         durable: Attempt,
     ) -> io::Result<Writer> {
-        let ours = segments(&*directory, owner)?;
-        let known = ours.last().map_or(0, |segment| segment.start.after.epoch);
+        let ours = Survey::in_directory(&*directory, owner)?;
+        let known = ours.segments.last().map_or(0, |segment| segment.after.epoch);
         if durable.epoch < known {
             let epoch = durable.epoch;
             let why = format!("last durable epoch {epoch}, but a segment continues from {known}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let mut closed = Vec::new();
-        for segment in ours {
+        // Files that are damaged are deleted by the checkpoint that makes all of them unnecessary.
+        let closed_with = |number| Closed { name: name_of(number), last: durable.epoch, bytes: 0 };
+        let mut closed: Vec<_> = ours.suspects().map(closed_with).collect();
+        for segment in ours.segments {
             let bytes = segment.file.len()?;
-            closed.push(Closed { name: name_of(segment.start.number), last: durable.epoch, bytes });
+            closed.push(Closed { bytes, ..closed_with(segment.number) });
         }
         let next = Arc::new(AtomicU64::new(next_number(&*directory)?));
         let (spare, fits) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
-        let preparer = Preparer { directory: Arc::clone(&directory), next, spare, fits };
+        let (directory_too, mark) = (Arc::clone(&directory), owner.mark());
+        let preparer = Preparer { directory: directory_too, mark, next, spare, fits };
         Ok(Writer {
             preparer,
             last: None,
             directory,
-            owner,
             segment_bytes: SEGMENT_BYTES,
             open: None,
             closed,
@@ -239,6 +250,12 @@ impl Writer {
         if !self.closed.is_empty() || seeded(&bugs::BEGUN_WITHOUT_SEGMENT) {
             return Ok(());
         }
+        self.begin_again()
+    }
+
+    /// Makes another empty segment durable. From then on, a journal that does not extend to the last
+    /// durable epoch is known to lack it.
+    pub fn begin_again(&mut self) -> io::Result<()> {
         let begun = self.try_begin();
         if begun.is_err() {
             self.give_up_segment();
@@ -249,10 +266,9 @@ impl Writer {
     fn try_begin(&mut self) -> io::Result<()> {
         self.make_room(0, FIRST_BYTES)?;
         let open = self.open.as_mut().expect("it was just made");
-        let start = open.start(self.durable);
-        open.file.write_at(&start.encode(self.owner), 0)?;
+        open.file.write_at(&open.head(self.durable, self.preparer.mark), 0)?;
         open.file.sync()?;
-        (open.at, open.chain) = (SECTOR, start.chain(self.owner));
+        (open.at, open.chain) = (SECTOR, self.durable.sum);
         Ok(())
     }
 
@@ -275,7 +291,7 @@ impl Writer {
         if let Some(open) = self.open.take() {
             // A segment without a durable epoch is not needed. If a power loss brings its name
             // back, its header still names the last valid epoch of the segments before it.
-            if open.at > 0 || self.directory.remove(&open.name).is_err() {
+            if open.at > 0 || self.directory.remove(&name_of(open.number)).is_err() {
                 self.closed.push(open.close(self.durable.epoch));
             }
         }
@@ -287,16 +303,14 @@ impl Writer {
         }
         self.make_room(change.encoded_bytes(), self.segment_bytes)?;
         let open = self.open.as_mut().expect("there is room in it");
-        let epoch = self.durable.epoch + 1;
+        let (epoch, mark) = (self.durable.epoch + 1, self.preparer.mark);
         self.buffer.clear();
-        let mut chain = open.chain;
         if open.at == 0 {
-            let start = open.start(self.durable);
-            self.buffer.extend_from_slice(&start.encode(self.owner));
+            self.buffer.extend_from_slice(&open.head(self.durable, mark));
             self.buffer.resize(SECTOR as usize, 0);
-            chain = start.chain(self.owner);
+            open.chain = self.durable.sum;
         }
-        chain = encode_epoch(&mut self.buffer, epoch, change, chain);
+        let chain = encode_epoch(&mut self.buffer, mark, epoch, change, open.chain);
         open.file.write_at(&self.buffer, open.at)?;
         let bytes = self.buffer.len() as u64;
         self.buffer.clear();
@@ -323,13 +337,13 @@ impl Writer {
         }
         self.close_segment();
         if let Some(unused) = self.open.take() {
-            // If this fails, a file without a header stays until the next life.
-            let _ = self.directory.remove(&unused.name);
+            // If this fails, a spare stays until the next life.
+            let _ = self.directory.remove(&name_of(unused.number));
         }
-        let made = self.preparer.take(SECTOR + bytes, self.last, segment_bytes)?;
+        let made = self.preparer.take(SECTOR + bytes, self.last, segment_bytes, self.durable)?;
         self.last = Some(made.number);
-        let (file, name) = (made.file, name_of(made.number));
-        self.open = Some(Open { file, name, bytes: made.bytes, at: 0, chain: 0 });
+        let Spare { file, number, bytes } = made;
+        self.open = Some(Open { file, number, bytes, at: 0, chain: 0 });
         Ok(())
     }
 

@@ -13,7 +13,7 @@
 //! | working file ([`Notes`](crate::pmem::Notes)) | the pool as it is now, and which lines have changed. It survives process death, but not a power loss |
 //! | base ([`base`]) | the pool as of the last checkpoint, or on its way to the next one |
 //! | [`meta`], in two pages of the base | the epoch after which the base needs the segments |
-//! | segments ([`segment`], written by [`log`]) | the lines that changed since, epoch by epoch |
+//! | segments ([`segment`], [`log`], [`epochs`]) | the lines that changed since, epoch by epoch |
 //!
 //! [`running`] has what the threads of an open pool do: cuts, commits and checkpoints. [`backup`]
 //! copies a pool that another process has open.
@@ -72,9 +72,9 @@
 //!    durable, so that this life leaves no epoch after `checkpoint`.
 //! 6. Delete the segments that hold no epoch after `checkpoint`, except for the last one.
 //!
-//! A new segment: write zeros under another name and sync them, rename the file, and sync the
-//! directory. The header is written later, with the segment's first epoch. (A life's first segment
-//! gets its header immediately.) A file without an intact header is not a segment.
+//! A new segment: write a spare's header and zeros under another name and sync them, rename the file,
+//! and sync the directory. The segment's header is written later, with the segment's first epoch. (A
+//! life's first segment gets its header immediately.)
 //!
 //! A failed write or fdatasync ends the use of its segment, because the kernel reports a failure
 //! only once and may have dropped the pages. The next attempt writes the same lines to a new
@@ -82,6 +82,40 @@
 //! epoch is void. Segments name the checksum of the epoch from which they continue, and `meta` that of
 //! `reached`. So if the segment with the valid attempt at such an epoch is lost, a void attempt does
 //! not take its place.
+//!
+//! # Evidence
+//!
+//! What has provably existed must not vanish. A rebuild comes to an epoch that is no older than any
+//! that the files name, or it is refused and changes nothing. These name epochs that were durable:
+//!
+//! - `meta`: `reached`, as of each round of a checkpoint, each opening and each rebuild.
+//! - A segment: the epoch from which it continues.
+//! - A spare: the last durable epoch when it was made. So the loss of the last segment is noticed,
+//!   except for epochs since then.
+//! - A block: the epoch before its own.
+//!
+//! And these show that a file is not as it was, because no crash leaves it so. Files get their length
+//! before they get their names, their headers never change except from a spare's to a segment's, and
+//! nothing is written to a segment after a failure:
+//!
+//! - It is shorter than its header says.
+//! - Its header names another number than its name, or an earlier epoch than the segment before it.
+//! - A block is behind the place where the epochs end, other than of the epoch that was being written.
+//! - A block names another owner than the header.
+//!
+//! A damaged header is made again: the first block of a segment names the owner, the epoch and the
+//! checksum of the block before it. A header that a power loss tore is the same case. Its epoch was
+//! not confirmed yet, and is used if it is complete.
+//!
+//! Nothing can show, after a power loss, that epochs at the end of the last segment are lost that only
+//! this segment named: a record of them elsewhere would have to be synced with each epoch, too.
+//!
+//! After process death, the working file says which epoch was durable ([`epochs::fit`]). If the journal
+//! has a later one, other than the one that the process has said to begin, the working file is an
+//! older copy of itself. The real one may be elsewhere, so opening is refused. If the journal lacks an
+//! epoch, the working file has it: the process begins a segment that continues from the working file's
+//! epoch, so that a power loss is not taken for the end of the journal, and completes a checkpoint
+//! before it confirms anything. The checkpoint deletes the damaged files.
 //!
 //! After process death, a rebuild may find data in the page cache that could not be written to the
 //! disk. The kernel reported that only to the dead process, and a sync that succeeds now proves
@@ -92,6 +126,7 @@ pub mod backup;
 pub mod base;
 pub mod bugs;
 pub mod epoch;
+pub mod epochs;
 pub mod files;
 pub mod log;
 pub mod meta;

@@ -216,6 +216,17 @@ impl Attempt {
     fn place_of_sum(at: usize, epoch: u64) -> usize {
         at + 1 + (epoch % 2) as usize
     }
+
+    /// Stores in the same words, before anything of `epoch` is written, that the process begins to
+    /// write it. If the process dies, the journal can have that epoch, but no later one.
+    pub fn begin(epoch: u64, notes: &Notes, at: usize) {
+        notes.control()[at + 3].store(epoch, Ordering::Release);
+    }
+
+    /// Loads the epoch that [`begin`](Self::begin) has stored last; 0 if there was none.
+    pub fn begun(notes: &Notes, at: usize) -> u64 {
+        notes.control()[at + 3].load(Ordering::Acquire)
+    }
 }
 
 /// The settings of a journal.
@@ -523,6 +534,9 @@ impl Journal {
         let before = writer.bytes();
         if seeded(&bugs::NOTES_REMOVED_EARLY) {
             self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
+        }
+        if !seeded(&bugs::BEGUN_UNTOLD) {
+            Attempt::begin(writer.durable() + 1, &self.notes, self.durable);
         }
         if let Err(error) = writer.append(&turn.change) {
             tracing::warn!(%error, "writing the journal failed");

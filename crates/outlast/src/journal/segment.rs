@@ -6,24 +6,26 @@
 //!
 //! Each epoch begins at a multiple of 4,096 bytes, so it shares no sector with the one before it: a
 //! device that tears the sector that it is writing damages no durable epoch.
+//!
+//! A segment that was prepared ahead of use is a *spare*. Its header names the last epoch that was
+//! durable when it was made. The header of the segment replaces it, in one write with the segment's
+//! first epoch.
+//!
+//! What a file says of itself is told apart from what it lacks ([`Content`]): a damaged header is
+//! made again from the first block, and a file that no crash can leave is damaged.
 
 use super::bugs::{self, seeded};
-use super::epoch::{
-    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, checksum_in, encode_epoch, sealed,
-    take_runs, word_of,
-};
+use super::epoch::{Attempt, Change, HEADER, sealed, word_of};
+use super::epochs::{Block, strays};
 use super::files::{Directory, JournalFile, UNFINISHED};
-use super::log::SEGMENT_BYTES;
-use super::meta::Meta;
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 
 /// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
 pub(super) const SECTOR: u64 = 4096;
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM2");
-/// Segments of earlier builds. They do not name the checksum of the epoch from which they continue, and
-/// the chain of their blocks begins with the checksum of the header.
-const OLD_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM3");
+const SPARE_MAGIC: u64 = u64::from_le_bytes(*b"OLJSPAR1");
 /// The greatest number of a segment.
 const LAST_NUMBER: u64 = u32::MAX as u64;
 /// The names of segments begin with this. The number follows, in hexadecimal.
@@ -36,6 +38,287 @@ pub struct Owner {
     pub pool: u128,
     /// The id of the life that writes the journal.
     pub life: u128,
+}
+
+impl Owner {
+    /// Returns what segments and blocks name of their owner.
+    pub(super) fn mark(self) -> Mark {
+        Mark { pool: self.pool as u64, life: self.life as u64 }
+    }
+}
+
+/// The low halves of an owner's ids, which are random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) pool: u64,
+    pub(super) life: u64,
+}
+
+/// The header of a segment or of a spare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Whether the file is a spare.
+    pub(super) spare: bool,
+    /// The number of the segment.
+    pub(super) number: u64,
+    /// The epoch from which it continues. In a spare, the last one that was durable.
+    pub(super) after: Attempt,
+    /// The length of the file, in bytes.
+    pub(super) bytes: u64,
+    pub(super) mark: Mark,
+}
+
+impl Head {
+    pub(super) fn encode(self) -> [u8; HEADER] {
+        let words = [
+            if self.spare { SPARE_MAGIC } else { SEGMENT_MAGIC },
+            self.number | u64::from(self.after.sum) << 32,
+            self.after.epoch,
+            self.bytes,
+            self.mark.pool,
+            self.mark.life,
+            0,
+        ];
+        sealed(words, &[])
+    }
+
+    /// Returns `None` if this is not an intact header.
+    fn decode(head: &[u8; HEADER]) -> Option<Head> {
+        let (word, epoch) = (word_of(head, 1), word_of(head, 2));
+        let decoded = Head {
+            spare: word_of(head, 0) == SPARE_MAGIC,
+            number: word & LAST_NUMBER,
+            after: Attempt { epoch, sum: (word >> 32) as u32 },
+            bytes: word_of(head, 3),
+            mark: Mark { pool: word_of(head, 4), life: word_of(head, 5) },
+        };
+        // No journal comes to so many epochs.
+        (epoch < 1 << 63 && decoded.encode() == *head).then_some(decoded)
+    }
+}
+
+/// A segment that was found.
+pub(super) struct Found {
+    /// The number in its name.
+    pub(super) number: u64,
+    pub(super) mark: Mark,
+    /// The epoch from which it continues.
+    pub(super) after: Attempt,
+    pub(super) file: Box<dyn JournalFile>,
+}
+
+/// What a file with the name of a segment is.
+pub(super) enum Content {
+    /// A segment. If its header is damaged, its first block tells the same.
+    Segment(Found),
+    /// A file without an intact header and first block, or a spare.
+    Other {
+        /// The owner, if the header or a block names one.
+        mark: Option<Mark>,
+        /// An epoch that was durable when the file was made.
+        durable: Attempt,
+        /// The last epoch of which a block is in the file, where no crash leaves one.
+        stray: u64,
+    },
+    /// A file as no crash leaves one.
+    Damaged {
+        mark: Option<Mark>,
+        damage: Damage,
+        /// The last epoch of which a block is in it.
+        newest: u64,
+    },
+}
+
+/// Why a file of the journal is not what it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Damage {
+    /// The number in the file's name.
+    pub number: u64,
+    /// What is wrong.
+    pub kind: DamageKind,
+}
+
+/// What is wrong with a file of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamageKind {
+    /// It is shorter than it was.
+    Short {
+        /// Its length in bytes.
+        found: u64,
+        /// The length that it had, at least.
+        needed: u64,
+    },
+    /// Its header is that of the segment with this number.
+    Misplaced(u64),
+    /// A part of an epoch is where its header should be.
+    Headless,
+    /// It continues from an earlier epoch than the segment before it.
+    Order,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = name_of(self.number);
+        match self.kind {
+            DamageKind::Short { found, needed } => {
+                write!(f, "{name} has {found} bytes, but must have at least {needed}")
+            }
+            DamageKind::Misplaced(number) => write!(f, "{name} holds {}", name_of(number)),
+            DamageKind::Headless => write!(f, "{name} begins with a part of an epoch"),
+            DamageKind::Order => {
+                write!(f, "{name} continues from an earlier epoch than the segment before it")
+            }
+        }
+    }
+}
+
+impl Content {
+    /// Looks at a file with the name of segment `number`.
+    pub(super) fn of(number: u64, file: Box<dyn JournalFile>) -> io::Result<Content> {
+        let (mut bytes, len) = ([0; HEADER], file.len()?);
+        let whole = file.read_at(&mut bytes, 0)? == HEADER;
+        let head = Head::decode(&bytes).filter(|_| whole);
+        let damaged = |mark: Option<Mark>, kind| {
+            let newest = newest_block(&*file, mark)?;
+            Ok(Content::Damaged { mark, damage: Damage { number, kind }, newest })
+        };
+        if let Some(head) = head
+            && head.number != number
+        {
+            return damaged(Some(head.mark), DamageKind::Misplaced(head.number));
+        }
+        let needed = head.map_or(SECTOR, |head| head.bytes);
+        if len < needed && !seeded(&bugs::LENGTH_IGNORED) {
+            let mark = head.map(|head| head.mark);
+            return damaged(mark, DamageKind::Short { found: len, needed });
+        }
+        match head {
+            Some(Head { spare: false, after, mark, .. }) => {
+                Ok(Content::Segment(Found { number, mark, after, file }))
+            }
+            _ if seeded(&bugs::HEADER_DAMAGE_IGNORED) => Ok(Content::nothing()),
+            _ => Content::without_header(number, head, file),
+        }
+    }
+
+    fn nothing() -> Content {
+        Content::Other { mark: None, durable: Attempt::default(), stray: 0 }
+    }
+
+    /// Looks at a file without the header of a segment. The first block names all that the header
+    /// named.
+    fn without_header(
+        number: u64,
+        spare: Option<Head>,
+        file: Box<dyn JournalFile>,
+    ) -> io::Result<Content> {
+        if Block::read(&*file, 0, Some(&mut Change::default()))?.is_some() {
+            let (damage, newest) =
+                (Damage { number, kind: DamageKind::Headless }, newest_block(&*file, None)?);
+            return Ok(Content::Damaged { mark: None, damage, newest });
+        }
+        // In this order, because another process may be writing: if the scan finds the second epoch,
+        // the first block is there by then.
+        let known = spare.map(|spare| spare.mark);
+        let (mark, stray) = strays(&*file, SECTOR, known, None)?;
+        let block = Block::read(&*file, SECTOR, Some(&mut Change::default()))?;
+        if let Some(Block { epoch, index: 0, chain, mark, .. }) = block
+            && let Some(epoch) = epoch.checked_sub(1)
+        {
+            let after = Attempt { epoch, sum: chain };
+            return Ok(Content::Segment(Found { number, mark, after, file }));
+        }
+        let durable = spare.map_or(Attempt::default(), |spare| spare.after);
+        Ok(Content::Other { mark, durable, stray })
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        match self {
+            Content::Segment(found) => Some(found.mark),
+            Content::Other { mark, .. } | Content::Damaged { mark, .. } => *mark,
+        }
+    }
+}
+
+/// Returns the last epoch of which a block is in a file; 0 if there is none. `mark` is the owner, or else
+/// that of the first block.
+fn newest_block(file: &dyn JournalFile, mark: Option<Mark>) -> io::Result<u64> {
+    // No block is expected, because no epoch has this number.
+    Ok(strays(file, 0, mark, Some(0))?.1)
+}
+
+/// What a directory holds of an owner.
+pub(super) struct Survey {
+    /// Its segments, in the order of their numbers.
+    pub(super) segments: Vec<Found>,
+    /// Epochs that were durable, as spares say.
+    pub(super) durable: Vec<Attempt>,
+    /// The last epoch of which a block is where no crash leaves one.
+    pub(super) stray: u64,
+    /// What no crash leaves.
+    pub(super) damaged: Vec<Damage>,
+    /// The last epoch of which a block is in such a file.
+    pub(super) newest_damaged: u64,
+    /// The numbers of other files in which there is a stray block.
+    strays_in: Vec<u64>,
+}
+
+impl Survey {
+    /// Looks at these files, which come in the order of their numbers.
+    pub(super) fn of(
+        files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
+        owner: Owner,
+    ) -> io::Result<Survey> {
+        let (segments, durable) = (Vec::<Found>::new(), Vec::new());
+        let mut survey = Survey {
+            segments,
+            durable,
+            stray: 0,
+            damaged: Vec::new(),
+            newest_damaged: 0,
+            strays_in: Vec::new(),
+        };
+        for (number, file) in files {
+            let content = Content::of(number, file)?;
+            let is_ours = content.mark().is_none_or(|mark| mark == owner.mark());
+            if !is_ours && !seeded(&bugs::LIFE_IGNORED) {
+                continue;
+            }
+            match content {
+                Content::Segment(found) => {
+                    let before = survey.segments.last().map_or(0, |last| last.after.epoch);
+                    if found.after.epoch < before && !seeded(&bugs::ORDER_IGNORED) {
+                        survey.damaged.push(Damage { number, kind: DamageKind::Order });
+                    }
+                    survey.segments.push(found);
+                }
+                Content::Other { durable, stray, .. } => {
+                    if durable.epoch > 0 && !seeded(&bugs::SPARES_IGNORED) {
+                        survey.durable.push(durable);
+                    }
+                    survey.stray = survey.stray.max(stray);
+                    survey.strays_in.extend((stray > 0).then_some(number));
+                }
+                Content::Damaged { damage, newest, .. } => {
+                    survey.damaged.push(damage);
+                    survey.newest_damaged = survey.newest_damaged.max(newest);
+                }
+            }
+        }
+        Ok(survey)
+    }
+
+    /// Returns the numbers of files that may hold epochs but are not used as segments.
+    pub(super) fn suspects(&self) -> impl Iterator<Item = u64> {
+        let is_used = |number: &u64| self.segments.iter().any(|found| found.number == *number);
+        let damaged = self.damaged.iter().map(|damage| damage.number);
+        damaged.filter(move |number| !is_used(number)).chain(self.strays_in.iter().copied())
+    }
+
+    /// Looks at the files of a directory.
+    pub(super) fn in_directory(directory: &dyn Directory, owner: Owner) -> io::Result<Survey> {
+        Survey::of(files_in(directory)?, owner)
+    }
 }
 
 /// Counts the segments in a directory, and their bytes. Another process may be deleting some.
@@ -57,23 +340,6 @@ pub(super) fn number_of_any(name: &str) -> Option<u64> {
     number_of(name.strip_suffix(UNFINISHED).unwrap_or(name))
 }
 
-/// Lists the segments of any owner, with their names.
-fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Found)>> {
-    let mut found = Vec::new();
-    for name in directory.names()? {
-        if number_of(&name).is_some() {
-            let file = directory.open(&name)?;
-            let mut head = [0; HEADER];
-            let whole = file.read_at(&mut head, 0)? == HEADER;
-            let owner = owner_in(&head);
-            if let Some((start, chain)) = Start::decode(&head, owner).filter(|_| whole) {
-                found.push((name, owner, Found { start, chain, file }));
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// Returns whether a directory has a segment that `owner` must not delete. A segment of another pool
 /// is one.
 ///
@@ -84,15 +350,26 @@ fn all_segments(directory: &dyn Directory) -> io::Result<Vec<(String, Owner, Fou
 /// from `end` or later, because a life can go on with its working file. The exception is an empty
 /// segment that continues from `end`: an opening that was cut short has left it.
 pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> io::Result<bool> {
-    for (_, other, segment) in all_segments(directory)? {
-        if other.pool != owner.pool {
+    let ours = owner.mark();
+    for (number, file) in files_in(directory)? {
+        let content = Content::of(number, file)?;
+        let mark = content.mark();
+        if mark.is_some_and(|mark| mark.pool != ours.pool) {
             return Ok(true);
         }
         let Some(end) = end else { continue };
-        let after = segment.start.after.epoch;
-        let is_earlier = other.life == owner.life && after < end;
-        let has_epoch = || Reader::new(&segment).next(after + 1).map(|e| e.is_some());
-        if !is_earlier && (after > end || has_epoch()?) {
+        let is_ours = mark == Some(ours);
+        let is_other = match content {
+            Content::Segment(found) => {
+                let after = found.after.epoch;
+                let has_block =
+                    || newest_block(&*found.file, Some(found.mark)).map(|last| last > 0);
+                !(is_ours && after < end) && (after > end || has_block()?)
+            }
+            Content::Other { stray, .. } => stray > if is_ours { end } else { 0 },
+            Content::Damaged { .. } => true,
+        };
+        if is_other {
             return Ok(true);
         }
     }
@@ -101,30 +378,21 @@ pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> 
 
 /// Returns whether a directory has a segment of this owner. Writes nothing.
 pub fn has_segments(directory: &dyn Directory, owner: Owner) -> io::Result<bool> {
-    Ok(!segments(directory, owner)?.is_empty())
-}
-
-/// Returns the last epoch in the segments of an owner, or the one from which its last segment
-/// continues; `None` if it has no segment. Writes nothing.
-pub fn last_epoch(directory: &dyn Directory, owner: Owner) -> io::Result<Option<Attempt>> {
-    let ours = segments(directory, owner)?;
-    let Some(segment) = ours.last() else { return Ok(None) };
-    let (mut last, mut reader) = (segment.start.after, Reader::new(segment));
-    while reader.next(last.epoch + 1)?.is_some() {
-        last = Attempt { epoch: last.epoch + 1, sum: reader.chain };
-    }
-    Ok(Some(last))
+    Ok(!Survey::in_directory(directory, owner)?.segments.is_empty())
 }
 
 /// Deletes the segments of a pool that no longer needs them.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
-    let all = all_segments(directory)?;
-    let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);
-    ours.try_for_each(|(name, _, _)| directory.remove(name))
+    for (number, file) in files_in(directory)? {
+        if Content::of(number, file)?.mark().is_some_and(|mark| mark.pool == pool as u64) {
+            directory.remove(&name_of(number))?;
+        }
+    }
+    Ok(())
 }
 
-/// Deletes the segments of all other owners, and those without an intact header: spare and
-/// unfinished ones. `meta` must already name this owner, durably.
+/// Deletes the segments of all other owners, and those that are no segments: spare and unfinished
+/// ones. `meta` must already name this owner, durably.
 ///
 /// Returns the files, which no longer have names. The caller decides when to close them: closing
 /// the last handle frees a file's space, which can take long.
@@ -132,10 +400,10 @@ pub fn remove_others(
     directory: &dyn Directory,
     owner: Owner,
 ) -> io::Result<Vec<Box<dyn JournalFile>>> {
-    let ours = segments(directory, owner)?;
+    let ours = Survey::in_directory(directory, owner)?.segments;
     let mut removed = Vec::new();
     for name in directory.names()? {
-        let is_ours = ours.iter().any(|segment| name_of(segment.start.number) == name);
+        let is_ours = ours.iter().any(|segment| name_of(segment.number) == name);
         if number_of_any(&name).is_some() && !is_ours {
             removed.extend(directory.open(&name).ok());
             directory.remove(&name)?;
@@ -144,52 +412,8 @@ pub fn remove_others(
     Ok(removed)
 }
 
-/// What the header of a segment says, besides its owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Start {
-    /// The number of the segment.
-    pub(super) number: u64,
-    /// The epoch from which it continues.
-    pub(super) after: Attempt,
-}
-
-/// A segment that was found.
-pub(super) struct Found {
-    pub(super) start: Start,
-    pub(super) chain: u32,
-    pub(super) file: Box<dyn JournalFile>,
-}
-
-impl Found {
-    /// Reads the header of segment `number`. If it is not intact, or names another owner, returns the
-    /// file if it names this owner all the same.
-    fn read(
-        number: u64,
-        file: Box<dyn JournalFile>,
-        owner: Owner,
-    ) -> io::Result<Result<Found, Option<Box<dyn JournalFile>>>> {
-        let mut head = [0; HEADER];
-        let whole = file.read_at(&mut head, 0)? == HEADER;
-        let owner = if seeded(&bugs::LIFE_IGNORED) { owner_in(&head) } else { owner };
-        let decoded = Start::decode(&head, owner).filter(|_| whole);
-        Ok(match decoded.filter(|(start, _)| start.number == number) {
-            Some((start, chain)) => Ok(Found { start, chain, file }),
-            None => Err((owner_in(&head) == owner).then_some(file)),
-        })
-    }
-}
-
-/// Lists the segments of an owner, in the order of their numbers.
-pub(super) fn segments(directory: &dyn Directory, owner: Owner) -> io::Result<Vec<Found>> {
-    let mut found = Vec::new();
-    for (number, file) in files_in(directory)? {
-        found.extend(Found::read(number, file, owner)?);
-    }
-    Ok(found)
-}
-
 /// Lists the files whose names are those of segments, in the order of their numbers.
-fn files_in(directory: &dyn Directory) -> io::Result<Vec<(u64, Box<dyn JournalFile>)>> {
+pub(super) fn files_in(directory: &dyn Directory) -> io::Result<Vec<(u64, Box<dyn JournalFile>)>> {
     let mut numbers: Vec<_> =
         directory.names()?.iter().filter_map(|name| number_of(name)).collect();
     numbers.sort_unstable();
@@ -223,300 +447,4 @@ pub(super) fn name_of(number: u64) -> String {
 pub(super) fn number_of(name: &str) -> Option<u64> {
     let number = u64::from_str_radix(name.strip_prefix(PREFIX)?, 16).ok()?;
     (name_of(number) == name && number <= LAST_NUMBER).then_some(number)
-}
-
-/// The epochs in the segments of a journal.
-pub struct Epochs {
-    found: Vec<Found>,
-    /// The base that needs them.
-    needed: Meta,
-    last: Attempt,
-    /// The last epoch of which the last segment, or one whose header is damaged, shows that it was
-    /// durable.
-    proven: u64,
-}
-
-impl Epochs {
-    /// Finds the epochs that a base with this `meta` needs, and makes them durable.
-    ///
-    /// Some may be only in the page cache, because the dead process did not sync them, or because a
-    /// write to the disk failed, which the kernel reported only to that process. Such epochs can
-    /// only be in the last segment. So the epochs of that segment are copied to a new one.
-    pub fn find(directory: &dyn Directory, needed: Meta) -> io::Result<Epochs> {
-        let owner = needed.owner();
-        let mut epochs = Epochs::in_files(files_in(directory)?, needed)?;
-        let Some(segment) = epochs.found.last() else { return Ok(epochs) };
-        if epochs.last.epoch < epochs.least() && !seeded(&bugs::MISSING_IGNORED) {
-            // The pool cannot be rebuilt. Its user may put a missing file back, so nothing is
-            // written.
-            return Ok(epochs);
-        }
-        let (mut changes, mut reader) = (Vec::new(), Reader::new(segment));
-        for epoch in segment.start.after.epoch + 1.. {
-            let Some(change) = reader.next(epoch)? else { break };
-            changes.push(change);
-        }
-        let last = segment.start.after.epoch + changes.len() as u64;
-        if !changes.is_empty() {
-            let start = Start { number: next_number(directory)?, ..segment.start };
-            write_segment(directory, owner, start, &changes)?;
-            epochs.found = segments(directory, owner)?;
-        }
-        if last != epochs.last.epoch {
-            // The copy is shorter: the kernel has dropped an epoch that it could not write.
-            epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
-        }
-        Ok(epochs)
-    }
-
-    /// Finds the epochs that are in these files now, which come in the order of their numbers. Writes
-    /// nothing. Epochs that another process adds later are not found.
-    pub(super) fn in_files(
-        files: impl IntoIterator<Item = (u64, Box<dyn JournalFile>)>,
-        needed: Meta,
-    ) -> io::Result<Epochs> {
-        let last = Attempt::unknown(needed.checkpoint);
-        let mut epochs = Epochs { found: Vec::new(), needed, last, proven: 0 };
-        for (number, file) in files {
-            match Found::read(number, file, needed.owner())? {
-                Ok(segment) => epochs.found.push(segment),
-                Err(damaged) => {
-                    if let Some(file) = damaged {
-                        epochs.proven = epochs.proven.max(proven_by(&*file)?);
-                    }
-                }
-            }
-        }
-        epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
-        if let Some(segment) = epochs.found.last() {
-            epochs.proven = epochs.proven.max(proven_by(&*segment.file)?);
-        }
-        if epochs.proven > epochs.last.epoch {
-            // Another process may have added epochs meanwhile.
-            epochs.last = epochs.visit(u64::MAX, |_| Ok(()))?;
-        }
-        Ok(epochs)
-    }
-
-    /// Returns whether there is no segment.
-    pub fn is_gone(&self) -> bool {
-        self.found.is_empty()
-    }
-
-    /// Returns the last epoch, or the checkpoint if there is none.
-    pub fn last(&self) -> Attempt {
-        self.last
-    }
-
-    /// Returns the epoch that must be there: one that the base may hold lines of, or that was durable,
-    /// because the last segment continues from it or has later ones.
-    pub fn least(&self) -> u64 {
-        let known = self.found.last().map_or(0, |segment| segment.start.after.epoch);
-        self.needed.reached.max(known).max(self.proven)
-    }
-
-    /// Calls `apply` with each epoch, in order.
-    pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
-        let last = self.last.epoch;
-        let reached = self.visit(last, &mut apply)?.epoch;
-        if reached == last {
-            return Ok(());
-        }
-        let why = format!("epoch {} of {last} is not there any more", reached + 1);
-        Err(io::Error::new(io::ErrorKind::InvalidData, why))
-    }
-
-    /// Calls `visit` with each epoch after the checkpoint up to `last`, in order. Returns the last
-    /// one that was visited, or the checkpoint if there was none.
-    fn visit(
-        &self,
-        last: u64,
-        mut visit: impl FnMut(&Change) -> io::Result<()>,
-    ) -> io::Result<Attempt> {
-        let mut reached = Attempt::unknown(self.needed.checkpoint);
-        for (index, segment) in self.found.iter().enumerate() {
-            // This segment's epochs are valid up to the one from which the next segment continues.
-            let next = self.found.get(index + 1).filter(|_| !seeded(&bugs::VOID_EPOCHS_COUNT));
-            let end = next.map_or(last, |next| next.start.after.epoch.min(last));
-            let mut reader = Reader::new(segment);
-            for epoch in segment.start.after.epoch + 1..=end {
-                let Some(change) = reader.next(epoch)? else { break };
-                if epoch == reached.epoch + 1 {
-                    let attempt = Attempt { epoch, sum: reader.chain };
-                    if self.is_void(attempt) {
-                        return Ok(reached);
-                    }
-                    visit(&change)?;
-                    reached = attempt;
-                }
-            }
-        }
-        Ok(reached)
-    }
-
-    /// Returns whether an attempt is void although no segment that was found says so: the segment
-    /// with the valid attempt is lost, but a later segment or the base names that attempt.
-    fn is_void(&self, attempt: Attempt) -> bool {
-        let afters = self.found.iter().map(|segment| segment.start.after);
-        afters.chain([self.needed.reached_by()]).any(|valid| attempt.differs(valid))
-    }
-}
-
-struct Reader<'s> {
-    segment: &'s Found,
-    at: u64,
-    chain: u32,
-}
-
-impl<'s> Reader<'s> {
-    fn new(segment: &'s Found) -> Self {
-        Reader { segment, at: SECTOR, chain: segment.chain }
-    }
-
-    /// Reads `epoch`, which comes next. Returns `None` if it is missing or incomplete.
-    fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
-        let mut change = Change::default();
-        for index in 0.. {
-            let Some(block) = Block::read(&*self.segment.file, self.at, &mut change)? else {
-                return Ok(None);
-            };
-            let follows = block.epoch == epoch
-                && block.index == index
-                && block.chain == u64::from(self.chain)
-                && (block.of == 0 || block.of == index + 1);
-            if !follows {
-                return Ok(None);
-            }
-            (self.chain, self.at) = (block.sum, block.end);
-            if block.of != 0 {
-                self.at = self.at.next_multiple_of(SECTOR);
-                return Ok(Some(change));
-            }
-        }
-        unreachable!("an epoch has fewer blocks than there are numbers")
-    }
-}
-
-/// An intact block.
-struct Block {
-    epoch: u64,
-    index: u64,
-    /// The checksum of the block before it.
-    chain: u64,
-    /// How many blocks the epoch has; 0 in all but the last.
-    of: u64,
-    sum: u32,
-    /// Where it ends.
-    end: u64,
-}
-
-impl Block {
-    /// Reads the block at this place, and adds its runs to a change. Returns `None` if there is no
-    /// intact one.
-    fn read(file: &dyn JournalFile, at: u64, change: &mut Change) -> io::Result<Option<Block>> {
-        let mut head = [0; HEADER];
-        if file.read_at(&mut head, at)? < HEADER {
-            return Ok(None);
-        }
-        let word = |i: usize| word_of(&head, i);
-        let (runs, lines) = (word(4), word(5));
-        if word(0) != BLOCK_MAGIC || lines > BLOCK_LINES || runs > lines {
-            return Ok(None);
-        }
-        let mut payload = vec![0; (runs * 8 + lines * LINE as u64) as usize];
-        let start = at + HEADER as u64;
-        if file.read_at(&mut payload, start)? < payload.len() {
-            return Ok(None);
-        }
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
-        let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
-        if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
-            return Ok(None);
-        }
-        let (epoch, index, chain, of) = (word(1), word(2), word(3), word(6));
-        let end = start + payload.len() as u64;
-        Ok(Some(Block { epoch, index, chain, of, sum: word(7) as u32, end }))
-    }
-}
-
-/// Returns the last epoch of which a segment shows that it was durable. An epoch is written only once
-/// the one before it is. So if the last intact block is of a later epoch than the next one to read, that
-/// one is damaged, and not merely incomplete.
-fn proven_by(file: &dyn JournalFile) -> io::Result<u64> {
-    // A longer segment has only one epoch.
-    let end = file.len()?.min(SEGMENT_BYTES);
-    for at in (1..end.div_ceil(SECTOR)).rev().map(|sector| sector * SECTOR) {
-        if let Some(block) = Block::read(file, at, &mut Change::default())? {
-            return Ok(block.epoch.saturating_sub(1));
-        }
-    }
-    Ok(0)
-}
-
-impl Start {
-    pub(super) fn encode(self, owner: Owner) -> [u8; HEADER] {
-        self.encode_as(SEGMENT_MAGIC, owner)
-    }
-
-    fn encode_as(self, magic: u64, owner: Owner) -> [u8; HEADER] {
-        let words = [
-            magic,
-            self.number | u64::from(self.after.sum) << 32,
-            self.after.epoch,
-            owner.pool as u64,
-            (owner.pool >> 64) as u64,
-            owner.life as u64,
-            (owner.life >> 64) as u64,
-        ];
-        sealed(words, &[])
-    }
-
-    /// Decodes the header of a segment of this owner. Also returns the checksum with which the chain
-    /// of blocks begins. Returns `None` if it is not an intact header.
-    fn decode(head: &[u8; HEADER], owner: Owner) -> Option<(Start, u32)> {
-        let (word, epoch) = (word_of(head, 1), word_of(head, 2));
-        let after = Attempt { epoch, sum: (word >> 32) as u32 };
-        let start = Start { number: word & LAST_NUMBER, after };
-        let chain = if *head == start.encode(owner) {
-            start.chain(owner)
-        } else if *head == start.encode_as(OLD_MAGIC, owner) {
-            checksum_in(head)
-        } else {
-            return None;
-        };
-        // No journal comes to so many epochs.
-        (epoch < 1 << 63).then_some((start, chain))
-    }
-
-    /// Returns the checksum with which the chain of blocks begins. It does not depend on the number,
-    /// so that a copy of the segment has the same blocks.
-    pub(super) fn chain(self, owner: Owner) -> u32 {
-        checksum_in(&Start { number: 0, ..self }.encode(owner))
-    }
-}
-
-/// Returns the owner that a header names. It means nothing unless the header is intact.
-fn owner_in(head: &[u8; HEADER]) -> Owner {
-    let wide = |at| u128::from(word_of(head, at)) | u128::from(word_of(head, at + 1)) << 64;
-    Owner { pool: wide(3), life: wide(5) }
-}
-
-/// Writes a complete segment, durably. The header comes last, so the segment does not exist until
-/// all of it is durable.
-fn write_segment(
-    directory: &dyn Directory,
-    owner: Owner,
-    start: Start,
-    changes: &[Change],
-) -> io::Result<()> {
-    let (mut bytes, mut chain) = (Vec::new(), start.chain(owner));
-    for (change, epoch) in changes.iter().zip(start.after.epoch + 1..) {
-        bytes.resize(bytes.len().next_multiple_of(SECTOR as usize), 0);
-        chain = encode_epoch(&mut bytes, epoch, change, chain);
-    }
-    let file = directory.create(&name_of(start.number), SECTOR + bytes.len() as u64)?;
-    file.write_at(&bytes, SECTOR)?;
-    file.sync()?;
-    file.write_at(&start.encode(owner), 0)?;
-    file.sync()
 }

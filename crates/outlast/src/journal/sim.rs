@@ -47,8 +47,10 @@ struct SimFile {
 }
 
 impl SimFile {
-    fn zeros(len: usize) -> SimFile {
-        let bytes = Arc::new(vec![0; len]);
+    fn new(head: &[u8], len: usize) -> SimFile {
+        let mut bytes = head.to_vec();
+        bytes.resize(len, 0);
+        let bytes = Arc::new(bytes);
         SimFile { visible: Arc::clone(&bytes), durable: bytes, pending: Vec::new() }
     }
 
@@ -237,13 +239,13 @@ fn crc64(bytes: &[u8]) -> (u32, u32) {
 }
 
 impl Directory for SimDisk {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
         let mut sim = self.sim();
         sim.refusable()?;
         // Even if the call fails, the file may exist and its name may be durable.
         let unknown = sim.refusable();
         if unknown.is_ok() || sim.off {
-            sim.files.insert(name.into(), SimFile::zeros(len as usize));
+            sim.files.insert(name.into(), SimFile::new(head, len as usize));
             sim.removed.clear();
         }
         unknown?;

@@ -2,6 +2,7 @@
 
 use super::base::{Base, Checkpoint, PAGE, Pages, Rebuilt, complete};
 use super::epoch::{Attempt, Change, LINE};
+use super::epochs::Epochs;
 use super::files::{Directory, JournalFile};
 use super::log::Writer;
 use super::meta::{META_OFFSETS, Meta};
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 mod backup;
+mod evidence;
 
 /// A pool, and the journal's view of it.
 struct Model {
@@ -141,7 +143,7 @@ fn live(
 
 fn new_base(directory: &SimDisk) -> Base {
     let size = (PAGES * PAGE) as u64;
-    let file = directory.create(BASE, size).unwrap();
+    let file = directory.create(BASE, &[], size).unwrap();
     let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, ..Meta::default() };
     begin(directory, Owner { pool: 7, life: 1 }, 0).unwrap();
     Base::create(file, meta).unwrap()
@@ -284,7 +286,7 @@ fn blocks_are_divided_and_read_again() {
     for change in [&large, &empty, &large] {
         log.append(change).unwrap();
     }
-    let find = |owner| segment::Epochs::find(&directory, needs(owner, 8)).unwrap();
+    let find = |owner| Epochs::find(&directory, needs(owner, 8)).unwrap();
     let epochs = find(owner);
     assert_eq!(epochs.last(), log.last_attempt());
     assert_eq!(epochs.last().epoch, 11);
@@ -423,49 +425,6 @@ fn a_base_that_is_too_short_is_refused() {
     assert_eq!(rebuilt, Rebuilt::Short { found, needed });
 }
 
-/// An epoch is written once the one before it is durable. So a damaged one that is followed by another
-/// is not taken for the end of the journal.
-#[test]
-fn a_damaged_epoch_before_an_intact_one_is_noticed() {
-    let owner = Owner { pool: 1, life: 2 };
-    // Each epoch takes one sector. The second segment begins with the fifth epoch.
-    let (epochs, in_first) = (8, 4);
-    let segment_bytes = (1 + in_first) * segment::SECTOR;
-    let places = (0..in_first + 1).flat_map(|sector| {
-        let at = sector * segment::SECTOR;
-        // In the header, and if there is one, in the line and behind the block.
-        [(sector, at), (sector, at + 70), (sector, at + 80), (sector, at + 200)]
-    });
-    for (name, first) in [("segment-0000000000000000", 1), ("segment-0000000000000001", 5)] {
-        for (sector, at) in places.clone() {
-            let directory = SimDisk::new(1);
-            let shared = Arc::new(directory.clone());
-            let log = Writer::new(shared, owner, Attempt::unknown(0)).unwrap();
-            let mut log = log.segment_bytes(segment_bytes);
-            let mut change = Change::default();
-            change.push(0..1, &[3; LINE]);
-            for _ in 0..epochs {
-                log.append(&change).unwrap();
-            }
-            let file = directory.open(name).unwrap();
-            let mut byte = [0];
-            file.read_at(&mut byte, at).unwrap();
-            file.write_at(&[byte[0] ^ 4], at).unwrap();
-            let found = segment::Epochs::find(&directory, needs(owner, 0)).unwrap();
-            let in_header = sector == 0 && at < 64;
-            let in_block = sector > 0 && at % segment::SECTOR < 64 + 8 + 64;
-            let damaged = match (in_header, in_block) {
-                (true, _) => first,
-                (_, true) => first + sector - 1,
-                _ => epochs + 1,
-            };
-            assert_eq!(found.last().epoch, damaged - 1, "{name}, byte {at}");
-            // Nothing tells the last epoch from one that was not completely written.
-            assert_eq!(found.last().epoch < found.least(), damaged < epochs, "{name}, byte {at}");
-        }
-    }
-}
-
 /// If a disk fails every write for a while, the repeated attempts leave no files behind.
 #[test]
 fn errors_that_last_fill_no_disk() {
@@ -485,7 +444,7 @@ fn errors_that_last_fill_no_disk() {
     while log.append(&change).is_err() {}
     directory.set(u64::MAX, 0);
     assert!(directory.names().unwrap().len() < 6, "{:?}", directory.names());
-    let epochs = segment::Epochs::find(&directory, needs(owner, 0)).unwrap();
+    let epochs = Epochs::find(&directory, needs(owner, 0)).unwrap();
     assert_eq!(epochs.last().epoch, 2);
 }
 
@@ -493,8 +452,11 @@ fn errors_that_last_fill_no_disk() {
 struct Nearly(SimDisk, u64);
 
 impl Directory for Nearly {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
-        if len > self.1 { Err(io::ErrorKind::StorageFull.into()) } else { self.0.create(name, len) }
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+        if len > self.1 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.create(name, head, len)
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn JournalFile>> {

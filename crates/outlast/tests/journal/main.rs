@@ -2,6 +2,7 @@
 //! simulated disk, by the journal's unit tests.
 
 mod endings;
+mod evidence;
 mod identity;
 mod places;
 mod working;

@@ -4,9 +4,10 @@ use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::Attempt;
+use crate::journal::epochs::{Fit, fit};
 use crate::journal::files::Directory;
 use crate::journal::meta::{META_OFFSETS, Meta};
-use crate::journal::segment::{Owner, last_epoch};
+use crate::journal::segment::Owner;
 use crate::pmem::Notes;
 use crate::pool::header::Header;
 use crate::pool::identity::{Identity, Relation};
@@ -122,6 +123,8 @@ pub(in crate::db) struct Working {
     pub(super) notes: Notes,
     pub(in crate::db) header: Header,
     pub(super) size: u64,
+    /// Whether base or journal have lost something that this file has.
+    pub(super) is_ahead: bool,
 }
 
 impl Working {
@@ -234,15 +237,11 @@ impl Search<'_> {
     ///
     /// | its base is | base and journal | |
     /// |---|---|---|
-    /// | this file | are no newer than the working file | it is used |
-    /// | this file, mounted again | agree with it | it is used |
+    /// | this file | [fit](Fit::Whole), or lack something that the working file has | it is used |
+    /// | this file, mounted again | fit | it is used |
     /// | another file, which is still at the noted path | | it is the other's: this is a copy |
-    /// | another file, which is gone; or the file system does not tell | agree with it | it is used: the pool was moved |
+    /// | another file, which is gone; or the file system does not tell | fit | it is used: the pool was moved |
     /// | any of these | anything else | it does not match |
-    ///
-    /// "Agree" means that the journal ends with the last epoch that the working file knows to be
-    /// durable, or with the next one: a process can die between making an epoch durable and noting
-    /// that.
     pub(in crate::db) fn find(self) -> Result<Found> {
         let Search { owned, meta, .. } = self;
         // A life never outlives a boot.
@@ -278,22 +277,28 @@ impl Search<'_> {
                 // The base is the whole pool, as of another moment than the working file.
                 continue;
             }
-            if durable.epoch < meta.reached {
-                let why = format!(
-                    "it ends at epoch {}, and the pool's file has lines of epoch {}: it is older",
-                    durable.epoch, meta.reached
-                );
-                return Err(differs(why));
-            }
-            if relation != Relation::Same || owned.base.device != of.base.device {
-                self.check_agreement(durable).map_err(|why| {
-                    let (was, is) = (of.base, owned.base);
-                    differs(format!("{why}; its file was {was}, and this one is {is}"))
-                })?;
+            let is_ahead = match self.fit(durable, Attempt::begun(&notes, DURABLE))? {
+                Fit::Whole => false,
+                Fit::Short => true,
+                Fit::Older(epoch) => {
+                    let last = durable.epoch;
+                    return Err(differs(format!(
+                        "it is an older copy of itself: it ends with epoch {last}, and the pool's file \
+                         and journal have epoch {epoch}"
+                    )));
+                }
+            };
+            if is_ahead && (relation != Relation::Same || owned.base.device != of.base.device) {
+                let (last, was, is) = (durable.epoch, of.base, owned.base);
+                return Err(differs(format!(
+                    "the pool's journal does not end with epoch {last}, as it does; its file was {was}, \
+                     and this one is {is}"
+                )));
             }
             let header = header_of(&file, notes.covered(), &path)?;
             let size = header.get(field::SIZE);
-            return Ok(Found::Working(Working { file, path, notes, header, size }));
+            let working = Working { file, path, notes, header, size, is_ahead };
+            return Ok(Found::Working(working));
         }
         Ok(Found::Nothing)
     }
@@ -306,24 +311,17 @@ impl Search<'_> {
         })
     }
 
-    /// Checks that base and journal end where a working file with this last durable epoch does.
-    fn check_agreement(&self, durable: Attempt) -> Result<(), String> {
-        if self.meta.closed {
-            return Ok(());
+    /// Compares the journal with a working file.
+    fn fit(&self, durable: Attempt, begun: u64) -> Result<Fit> {
+        if self.lock.is_none() {
+            // Another process may be writing both.
+            return Ok(Fit::Whole);
         }
-        let last = last_epoch(self.journal, self.owned.owner).map_err(|e| e.to_string())?;
-        match last {
-            Some(last)
-                if (last.epoch == durable.epoch && !last.differs(durable))
-                    || last.epoch == durable.epoch + 1 =>
-            {
-                Ok(())
-            }
-            last => Err(format!(
-                "it ends at epoch {}, and the pool's journal {}",
-                durable.epoch,
-                last.map_or("has no segment".into(), |last| format!("at epoch {}", last.epoch))
-            )),
+        match fit(self.journal, self.meta, durable, begun) {
+            // There is no directory.
+            Err(error) if error.kind() == ErrorKind::NotFound && self.meta.closed => Ok(Fit::Whole),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Fit::Short),
+            found => found.map_err(|e| Error::io("reading the journal", e)),
         }
     }
 }

@@ -68,8 +68,11 @@ impl Journal {
     fn prepare(&self, source: &dyn Source) -> Result<()> {
         source.at(Moment::Prepare);
         if self.counts.epochs.load(Ordering::Relaxed) > 1 {
-            let segment = lock(&self.writer).next_segment_bytes();
-            let prepared = self.preparer.prepare(segment);
+            let (segment, durable) = {
+                let writer = lock(&self.writer);
+                (writer.next_segment_bytes(), writer.last_attempt())
+            };
+            let prepared = self.preparer.prepare(segment, durable);
             prepared.map_err(|e| Error::io("preparing a segment of the journal", e))?;
         }
         let bytes = source.bytes();

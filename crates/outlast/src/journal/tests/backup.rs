@@ -22,8 +22,10 @@ impl Open {
 }
 
 impl Directory for Shared {
-    fn create(&self, name: &str, len: u64) -> io::Result<Box<dyn JournalFile>> {
-        let file = Open::new(vec![0; len as usize]);
+    fn create(&self, name: &str, head: &[u8], len: u64) -> io::Result<Box<dyn JournalFile>> {
+        let mut bytes = head.to_vec();
+        bytes.resize(len as usize, 0);
+        let file = Open::new(bytes);
         self.0.lock().unwrap().insert(name.into(), (*file).clone());
         Ok(file)
     }
@@ -107,7 +109,7 @@ impl Writing {
         let files = Shared::default();
         let size = (PAGES * PAGE) as u64;
         let meta = Meta { pool: 7, life: 1, checkpoint: 0, reached: 0, size, ..Meta::default() };
-        let base = Base::create(files.create(BASE, size).unwrap(), meta).unwrap();
+        let base = Base::create(files.create(BASE, &[], size).unwrap(), meta).unwrap();
         let pool = vec![0; PAGES * PAGE];
         Writing {
             log: Self::log(&files, 0),
@@ -207,7 +209,7 @@ impl Writing {
 struct Watched<F>(F, Arc<Mutex<Writing>>);
 
 impl Directory for Watched<Shared> {
-    fn create(&self, _: &str, _: u64) -> io::Result<Box<dyn JournalFile>> {
+    fn create(&self, _: &str, _: &[u8], _: u64) -> io::Result<Box<dyn JournalFile>> {
         unreachable!("a copy writes nothing")
     }
 
