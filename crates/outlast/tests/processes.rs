@@ -436,3 +436,32 @@ fn a_panic_in_a_closure_leaves_the_pool_usable() {
     assert_eq!(texts.put("a", "c").unwrap().as_deref(), Some("b"));
     assert!(pool.verify().unwrap().is_sound());
 }
+
+/// The variable that makes a process a child of the next test.
+const MANY: &str = "OUTLAST_TEST_MANY";
+
+#[test]
+fn many_pools() {
+    if std::env::var_os(MANY).is_none() {
+        return;
+    }
+    let mut pools = Vec::new();
+    for number in 0..1_000_u64 {
+        let pool = PoolOptions::new().anonymous().unwrap();
+        assert!(pool.stats().limit >= 64 << 30, "pool {number}: {:?}", pool.stats());
+        pool.map::<u64, u64>("numbers").unwrap().insert(&number, &(number + 1)).unwrap();
+        pools.push(pool);
+    }
+    for (number, pool) in pools.iter().enumerate() {
+        let numbers = pool.map::<u64, u64>("numbers").unwrap();
+        assert_eq!(numbers.get(&(number as u64)).unwrap(), Some(number as u64 + 1));
+    }
+}
+
+#[test]
+fn a_thousand_pools_fit_into_a_process() {
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "many_pools", "--test-threads", "1"]).env(MANY, "1");
+    let done = child.output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+}

@@ -118,3 +118,36 @@ fn a_working_file_that_finds_no_room_is_moved_to_the_disk_of_the_journal() {
     assert_eq!(working_files(&journal(place.path())), [] as [PathBuf; 0]);
     check(&open(place.path()).unwrap());
 }
+
+/// The variable that makes a process a child of the next test.
+const RESIDENT: &str = "OUTLAST_TEST_RESIDENT";
+
+/// Keeps all memory resident, and opens a pool with one record.
+#[test]
+fn resident() {
+    let Some(place) = std::env::var_os(RESIDENT).map(PathBuf::from) else { return };
+    // SAFETY: this changes only whether memory stays resident.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
+        eprintln!("skipped: memory cannot be kept resident: {}", std::io::Error::last_os_error());
+        return;
+    }
+    let pool = create(&place);
+    insert(&pool, 0..1);
+    pool.wait_durable().unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let of = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    assert!(of("VmRSS:") < 300 << 20, "{status}");
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_process_that_keeps_its_memory_resident_needs_little_of_it() {
+    let place = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "working::resident", "--test-threads", "1"]);
+    let done = child.env(RESIDENT, place.path()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+}
