@@ -448,7 +448,10 @@ fn many_pools() {
     let mut pools = Vec::new();
     for number in 0..1_000_u64 {
         let pool = PoolOptions::new().anonymous().unwrap();
-        assert!(pool.stats().limit >= 64 << 30, "pool {number}: {:?}", pool.stats());
+        // The kernel lists all mappings of the process for each call.
+        if number % 250 == 249 {
+            assert!(pool.stats().limit >= 64 << 30, "pool {number}: {:?}", pool.stats());
+        }
         pool.map::<u64, u64>("numbers").unwrap().insert(&number, &(number + 1)).unwrap();
         pools.push(pool);
     }
