@@ -108,8 +108,10 @@ impl Fuzzer {
         if !died && random.below(2) == 0 {
             mutant.retain(|name, _| !name.ends_with(".working"));
         }
-        let done = mutate::mutate(&mut mutant, image, &self.images, &mut random);
         let case = format!("fuzz-journal --seed {} --mutant {number}", self.seed);
+        let done = watch::watched(&case, || {
+            mutate::mutate(&mut mutant, image, &self.images, &mut random)
+        })?;
         let tried = watch::watched(&case, || self.trial(image, &mutant, died));
         tried.and_then(|tried| tried).map_err(|what| {
             let (name, life) = (image.name, image.life);

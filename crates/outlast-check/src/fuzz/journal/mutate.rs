@@ -56,7 +56,7 @@ fn once(files: &mut Files, image: &Image, others: &[Image], random: &mut Random)
         }
         2 => {
             let len = match random.below(3) {
-                0 => random.below(files[&name].len),
+                0 => random.below(files[&name].len.max(1)),
                 _ => page * PAGE,
             };
             files.get_mut(&name)?.cut(len);
