@@ -22,7 +22,9 @@ fn nothing_is_lost_by_64_kills() {
             seed: 1,
             program: PROGRAM.into(),
             dir: dir.path().into(),
+            pool_dir: None,
             journal: scheme == Scheme::DashEh,
+            after_kill: None,
         };
         let summary = run(&options, |_| ()).unwrap();
         println!("{summary:?}");
@@ -36,21 +38,31 @@ fn nothing_is_lost_by_64_kills() {
 fn tampered(form: RecordForm, tamper: impl FnOnce(&outlast::RawMap)) -> (Checked, Checked) {
     let dir = tempfile::tempdir().unwrap();
     let subject = Subject { scheme: Scheme::ALL[0], record: Some(form), keys: 200, threads: 2 };
-    let cells = prepare(&subject, dir.path(), false).unwrap();
+    let options = Options {
+        subject,
+        until: Until::Kills(0),
+        seed: 1,
+        program: PROGRAM.into(),
+        dir: dir.path().into(),
+        pool_dir: None,
+        journal: false,
+        after_kill: None,
+    };
+    let (cells, subject) = (prepare(&options).unwrap(), &options.subject);
     let pool = open(&dir.path().join(POOL)).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let worker = scope.spawn(|| live(&subject, &pool, &cells, 1, &stop));
+        let worker = scope.spawn(|| live(subject, &pool, &cells, 1, &stop));
         std::thread::sleep(Duration::from_millis(100));
         stop.store(true, Ordering::SeqCst);
         worker.join().unwrap().unwrap();
     });
-    check_at_rest(&subject, &pool, &cells).unwrap();
+    check_at_rest(subject, &pool, &cells).unwrap();
     tamper(&pool.raw_map(&form.to_string()).unwrap());
-    let at_rest = check_at_rest(&subject, &pool, &cells);
+    let at_rest = check_at_rest(subject, &pool, &cells);
     let stop = AtomicBool::new(true);
     // A life that is told to stop still checks every key.
-    let under_load = live(&subject, &pool, &cells, 1, &stop);
+    let under_load = live(subject, &pool, &cells, 1, &stop);
     (at_rest, under_load)
 }
 
@@ -93,7 +105,9 @@ fn a_child_that_fails_is_reported() {
         seed: 1,
         program: PROGRAM.into(),
         dir: dir.path().into(),
+        pool_dir: None,
         journal: false,
+        after_kill: None,
     };
     let ruin = |path: &Path| std::fs::write(path, b"not a pool any more").unwrap();
     let pool = dir.path().join(POOL);

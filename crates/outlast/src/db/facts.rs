@@ -177,7 +177,7 @@ impl PoolOptions {
         // The working file may be unreadable, for instance because it belongs to another user. It
         // then counts as not found.
         let found = match search.find() {
-            Ok(Found::Working(working)) => Some(working),
+            Ok(Found::Working(working)) => Some(*working),
             Ok(_) | Err(_) => None,
         };
         let facts = JournalFacts {

@@ -14,7 +14,9 @@
 //! first block.)
 
 use super::segment::Mark;
+use crate::pmem::Notes;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Bytes of a line.
 pub const LINE: usize = 64;
@@ -47,6 +49,41 @@ impl Attempt {
     /// Returns whether these are certainly two attempts at one epoch.
     pub fn differs(self, other: Attempt) -> bool {
         self.epoch == other.epoch && self.sum != other.sum && self.sum != 0 && other.sum != 0
+    }
+}
+
+impl Attempt {
+    /// Stores the last durable epoch in the control words of a working file from `at` on: the epoch,
+    /// and then two checksums. If the process dies between two of the stores, the words still have
+    /// an epoch and its checksum, because consecutive epochs have different words for it.
+    pub fn store(self, notes: &Notes, at: usize) {
+        let Attempt { epoch, sum } = self;
+        let words = notes.control();
+        words[Self::place_of_sum(at, epoch)].store(u64::from(sum), Ordering::Release);
+        words[at].store(epoch, Ordering::Release);
+    }
+
+    /// Loads what [`store`](Self::store) has stored.
+    pub fn load(notes: &Notes, at: usize) -> Attempt {
+        let words = notes.control();
+        let epoch = words[at].load(Ordering::Acquire);
+        let sum = words[Self::place_of_sum(at, epoch)].load(Ordering::Acquire);
+        Attempt { epoch, sum: sum as u32 }
+    }
+
+    fn place_of_sum(at: usize, epoch: u64) -> usize {
+        at + 1 + (epoch % 2) as usize
+    }
+
+    /// Stores in the same words, before anything of `epoch` is written, that the process begins to
+    /// write it. If the process dies, the journal can have that epoch, but no later one.
+    pub fn begin(epoch: u64, notes: &Notes, at: usize) {
+        notes.control()[at + 3].store(epoch, Ordering::Release);
+    }
+
+    /// Loads the epoch that [`begin`](Self::begin) has stored last; 0 if there was none.
+    pub fn begun(notes: &Notes, at: usize) -> u64 {
+        notes.control()[at + 3].load(Ordering::Acquire)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The working files that are there, and which of them nobody needs.
 
+use super::options::{JournalOptions, MEMORY};
+use super::peek;
 use super::working::{Owned, is_unfinished_name, is_working_name};
-use super::{JournalOptions, MEMORY, peek};
 use crate::db::options::{PoolOptions, lock};
 use crate::error::Result;
 use crate::pmem::Notes;

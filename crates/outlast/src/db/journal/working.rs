@@ -215,7 +215,7 @@ pub(in crate::db) struct Search<'s> {
 /// The result of a search for a working file.
 pub(in crate::db) enum Found {
     /// The working file.
-    Working(Working),
+    Working(Box<Working>),
     /// There is none that could hold anything of this life.
     Nothing,
     /// The base is a copy, and the working file is the original's.
@@ -298,7 +298,7 @@ impl Search<'_> {
             let header = header_of(&file, notes.covered(), &path)?;
             let size = header.get(field::SIZE);
             let working = Working { file, path, notes, header, size, is_ahead };
-            return Ok(Found::Working(working));
+            return Ok(Found::Working(Box::new(working)));
         }
         Ok(Found::Nothing)
     }

@@ -1,4 +1,4 @@
-//! What the journal needs from the core: cuts, and copies of pages.
+//! What the journal needs from the core: cuts, and copies of pages; and the pool's files.
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -36,6 +36,18 @@ impl<S: Seam> Core<S> {
     /// holds all writers back.
     pub(super) fn commit_held(&self) -> Result<()> {
         self.journal().map_or(Ok(()), |journal| journal.while_held(|| journal.wait(self)))
+    }
+
+    /// Fails if the pool's file had a name and has none any more: another program has removed it, or has
+    /// given its name to another file. What is written to it is lost once the pool is closed.
+    pub fn check_named(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        // Some file systems count no names, and the file of a pool that is being made has none yet.
+        let is_named = self.backing.is_named()?;
+        let was_named = self.was_named.fetch_or(is_named, Ordering::Relaxed);
+        if was_named && !is_named { Err(Error::FileGone) } else { Ok(()) }
     }
 
     /// If an operation has failed because the working file of a journaled pool has no room to grow, moves

@@ -20,8 +20,8 @@ const BRIEFLY: Duration = Duration::from_millis(2);
 enum Until {
     /// Until it is changed. A copy of its file is clean as well.
     Changed,
-    /// Until it is changed; a copy of its file does not count as clean. Nobody has asked for this
-    /// sync, so nobody knows that the pool must not be changed while its file is copied.
+    /// Until it is changed; a copy of its file does not count as clean, because nobody has asked for
+    /// this sync.
     ChangedOrCopied,
 }
 
@@ -294,18 +294,6 @@ impl<S: Seam> Core<S> {
         DIRTY | suspect | lacks_root
     }
 
-    /// Fails if the pool's file had a name and has none any more: another program has removed it, or has
-    /// given its name to another file. What is written to it is lost once the pool is closed.
-    pub fn check_named(&self) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        // Some file systems count no names, and the file of a pool that is being made has none yet.
-        let is_named = self.backing.is_named()?;
-        let was_named = self.was_named.fetch_or(is_named, Ordering::Relaxed);
-        if was_named && !is_named { Err(Error::FileGone) } else { Ok(()) }
-    }
-
     /// Makes the kernel write the pool back, or the part of it that `sync` writes, if the medium
     /// leaves that to the kernel.
     ///
@@ -426,8 +414,8 @@ impl<S: Seam> Core<S> {
         if before != Quiet::Synced {
             return Ok(before);
         }
-        self.backing.at(Moment::Idle);
         self.check_named()?;
+        self.backing.at(Moment::Idle);
         {
             // Nearly everything is written back here, while writers need not wait.
             let _write_back = seam.lock(&self.write_back);
