@@ -13,8 +13,8 @@ use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{
-    canary, disk, endings, full, fuzz, growth, guard, history, journal, planted, schedule, suite,
-    torture, vm,
+    canary, disk, endings, full, fuzz, growth, guard, history, planted, schedule, suite, torture,
+    vm,
 };
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

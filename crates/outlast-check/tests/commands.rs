@@ -2,9 +2,22 @@
 
 use std::process::Command;
 
-const COMMANDS: [&str; 13] = [
-    "run", "explore", "canaries", "planted", "torture", "growth", "guard", "full", "schedule",
-    "disk", "vm", "fuzz", "history",
+const COMMANDS: [&str; 15] = [
+    "run",
+    "explore",
+    "canaries",
+    "planted",
+    "torture",
+    "growth",
+    "guard",
+    "full",
+    "schedule",
+    "endings",
+    "disk",
+    "vm",
+    "fuzz",
+    "fuzz-journal",
+    "history",
 ];
 
 #[test]

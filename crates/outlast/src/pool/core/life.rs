@@ -14,7 +14,6 @@ use std::time::Duration;
 
 /// How long a sync of an idle pool waits for the threads that are inside the gate.
 const BRIEFLY: Duration = Duration::from_millis(2);
-
 /// How long a pool that is made clean counts as clean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
@@ -25,7 +24,7 @@ enum Until {
     ChangedOrCopied,
 }
 
-/// The result of [`Core::sync_if_quiet`].
+/// See [`Core::sync_if_quiet`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quiet {
     /// There is nothing to sync, or the pool is read-only, suspect, or not in the page cache.
