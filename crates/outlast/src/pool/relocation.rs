@@ -122,8 +122,9 @@ impl Journaled {
         self.mapping.move_to(file).map_err(io)?;
         let notes = self.journal.notes();
         notes.move_to(&copy.file).map_err(io)?;
-        let late = Notes::open(old).map_err(io)?;
-        late.iter().for_each(|late| late.look(|lines| notes.add(lines)));
+        if let Some(late) = Notes::open(old).map_err(io)? {
+            late.look(|lines| notes.add(lines));
+        }
         std::fs::rename(&copy.path, &to).map_err(io)?;
         copy.is_named = true;
         if let Err(error) = std::fs::remove_file(old_path) {
@@ -131,6 +132,8 @@ impl Journaled {
             let _ = std::fs::remove_file(&to);
             return Err(io(error));
         }
+        // The mapping keeps the old file open, and with it the memory that it takes.
+        let _ = old.set_len(0);
         self.journal.set_working(to);
         self.wants_room.store(false, Ordering::Relaxed);
         Ok(())

@@ -99,6 +99,15 @@ fn a_working_file_that_finds_no_room_is_moved_to_the_disk_of_the_journal() {
     assert_eq!(working_files(place.path()), [] as [PathBuf; 0]);
     assert_eq!(working_files(&journal(place.path())).len(), 1);
     assert!(pool.stats().size > 8 << 20, "{}", pool.stats().size);
+    // The old file takes no space any more, although it is still open.
+    let left = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| {
+        let fd = fd.ok()?.path();
+        let name = std::fs::read_link(&fd).ok()?;
+        let is_old =
+            name.parent() == Some(place.path()) && name.to_string_lossy().ends_with("(deleted)");
+        is_old.then(|| std::fs::metadata(&fd).unwrap().len())
+    });
+    assert!(left.into_iter().all(|len| len == 0));
     pool.wait_durable().unwrap();
     let copy = place.path().join("copy");
     // SAFETY: the pool's file is written only through the pool.

@@ -78,7 +78,9 @@ impl JournalOptions {
     }
 
     /// Sets the directory of the working file, which is as large as the pool. Default: `/dev/shm`
-    /// if that is a tmpfs and has room for twice the pool, otherwise the directory of the journal.
+    /// if that is a tmpfs and has room for twice the pool, otherwise the directory of the journal. If
+    /// the file finds no room to grow there, it is moved to the directory of the journal; writers wait
+    /// while it is copied.
     /// The pool's file notes the directory. After the process has died, the working file is looked
     /// for in this directory, the noted one, and the default ones. If it is in none of them, the
     /// pool is rebuilt from the disk, and changes that were not durable are lost. If the directory is
