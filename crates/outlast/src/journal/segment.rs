@@ -116,11 +116,14 @@ pub fn last_epoch(directory: &dyn Directory, owner: Owner) -> io::Result<Option<
     Ok(Some(last))
 }
 
-/// Deletes the segments of a pool that no longer needs them.
-pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
+/// Deletes the segments of all owners that `are_done`: they no longer need them.
+pub fn remove_all_of(
+    directory: &dyn Directory,
+    are_done: impl Fn(Owner) -> bool,
+) -> io::Result<()> {
     let all = all_segments(directory)?;
-    let mut ours = all.iter().filter(|(_, owner, _)| owner.pool == pool);
-    ours.try_for_each(|(name, _, _)| directory.remove(name))
+    let mut theirs = all.iter().filter(|(_, owner, _)| are_done(*owner));
+    theirs.try_for_each(|(name, _, _)| directory.remove(name))
 }
 
 /// Deletes the segments of all other owners, and those without an intact header: spare and
