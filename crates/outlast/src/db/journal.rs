@@ -371,7 +371,7 @@ impl PoolOptions {
             // Nothing is lost: no operation has changed anything in the new working file.
             let _ = std::fs::remove_file(&made);
             if is_first {
-                self.take_back(&kept, owner);
+                self.take_back(&kept, owner, &files);
             }
         })
     }

@@ -147,14 +147,16 @@ impl PoolOptions {
         // SAFETY: the caller's promise is the same.
         let made = unsafe { plain.create(path)? };
         let id = made.id();
-        let is_there = self.has_journal_directory(path);
+        let missing = self.missing_directory(path);
         let opened = made.close().and_then(|()| self.open_file(path, false));
         if opened.is_err()
             && let Some(_locked) = unused(path, id)
         {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
-            self.clear_journal(path, id, is_there);
+            self.clear_journal(path, id);
+            // The directory stays if anything else is in it.
+            let _ = missing.map(std::fs::remove_dir);
         }
         opened
     }
@@ -420,11 +422,11 @@ impl PoolOptions {
                     // or given its name to another file. So start again.
                     return self.open_file(path, false);
                 }
-                let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
-                let is_there = self.has_journal_directory(path);
+                let missing = self.missing_directory(path);
                 let opened = self.open_journaled(path, file, None);
-                if opened.is_err() && journal::peek(&kept).is_ok_and(|meta| meta.is_none()) {
-                    self.clear_journal(path, header.id(), is_there);
+                if opened.is_err() {
+                    // The directory stays if anything is in it.
+                    let _ = missing.map(std::fs::remove_dir);
                 }
                 opened
             }
