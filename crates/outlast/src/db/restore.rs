@@ -4,7 +4,7 @@ use super::journal;
 use super::options::{PoolOptions, open_parent};
 use crate::error::{Error, Result};
 use crate::journal::files::DiskDirectory;
-use crate::journal::segment::remove_all_of;
+use crate::journal::segment::{has_others, remove_all_of};
 use crate::pmem::rename_new;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsString;
@@ -154,17 +154,17 @@ impl PoolOptions {
         let mode = std::fs::Permissions::from_mode(meta.mode() & 0o777);
         new.set_permissions(mode).map_err(io)?;
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
-        let (closed, needs_journal) = match journal::peek(found)? {
-            Some(meta) if meta.closed => (Some(meta.owner()), None),
-            meta => (None, meta),
-        };
-        if let Some(owner) = closed
+        let known = journal::peek(found)?;
+        let (closed, needs_journal) = (known.filter(|it| it.closed), known.filter(|it| !it.closed));
+        if let Some(meta) = closed
             && directory.is_dir()
         {
-            // Closing the pool may have failed to delete some. The new pool, which has the same id, would
-            // not open beside them.
+            // A closing or opening that failed may have left segments, which the old pool would remove
+            // when it is opened. The new one has the same id, and would not open beside them.
             let files = DiskDirectory::at(directory.clone(), self.disk.clone());
-            remove_all_of(&files, |other| other == owner).map_err(io)?;
+            if !has_others(&files, meta.owner(), meta.end()).map_err(io)? {
+                remove_all_of(&files, |other| other.pool == meta.pool).map_err(io)?;
+            }
         }
         if old == OldPool::Removed {
             replaced.journal = Some((directory.clone(), directory));

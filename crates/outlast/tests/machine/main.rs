@@ -321,9 +321,12 @@ fn check_after(
         let left = left();
         let new: Vec<_> = left.iter().filter(|name| !before.contains(name)).collect();
         // A copy whose name could not be made durable has its name.
-        let copied = new == ["copy"] && step.name.starts_with("backup");
+        // So has a restored pool, and the old one has its other name.
+        let restored = |name: &&&String| name.starts_with("a.pool.old");
+        let is_restored = step.name.starts_with("restore") && new.iter().all(|it| restored(&it));
+        let copied = is_restored || new == ["copy"] && step.name.starts_with("backup");
         // What a killed process left may have been completed, and then needs no segment.
-        assert!(new.is_empty() || copied || begun && is_part(&new), "{new:?}");
+        assert!(new.is_empty() || copied || begun && is_part(&new, step), "{new:?}");
     }
     drop(pool);
     match (step.state, done) {
@@ -371,9 +374,12 @@ fn check_after(
     assert!(left.iter().all(|name| expected(name)), "left behind: {left:?}");
 }
 
-/// Returns whether these can be parts of a pool that was opened or recovered.
-fn is_part(names: &[&String]) -> bool {
-    names.iter().all(|name| name.starts_with("a.pool.journal"))
+/// Returns whether these can be parts of a pool that was opened and could not be closed.
+fn is_part(names: &[&String], step: &Step) -> bool {
+    let restores = step.name.starts_with("restore");
+    names
+        .iter()
+        .all(|name| name.starts_with("a.pool.journal") || restores && name.ends_with(".working"))
 }
 
 /// Runs all steps under faults of a kind, in a child process.
