@@ -549,7 +549,7 @@ fn no_memory() {
             if status == 2 {
                 break;
             }
-            number += 1 + number / 8;
+            number += 1 + number / 4;
         }
     });
 }
