@@ -35,12 +35,11 @@ unsafe impl GlobalAlloc for Refusing {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise is the same.
         if self.refuses() {
-            std::ptr::null_mut()
-        } else {
-            unsafe { System.realloc(at, layout, size) }
+            return std::ptr::null_mut();
         }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.realloc(at, layout, size) }
     }
 }
 
