@@ -163,7 +163,7 @@ impl PoolOptions {
         } else {
             (0, 0)
         };
-        let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(base)? };
+        let owned = Owned { owner: meta.owner(), boot: self.boot()?, base: Identity::of(base)? };
         let places = options.places(&directory, base, Some(meta))?;
         let search = Search {
             places: &places,
@@ -184,7 +184,7 @@ impl PoolOptions {
             durable: found.as_ref().map(|working| working.durable().epoch),
             checkpoint: meta.checkpoint,
             closed: meta.closed,
-            restarted: meta.boot != self.boot() as u64,
+            restarted: meta.boot != self.boot()? as u64,
             segments,
             bytes,
             directory,

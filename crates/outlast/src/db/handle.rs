@@ -81,7 +81,7 @@ impl Guarded {
         let closed = self.store.close();
         if let Some(file) = &self.locked {
             // Closing the file is not enough; see `Backing::unlock`.
-            let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+            let _ = crate::pmem::flock(file, rustix::fs::FlockOperation::Unlock);
         }
         closed
     }

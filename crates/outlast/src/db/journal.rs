@@ -2,6 +2,7 @@
 
 mod leftovers;
 mod options;
+mod undo;
 mod working;
 
 pub use leftovers::{WorkingFile, WorkingFileUse};
@@ -21,7 +22,7 @@ use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
-use crate::journal::segment::{Owner, has_others, has_segments, remove_all_of, remove_others};
+use crate::journal::segment::{Owner, has_others, has_segments, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
@@ -48,7 +49,7 @@ impl PoolOptions {
         let action = || format!("opening the journal of {}", path.display());
         let io = |e| Error::io(action(), e);
         let mut options = self.journal.clone().unwrap_or_default();
-        let boot = self.boot();
+        let boot = self.boot()?;
         if options.interval.is_zero() {
             return Err(Error::Invalid {
                 what: "interval of the journal",
@@ -208,6 +209,7 @@ impl PoolOptions {
         let owned = Owned { owner, boot, base: identity };
         let place = options.place_for(size, &directory);
         let base_path = absolute(path.into())?;
+        let (is_first, kept) = (found.is_none(), locked.try_clone().map_err(io)?);
         let working = self.build(&place, &base_path, &locked, owned, header, epoch)?;
         let begin = |meta: &mut Meta| {
             (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
@@ -242,18 +244,10 @@ impl PoolOptions {
         opened.inspect_err(|_| {
             // Nothing is lost: no operation has changed anything in the new working file.
             let _ = std::fs::remove_file(&made);
+            if is_first {
+                self.take_back(&kept, owner, &files);
+            }
         })
-    }
-
-    /// Removes what a failed creation of a pool has left in its journal's directory. The pool's
-    /// file has been removed already.
-    pub(super) fn clear_journal(&self, path: &Path, pool: u128) -> std::io::Result<()> {
-        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
-        let files = DiskDirectory::at(directory.clone(), self.disk.clone());
-        remove_all_of(&files, pool)?;
-        // The directory stays if anything else is in it.
-        let _ = std::fs::remove_dir(directory);
-        Ok(())
     }
 
     /// Builds the working file of a new life. Nothing refers to the file until `meta` names the
@@ -280,7 +274,7 @@ impl PoolOptions {
             .map_err(io)?;
         let size = header.get(field::SIZE);
         let made = || -> Result<Notes> {
-            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive)
                 .map_err(|e| io(e.into()))?;
             // If root opens another user's pool, that user must be able to open the working file
             // later.
@@ -348,7 +342,7 @@ impl PoolOptions {
             fallback: directory.into(),
         });
         let mut core = self.core.clone();
-        (core.medium, core.boot) = (MediumKind::Journal, self.boot());
+        (core.medium, core.boot) = (MediumKind::Journal, self.boot()?);
         // A pool from a working file or a rebuild is not torn, even if it is dirty.
         core.whole = true;
         let core = Core::open(backing, Real::journaled(notes), header, core)?;
@@ -378,7 +372,7 @@ impl PoolOptions {
             return Ok((file, header, None));
         }
         let places = options.places(&directory, &file, Some(meta))?;
-        let owned = Owned { owner: meta.owner(), boot: self.boot(), base: Identity::of(&file)? };
+        let owned = Owned { owner: meta.owner(), boot: self.boot()?, base: Identity::of(&file)? };
         let search = Search {
             places: &places,
             lock: Some(FlockOperation::NonBlockingLockShared),

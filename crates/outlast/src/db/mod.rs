@@ -16,6 +16,7 @@
 
 pub mod backup;
 pub mod batch;
+mod boot;
 pub mod bugs;
 pub mod facts;
 pub mod handle;

@@ -2,6 +2,7 @@
 
 mod settings;
 
+use super::boot::boot_id;
 use super::handle::{Guarded, Pool};
 use super::journal::{self, JournalOptions};
 use super::snapshot;
@@ -14,7 +15,7 @@ use crate::pmem::{
     reserve_for,
 };
 use crate::pool::backing::{Backing, mapping_error};
-use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, random, root_offset};
+use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress, root_offset};
 use crate::pool::header::Header;
 use crate::pool::identity::Identity;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS, field};
@@ -24,7 +25,7 @@ use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Address space reserved for a pool to grow into, in bytes, if that much is available.
@@ -146,21 +147,23 @@ impl PoolOptions {
         // SAFETY: the caller's promise is the same.
         let made = unsafe { plain.create(path)? };
         let id = made.id();
-        made.close()?;
-        let opened = self.open_file(path, false);
+        let missing = self.missing_directory(path);
+        let opened = made.close().and_then(|()| self.open_file(path, false));
         if opened.is_err()
             && let Some(_locked) = unused(path, id)
         {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
-            let _ = self.clear_journal(path, id);
+            self.clear_journal(path, id);
+            // The directory stays if anything else is in it.
+            let _ = missing.map(std::fs::remove_dir);
         }
         opened
     }
 
     fn create_in(&self, file: &File, path: &Path, temporary: Option<&Path>) -> Result<Pool> {
         let action = || format!("creating {}", path.display());
-        let (_, options) = self.judge(None);
+        let (_, options) = self.judge(None)?;
         let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
         let size = first_size(&options, granule);
         let options = CoreOptions { initial_size: size, ..options };
@@ -169,7 +172,7 @@ impl PoolOptions {
         let disk = self.disk.clone();
         let mapping = Mapping::file_on(disk, copy, MapAccess::ReadWrite, size, reserve)
             .map_err(mapping_error)?;
-        let (real, options) = self.judge_with(Some(mapping.medium()), options);
+        let (real, options) = self.judge_with(Some(mapping.medium()), options)?;
         let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
         let directory = open_parent(path)?;
         // Gives the complete pool its name, and fails if the name is taken.
@@ -186,8 +189,14 @@ impl PoolOptions {
             let _ = std::fs::remove_file(path);
             return Err(Error::io(action(), error));
         }
-        store.core().check_named()?;
-        self.start(store, None)
+        let named = store.core().check_named();
+        // The lock keeps others out until the file is removed. The store has it, and a start that
+        // fails drops the store that it was given.
+        let started = named.and_then(|()| self.start(Arc::clone(&store), None));
+        if started.is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+        started
     }
 
     /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
@@ -310,7 +319,7 @@ impl PoolOptions {
         let size = first_size(&self.core, 2 << 20);
         let mapping = Mapping::anonymous(size, self.reserve(size, self.core.page_bits))
             .map_err(mapping_error)?;
-        let (real, mut options) = self.judge(Some(mapping.medium()));
+        let (real, mut options) = self.judge(Some(mapping.medium()))?;
         options.initial_size = size;
         self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, None)
     }
@@ -353,14 +362,14 @@ impl PoolOptions {
         if path.metadata().is_ok_and(|now| (now.dev(), now.ino()) != (meta.dev(), meta.ino())) {
             // Another process has meanwhile replaced the file with a snapshot or a compacted pool.
             // Changes to the file that was opened would be lost.
-            let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+            let _ = crate::pmem::flock(&file, FlockOperation::Unlock);
             return self.open_file(path, read_only);
         }
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let opened = self.open_whichever(path, file, meta.len(), read_only);
         if opened.is_err() {
             // Closing the file is not enough; see `Backing::unlock`.
-            let _ = rustix::fs::flock(&kept, FlockOperation::Unlock);
+            let _ = crate::pmem::flock(&kept, FlockOperation::Unlock);
         }
         opened
     }
@@ -413,7 +422,13 @@ impl PoolOptions {
                     // or given its name to another file. So start again.
                     return self.open_file(path, false);
                 }
-                self.open_journaled(path, file, None)
+                let missing = self.missing_directory(path);
+                let opened = self.open_journaled(path, file, None);
+                if opened.is_err() {
+                    // The directory stays if anything is in it.
+                    let _ = missing.map(std::fs::remove_dir);
+                }
+                opened
             }
         }
     }
@@ -448,7 +463,7 @@ impl PoolOptions {
     ) -> Result<Arc<Store<Real>>> {
         let whole = whole || self.core.whole;
         let identity = Identity::of(&file)?;
-        let is_torn = !whole && header.possibly_torn(identity, self.boot()).is_some();
+        let is_torn = !whole && header.possibly_torn(identity, self.boot()?).is_some();
         if self.core.mixed || is_torn {
             // After a growth, the disk can have the content of the new pages, but still the old header,
             // with the old size.
@@ -460,7 +475,7 @@ impl PoolOptions {
         let access = if read_only { MapAccess::Private } else { MapAccess::Sparse };
         let disk = self.disk.clone();
         let mapping = Mapping::file_on(disk, file, access, size, reserve).map_err(mapping_error)?;
-        let (real, mut options) = self.judge(Some(mapping.medium()));
+        let (real, mut options) = self.judge(Some(mapping.medium()))?;
         options.read_only = read_only;
         if read_only {
             // The private mapping says nothing about the medium, but the last writer recorded it.
@@ -472,11 +487,15 @@ impl PoolOptions {
     }
 
     /// Chooses the seam and the options for a medium.
-    fn judge(&self, found: Option<MediumKind>) -> (Real, CoreOptions) {
+    fn judge(&self, found: Option<MediumKind>) -> Result<(Real, CoreOptions)> {
         self.judge_with(found, self.core.clone())
     }
 
-    fn judge_with(&self, found: Option<MediumKind>, core: CoreOptions) -> (Real, CoreOptions) {
+    fn judge_with(
+        &self,
+        found: Option<MediumKind>,
+        core: CoreOptions,
+    ) -> Result<(Real, CoreOptions)> {
         let kind = match (self.emulate_pm, found) {
             (Some(_), _) => MediumKind::EmulatedPm,
             (None, found) => found.unwrap_or(MediumKind::PageCache),
@@ -486,14 +505,14 @@ impl PoolOptions {
             None => FlushMode::None,
         };
         let real = Real::with_latency(flush, self.emulate_pm.unwrap_or_default());
-        let boot = self.boot();
+        let boot = self.boot()?;
         let kind = self.taken_for.unwrap_or(kind);
-        (real, CoreOptions { medium: kind, boot, ..core })
+        Ok((real, CoreOptions { medium: kind, boot, ..core }))
     }
 
     /// Returns the id of the current boot.
-    pub(super) fn boot(&self) -> u128 {
-        if self.core.boot == 0 { boot_id() } else { self.core.boot }
+    pub(super) fn boot(&self) -> Result<u128> {
+        if self.core.boot == 0 { boot_id() } else { Ok(self.core.boot) }
     }
 
     /// Reports the progress of the rebuild of a journaled pool.
@@ -541,7 +560,7 @@ pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
 }
 
 pub(super) fn lock(file: &File, how: FlockOperation) -> Result<()> {
-    rustix::fs::flock(file, how).map_err(|e| match e {
+    crate::pmem::flock(file, how).map_err(|e| match e {
         rustix::io::Errno::WOULDBLOCK => Error::Locked,
         other => Error::io("locking the pool", other.into()),
     })
@@ -559,16 +578,6 @@ pub(super) fn parent(path: &Path) -> &Path {
 pub(super) fn open_parent(path: &Path) -> Result<File> {
     let parent = parent(path);
     File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
-}
-
-/// Returns the id of the current boot. If the system does not report one, returns an id that no
-/// other process has, so a pool that was left dirty counts as one from an earlier boot.
-fn boot_id() -> u128 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    static MADE_UP: OnceLock<u128> = OnceLock::new();
-    let unique = || u128::from(random()) << 64 | u128::from(random());
-    u128::from_str_radix(&digits, 16).unwrap_or_else(|_| *MADE_UP.get_or_init(unique))
 }
 
 /// Returns the file of a pool, locked, if the path still names the pool with this id, nobody uses it,

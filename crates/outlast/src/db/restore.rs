@@ -3,6 +3,8 @@
 use super::journal;
 use super::options::{PoolOptions, open_parent};
 use crate::error::{Error, Result};
+use crate::journal::files::DiskDirectory;
+use crate::journal::segment::{has_others, remove_all_of};
 use crate::pmem::rename_new;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsString;
@@ -79,7 +81,9 @@ impl PoolOptions {
     /// # Errors
     /// [`Error::Locked`] if another process or handle has the old pool open, or the backup for writing;
     /// those of [`open_read_only`](Self::open_read_only) for the backup, and of
-    /// [`snapshot`](crate::Pool::snapshot). After an error, the old pool is at `path`.
+    /// [`snapshot`](crate::Pool::snapshot). After an error, the old pool is at `path`, except if
+    /// only the sync of the directory failed: then the restored pool is there, and the old one, if it is
+    /// kept, has its other name.
     ///
     /// # Safety
     /// Same as for [`open`](Self::open), for both files.
@@ -98,14 +102,14 @@ impl PoolOptions {
         if old == OldPool::Kept {
             self.complete_old(path)?;
         }
-        let mut replaced = Replaced { journal: None, old: None, working: Vec::new() };
+        let mut replaced = Replaced::default();
         let copied = pool.snapshot_with(path, |file| match File::open(path) {
             Ok(found) => self.take_away(path, &found, file, old, &mut replaced),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
         });
         if let Err(error) = copied {
-            replaced.put_back();
+            replaced.put_back(path);
             return Err(error);
         }
         if old == OldPool::Removed {
@@ -144,12 +148,24 @@ impl PoolOptions {
     ) -> Result<()> {
         let io = |e| Error::io(format!("replacing {}", path.display()), e);
         let meta = found.metadata().map_err(io)?;
+        replaced.file = Some((meta.dev(), meta.ino()));
         // Where that is not allowed, the pool belongs to the user who restores it.
         let _ = std::os::unix::fs::fchown(new, Some(meta.uid()), Some(meta.gid()));
         let mode = std::fs::Permissions::from_mode(meta.mode() & 0o777);
         new.set_permissions(mode).map_err(io)?;
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
-        let needs_journal = journal::peek(found)?.filter(|meta| !meta.closed);
+        let known = journal::peek(found)?;
+        let (closed, needs_journal) = (known.filter(|it| it.closed), known.filter(|it| !it.closed));
+        if let Some(meta) = closed
+            && directory.is_dir()
+        {
+            // A closing or opening that failed may have left segments, which the old pool would remove
+            // when it is opened. The new one has the same id, and would not open beside them.
+            let files = DiskDirectory::at(directory.clone(), self.disk.clone());
+            if !has_others(&files, meta.owner(), meta.end()).map_err(io)? {
+                remove_all_of(&files, meta.pool, None).map_err(io)?;
+            }
+        }
         if old == OldPool::Removed {
             replaced.journal = Some((directory.clone(), directory));
             if let Some(meta) = needs_journal {
@@ -200,7 +216,10 @@ fn name_for(path: &Path, meta: &std::fs::Metadata) -> std::io::Result<PathBuf> {
 }
 
 /// What was taken away from the old pool.
+#[derive(Default)]
 struct Replaced {
+    /// Device and inode of its file.
+    file: Option<(u64, u64)>,
     /// Where its journal was, and where it is now.
     journal: Option<(PathBuf, PathBuf)>,
     /// The name that it was given.
@@ -210,8 +229,12 @@ struct Replaced {
 }
 
 impl Replaced {
-    /// Undoes it. The pool is still at its path.
-    fn put_back(self) {
+    /// Undoes it, if the old pool is still at its path. Otherwise it has only its other name.
+    fn put_back(self, path: &Path) {
+        let found = path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        if found != self.file {
+            return;
+        }
         if let Some((from, to)) = self.journal.filter(|(from, to)| from != to) {
             let _ = rename_new(&to, &from);
         }

@@ -97,7 +97,7 @@ fn lock_target(own: Option<&Metadata>, path: &Path) -> Result<Option<Replaced>> 
     if own.is_some_and(|own| (own.dev(), own.ino()) == (meta.dev(), meta.ino())) {
         return Err(invalid("it names the pool itself"));
     }
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    match crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(Replaced(file))),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked),
         Err(e) => Err(Error::io(action(), e.into())),
@@ -116,7 +116,7 @@ struct Replaced(File);
 impl Drop for Replaced {
     fn drop(&mut self) {
         // Closing the file is not enough; see `Backing::unlock`. If no copy was made, the file stays.
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+        let _ = crate::pmem::flock(&self.0, FlockOperation::Unlock);
     }
 }
 
@@ -140,7 +140,7 @@ fn remove_unfinished(directory: &Path) {
         if is_one
             && entry.file_type().is_ok_and(|kind| kind.is_file())
             && let Ok(file) = File::open(entry.path())
-            && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
         {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -161,11 +161,12 @@ pub(super) fn new_file(
     mode: u32,
 ) -> std::io::Result<(File, Option<PathBuf>)> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::openat(CWD, directory, flags, Mode::from_raw_mode(mode)) {
+    let open = || rustix::fs::openat(CWD, directory, flags, Mode::from_raw_mode(mode));
+    match rustix::io::retry_on_intr(open) {
         Ok(fd) => {
             let file = File::from(fd);
             // A file system without locks cannot hold a pool.
-            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             Ok((file, None))
         }
         Err(_) => {
@@ -183,7 +184,7 @@ fn new_named(directory: &Path, end: &str, mode: u32) -> std::io::Result<(File, P
         options.read(true).write(true).create_new(true).mode(mode);
         let file = options.open(&name)?;
         // Before it was locked, another process may have taken it for that of a dead process.
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        match crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) if is_at(&file, &name) => return Ok((file, name)),
             Ok(()) | Err(rustix::io::Errno::WOULDBLOCK) => {}
             Err(e) => return Err(e.into()),
@@ -237,7 +238,7 @@ impl Target {
     }
 
     fn lock(&self, path: &Path) -> Result<()> {
-        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)
+        crate::pmem::flock(&self.file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|e| Error::io(format!("writing the snapshot {}", path.display()), e.into()))
     }
 
@@ -270,7 +271,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         // Closing the file is not enough; see `Backing::unlock`.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        let _ = crate::pmem::flock(&self.file, FlockOperation::Unlock);
         if self.named {
             let _ = std::fs::remove_file(&self.temporary);
         }

@@ -185,7 +185,14 @@ impl Directory for DiskDirectory {
 
     fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.path)? {
+        // Unlike other calls of the standard library, this one is not repeated.
+        let entries = loop {
+            match fs::read_dir(&self.path) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                opened => break opened?,
+            }
+        };
+        for entry in entries {
             // The journal's own names are all UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);

@@ -381,10 +381,13 @@ pub fn has_segments(directory: &dyn Directory, owner: Owner) -> io::Result<bool>
     Ok(!Survey::in_directory(directory, owner)?.segments.is_empty())
 }
 
-/// Deletes the segments of a pool that no longer needs them.
-pub fn remove_all_of(directory: &dyn Directory, pool: u128) -> io::Result<()> {
+/// Deletes the segments of a pool that no longer needs them, or only those of one of its lives.
+pub fn remove_all_of(directory: &dyn Directory, pool: u128, life: Option<u128>) -> io::Result<()> {
     for (number, file) in files_in(directory)? {
-        if Content::of(number, file)?.mark().is_some_and(|mark| mark.pool == pool as u64) {
+        let is_theirs = |mark: Mark| {
+            mark.pool == pool as u64 && life.is_none_or(|life| mark.life == life as u64)
+        };
+        if Content::of(number, file)?.mark().is_some_and(is_theirs) {
             directory.remove(&name_of(number))?;
         }
     }

@@ -231,12 +231,11 @@ impl Locked {
         if !meta.is_file() {
             return Err(Error::not_a_file());
         }
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).map_err(
-            |e| match e {
-                rustix::io::Errno::WOULDBLOCK => Error::Locked,
-                other => Error::io("locking the pool", other.into()),
-            },
-        )?;
+        let how = rustix::fs::FlockOperation::NonBlockingLockShared;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&file, how)).map_err(|e| match e {
+            rustix::io::Errno::WOULDBLOCK => Error::Locked,
+            other => Error::io("locking the pool", other.into()),
+        })?;
         Ok(Locked { file, len: meta.len() })
     }
 }

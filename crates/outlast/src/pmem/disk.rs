@@ -7,7 +7,7 @@
 
 use super::blocks;
 use super::mapping::{MappingError, no_blocks};
-use rustix::fs::{CWD, RenameFlags, StatVfs};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, StatVfs};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2, retry_on_intr};
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -133,6 +133,12 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
         }
         renamed => Ok(renamed?),
     }
+}
+
+/// Locks or unlocks a file. A network file system can be interrupted by a signal even where the lock
+/// is not waited for.
+pub fn flock(file: &File, how: FlockOperation) -> rustix::io::Result<()> {
+    retry_on_intr(|| rustix::fs::flock(file, how))
 }
 
 /// Returns the permissions for a copy of a file: those in `mode`, but for users other than the owner

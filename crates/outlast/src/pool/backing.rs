@@ -271,13 +271,13 @@ impl Backing {
             // closed.
             Backing::Mapped(m) => {
                 if let Some(file) = m.as_file() {
-                    let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+                    let _ = crate::pmem::flock(file, rustix::fs::FlockOperation::Unlock);
                 }
             }
             Backing::Journaled(j) => {
                 *j.growing.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 for file in j.mapping.as_file().into_iter().chain([&j.directory, &j.base]) {
-                    let _ = rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock);
+                    let _ = crate::pmem::flock(file, rustix::fs::FlockOperation::Unlock);
                 }
             }
             // Release: the next opener sees what was stored before.

@@ -95,7 +95,7 @@ impl Journaled {
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
         let copy = Copy { file: file.map_err(io)?, path, is_named: false };
         let lock = FlockOperation::NonBlockingLockExclusive;
-        rustix::fs::flock(&copy.file, lock).map_err(|e| io(e.into()))?;
+        crate::pmem::flock(&copy.file, lock).map_err(|e| io(e.into()))?;
         let owner = old.metadata().map_err(io)?;
         let _ = std::os::unix::fs::fchown(&copy.file, Some(owner.uid()), Some(owner.gid()));
         let (disk, len) = (self.mapping.disk(), self.mapping.len());

@@ -73,7 +73,8 @@ impl PoolOptions {
         let mut places: Vec<PathBuf> = places.collect();
         places.sort();
         places.dedup();
-        let files = places.iter().flat_map(|place| files_in(place, self.boot()));
+        let boot = self.boot()?;
+        let files = places.iter().flat_map(|place| files_in(place, boot));
         Ok(files.collect())
     }
 }

@@ -1,5 +1,6 @@
 //! The working files of journaled pools: where they are, and to which pool and life they belong.
 
+use crate::db::boot::is_missing;
 use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
@@ -8,7 +9,7 @@ use crate::journal::epochs::{Fit, fit};
 use crate::journal::files::Directory;
 use crate::journal::meta::{META_OFFSETS, Meta};
 use crate::journal::segment::Owner;
-use crate::pmem::Notes;
+use crate::pmem::{Notes, with_helpers};
 use crate::pool::header::Header;
 use crate::pool::identity::{Identity, Relation};
 use crate::pool::layout::field;
@@ -20,6 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the names of working files begin and end with. The life's id is in between.
@@ -267,7 +269,8 @@ impl Search<'_> {
             }
             let relation = owned.base.compared_with(of.base, true);
             if relation != Relation::Same
-                && let Some(base) = noted.filter(|noted| self.is_original(noted, of.base))
+                && let Some(base) = noted
+                && self.is_original(&base, of.base)?
             {
                 return Ok(Found::Originals { base, working: path });
             }
@@ -303,12 +306,15 @@ impl Search<'_> {
         Ok(Found::Nothing)
     }
 
-    /// Returns whether another file, with this identity, is at this path.
-    fn is_original(&self, path: &Path, base: Identity) -> bool {
-        let there = File::open(path).ok().and_then(|file| Identity::of(&file).ok());
-        there.is_some_and(|there| {
-            there != self.owned.base && there.compared_with(base, true) == Relation::Same
-        })
+    /// Returns whether another file, with this identity, is at this path. A file that this user may
+    /// not open counts as gone.
+    fn is_original(&self, path: &Path, base: Identity) -> Result<bool> {
+        let there = match File::open(path) {
+            Ok(file) => Identity::of(&file)?,
+            Err(error) if is_missing(&error) => return Ok(false),
+            Err(error) => return Err(Error::io(format!("opening {}", path.display()), error)),
+        };
+        Ok(there != self.owned.base && there.compared_with(base, true) == Relation::Same)
     }
 
     /// Compares the journal with a working file.
@@ -354,11 +360,11 @@ pub(super) fn copy(base: &File, working: &File, size: u64, threads: usize) -> st
             working.write_all_at(piece, at)?;
         }
     };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        others.into_iter().fold(mine, |so_far, other| {
-            so_far.and(other.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))))
-        })
-    })
+    let failed = Mutex::new(None);
+    with_helpers(threads, || {
+        if let Err(error) = work() {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }

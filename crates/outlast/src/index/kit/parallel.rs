@@ -1,6 +1,6 @@
 //! Opening an index with several threads.
 
-use crate::pmem::{Seam, Shared};
+use crate::pmem::{Seam, Shared, with_helpers};
 use crate::pool::core::{Core, RecoveryProgress};
 use std::sync::atomic::Ordering;
 
@@ -30,13 +30,5 @@ pub(crate) fn read_parts<S: Seam>(
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 1..core.options().recovery.threads.clamp(1, parts.max(1)) {
-            // If a thread cannot be started, the others do its work.
-            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
+    with_helpers(core.options().recovery.threads.min(parts), work);
 }
