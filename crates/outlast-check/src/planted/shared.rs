@@ -134,6 +134,18 @@ pub(super) const LINES: &[Line] = &[
         "seam: log",
         Alone,
     ),
+    bug(
+        "What a batch requires is checked before the batch keeps others from changing it",
+        Seeded::InCode(&db_bugs::REQUIRED_EARLY),
+        "Store::make_batch: the requirements before the gate",
+        Held("batch-if"),
+    ),
+    bug(
+        "A batch that fails cannot be taken back in a full pool",
+        Seeded::InCode(&db_bugs::KEPT_TOO_LONG),
+        "Part::take_back: the block set aside is freed too late",
+        Alone,
+    ),
     cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),
     // Bugs of the kit, and of parts that most schemes have in common.
