@@ -6,7 +6,6 @@ use crate::session::Do;
 use crate::state::Checked;
 use crate::structures::Shape;
 use outlast::RecordForm;
-use std::sync::Arc;
 
 pub(super) fn pool_creation(_: &mut Play) -> Checked {
     Ok(())
@@ -218,17 +217,6 @@ pub(super) fn batch_full(play: &mut Play) -> Checked {
     play.get(11)?;
     play.change_in("n", 10, Do::Update(403))?;
     play.session.batch(&changes[..4])?;
-    // The same for old records as large as the new ones, while a reference keeps the blocks of
-    // replaced records from reuse: what was changed has to fit into the blocks set aside for it.
-    play.change_in("n", 10, Do::Put(SPECIAL + 7))?;
-    let values = play.session.free_pages();
-    changes.truncate(4);
-    changes.push(("m", c, Some(404)));
-    changes.extend((0..values).map(|n| ("n", play.key(100 + n), Some(SPECIAL + n))));
-    let core = Arc::clone(play.session.store().core());
-    let pin = core.pin();
-    play.session.batch_too_large(&changes)?;
-    drop(pin);
     play.session.verify()
 }
 

@@ -2,16 +2,21 @@
 
 use super::Subject;
 use crate::canary::trial::spread;
+use crate::codec::SPECIAL;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
 use crate::parts::play::Play;
 use crate::parts::scenario::Scenario;
 use crate::random::Random;
-use crate::session::{Do, Session, recorder};
-use crate::state::{Checked, Fault};
-use outlast::pmem::Traced;
+use crate::session::{Batched, Do, PoolShape, Session, recorder};
+use crate::state::{Checked, Fault, ensure};
+use crate::structures::Shape;
+use outlast::RecordForm;
+use outlast::pmem::{Control, Traced};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many requests of one size are refused in a scenario: the first, the last, and some between.
 const OF_ONE_SIZE: usize = 3;
@@ -25,6 +30,7 @@ const FRESH: u64 = 6_000_000;
 /// Plays every scenario again and again. In each run, other requests for space are refused, and after
 /// it the maps must grow, as they do if nothing is refused.
 pub(super) fn check(subject: &Subject) -> Checked {
+    caught(|| full_batches(subject)).map_err(|fault| Fault(format!("full batches: {fault}")))?;
     for scenario in catalogue(subject.scheme, subject.form) {
         // A batch that is refused space while it takes its changes back closes the pool. The batch of
         // `batch-full` takes them back in any case.
@@ -38,7 +44,7 @@ pub(super) fn check(subject: &Subject) -> Checked {
         let run = caught(|| play(subject, &scenario, &seam, usize::MAX..usize::MAX));
         let grows = run.map_err(in_scenario)?;
         for numbers in chosen(&seam.requested(), is_batch) {
-            let (seam, range) = (recorder(false), numbers.clone());
+            let (seam, range) = (limited(), numbers.clone());
             caught(|| play(subject, &scenario, &seam, numbers)?.and_then_grown(&grows)).map_err(
                 |fault| {
                     in_scenario(Fault(format!(
@@ -96,12 +102,64 @@ fn play(
             while session.grown(&name)? < wanted {
                 session.change(&name, key, Do::Insert(key))?;
                 key += 1;
-                crate::state::ensure(key < FRESH + 1_000, || {
-                    format!("{name:?} does not grow any more")
-                })?;
+                ensure(key < FRESH + 1_000, || format!("{name:?} does not grow any more"))?;
             }
         }
         session.come_to_rest()?;
         session.verify()
     })))
+}
+
+/// More accesses than a run makes.
+const ACCESSES: u64 = 30_000_000;
+
+/// Panics if the only thread makes no end.
+#[derive(Default)]
+struct Limit(AtomicU64);
+
+impl Control for Limit {
+    fn before(&self, _thread: usize, waiting: bool) {
+        // A turn of waiting takes longer than an access.
+        let weight = if waiting { ACCESSES / 10_000 } else { 1 };
+        let made = self.0.fetch_add(weight, Ordering::Relaxed);
+        assert!(made < ACCESSES, "the only thread goes on for ever");
+    }
+}
+
+fn limited() -> Traced {
+    Traced::with_control(Box::new(Limit::default()))
+}
+
+/// Makes batches of more and more changes until they fill the pool, while a reference keeps the
+/// blocks of replaced records from reuse. What a batch has changed before the pool was full must fit
+/// into the blocks that were set aside for it.
+fn full_batches(subject: &Subject) -> Checked {
+    let mut failed = 0;
+    for tenths in 3..=12 {
+        let pool = PoolShape { pages: 34, max_pages: 64, ..PoolShape::default() };
+        let mut session = Session::create(pool, &subject.alive, recorder(false))?;
+        session.create_map("m", Shape::smallest(subject.scheme, subject.form))?;
+        session.create_map("n", Shape::smallest(subject.scheme, RecordForm::Bytes))?;
+        for key in 10..16 {
+            session.change("m", key, Do::Insert(key))?;
+            session.change("n", key, Do::Insert(SPECIAL + key))?;
+        }
+        let replaced = (10..16).map(|key| ("n", key, Some(key + 400)));
+        let values = session.free_pages() * tenths / 10;
+        let added = (0..values).map(|n| ("n", 100 + n, Some(SPECIAL + n)));
+        let changes: Vec<Batched> = replaced.chain(added).collect();
+        let core = Arc::clone(session.store().core());
+        let pin = core.pin();
+        let result = session.batch(&changes);
+        drop(pin);
+        match result {
+            Ok(()) => {}
+            Err(fault) if fault.0.contains("pool full: ") => failed += 1,
+            Err(fault) => return Err(fault),
+        }
+        let keys: Vec<u64> = (10..16).chain(100..100 + values).collect();
+        session.check(&keys, true)?;
+        session.verify()?;
+    }
+    ensure(failed > 0, || "no batch has filled the pool".into())
 }
