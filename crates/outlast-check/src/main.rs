@@ -351,7 +351,9 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
     for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
         let budget = planted::Budget::default();
         let report = planted::run_some(args.of.scheme, form, &budget, &args.only, |finding| {
-            if finding.found.is_none() {
+            if let Some(fault) = finding.library_fault() {
+                eprintln!("{fault}");
+            } else if finding.found.is_none() {
                 eprintln!("not found: {}", finding.line.published);
             }
         });

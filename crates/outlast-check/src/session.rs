@@ -3,10 +3,10 @@
 mod checks;
 mod kinds;
 mod opening;
+mod work;
 
 use crate::codec::{Form, raw_key, raw_value};
 use crate::model::GARBAGE;
-use crate::random::Random;
 use crate::state::{Checked, Fault, Judge, MapState, Records, State, ensure};
 use crate::structures::{Shape, structure};
 use crate::with_form;
@@ -22,6 +22,7 @@ use outlast::index::Index;
 use outlast::pmem::{Alive, Event, Mark, Seam, Traced};
 use outlast::pool::backing::{Backing, Heap};
 use outlast::pool::core::{Core, CoreOptions};
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -148,11 +149,11 @@ impl Session {
         kind: Kind,
         text: impl FnOnce() -> String,
         after: Option<Arc<State>>,
-        run: impl FnOnce(&mut Self) -> Checked<T>,
+        run: impl Fn(&mut Self) -> Checked<T>,
     ) -> Checked<T> {
         let after = after.unwrap_or_else(|| Arc::clone(&self.state));
         let Some(log) = &mut self.log else {
-            let result = run(self)?;
+            let result = self.attempt(run)?;
             self.state = after;
             return Ok(result);
         };
@@ -166,7 +167,7 @@ impl Session {
         });
         let explain = |fault: Fault| Fault(format!("{text}: {fault}"));
         self.seam.mark(|| Mark::Begin(text.clone()));
-        let result = run(self).map_err(explain)?;
+        let result = self.attempt(run).map_err(explain)?;
         self.seam.mark(|| Mark::End(text));
         self.state = after;
         Ok(result)
@@ -239,7 +240,7 @@ impl Session {
         let text = || format!("{change:?} of key {key} in {name:?}");
         if self.log.is_none() {
             // Without a log, the states in between are not needed, so nothing is copied.
-            run(self).map_err(|fault| Fault(format!("{}: {fault}", text())))?;
+            self.attempt(run).map_err(|fault| Fault(format!("{}: {fault}", text())))?;
             set(Arc::make_mut(&mut self.state), name, key, after);
             return Ok(());
         }
@@ -276,11 +277,17 @@ impl Session {
         let map = self.map(name)?;
         let text = || format!("{changes:?} in {name:?}");
         let step = self.logged();
+        let between: Vec<_> = between.into_iter().map(Arc::new).collect();
+        // A call that is refused space has made the first changes.
+        let made = Cell::new(0);
         self.step(Kind::Many, text, Some(after), |session| {
             if let Some(step) = session.log.as_mut().and_then(|log| log.get_mut(step)) {
-                step.between = between.into_iter().map(Arc::new).collect();
+                step.between.clone_from(&between);
             }
-            with_form!(map.index(), R, index => apply_many::<R>(&**index, changes, &expected))
+            let (changes, expected) = (&changes[made.get()..], &expected[made.get()..]);
+            with_form!(map.index(), R, index => {
+                apply_many::<R>(&**index, changes, expected, &made)
+            })
         })
     }
 
@@ -552,49 +559,5 @@ impl Session {
             RecordForm::Inline => hasher.word(<outlast::index::Inline as Form>::nth_key(key)),
             RecordForm::Bytes => hasher.bytes(&crate::codec::key_bytes(key)),
         }
-    }
-
-    /// Makes all kinds of changes and lookups in a map, between steps of background work: updates,
-    /// swaps, removals with and without a condition, and inserts until the map has grown.
-    pub fn work(&mut self, name: &str, fresh: u64, random: &mut Random) -> Checked {
-        let present: Vec<u64> = self.state.maps[name].records.keys().copied().collect();
-        for &key in &present {
-            let value = fresh + 1_000 + random.below(1 << 16);
-            match random.below(6) {
-                0 => self.change(name, key, Do::Update(value))?,
-                1 => {
-                    let now = self.value_of(name, key).unwrap_or_default();
-                    self.change(name, key, Do::CompareRemove(now + 1))?;
-                    self.change(name, key, Do::CompareRemove(now))?;
-                }
-                2 => self.change(name, key, Do::Insert(value))?,
-                3 => {
-                    let now = self.value_of(name, key).unwrap_or_default();
-                    self.change(name, key, Do::Swap(now, value))?;
-                    self.change(name, key, Do::Swap(now, value + 1))?;
-                }
-                _ => {}
-            }
-            if random.below(4) == 0 && self.has_work() {
-                self.background()?;
-            }
-        }
-        let before = self.grown(name)?;
-        for i in 0..400 {
-            let key = fresh + i;
-            self.change(
-                name,
-                key,
-                if i % 2 == 0 { Do::Insert(key * 3) } else { Do::Put(key * 5) },
-            )?;
-            if i % 8 == 7 {
-                self.get(name, key - 3)?;
-                self.change(name, key - 2, Do::Remove)?;
-                if self.grown(name)? > before {
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -179,6 +179,7 @@ impl Report {
             + self.canaries.broken.len()
             + self.canaries.undeclared.len()
             + self.planted.false_alarms.len()
+            + self.planted.library_faults().len()
             + self.disk.violations.len()
     }
 
@@ -239,6 +240,9 @@ impl Report {
         }
         for line in self.planted.missed() {
             let _ = writeln!(text, "NOT FOUND: {}", line.published);
+        }
+        for fault in self.planted.library_faults() {
+            let _ = writeln!(text, "{fault}");
         }
         for alarm in &self.planted.false_alarms {
             let _ = writeln!(text, "FALSE ALARM: {alarm}");

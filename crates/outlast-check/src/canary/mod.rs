@@ -16,6 +16,7 @@ pub mod tape;
 pub mod trial;
 
 use crate::explore::catalogue;
+use crate::explore::image::caught;
 use crate::parts::mutants::{Act, Reason, Wrong};
 use crate::session::alive;
 use crate::state::Checked;
@@ -418,7 +419,7 @@ pub fn run(
         fates: Vec::new(),
         broken: Vec::new(),
     };
-    let tapes = match Tapes::record(scheme, form, budget, &alive) {
+    let tapes = match caught(|| Tapes::record(scheme, form, budget, &alive)) {
         Ok(tapes) => tapes,
         Err(fault) => {
             report.broken.push(format!("a run itself: {fault}"));
@@ -439,19 +440,23 @@ pub fn run(
         }
     }
     let next = AtomicUsize::new(0);
-    let fates = Mutex::new(Vec::new());
+    let (fates, broken) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..budget.threads.max(1) {
             scope.spawn(|| {
                 while let Some(&canary) = canaries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = tapes.fate(canary, budget);
+                    let fate = caught(|| Ok(tapes.fate(canary, budget))).unwrap_or_else(|fault| {
+                        lock(&broken).push(format!("{canary}: {fault}"));
+                        Fate::Uncovered { images: 0 }
+                    });
                     progress(&canary, &fate);
-                    fates.lock().unwrap_or_else(|e| e.into_inner()).push((canary, fate));
+                    lock(&fates).push((canary, fate));
                 }
             });
         }
     });
     report.fates = fates.into_inner().unwrap_or_else(|e| e.into_inner());
+    report.broken = broken.into_inner().unwrap_or_else(|e| e.into_inner());
     report.fates.retain(|(_, fate)| !matches!(fate, Fate::NotApplicable));
     report.fates.sort_by_key(|(canary, _)| *canary);
     report.undeclared = undeclared(&points, tapes.all());
@@ -461,4 +466,8 @@ pub fn run(
         }
     }
     report
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

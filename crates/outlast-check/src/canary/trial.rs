@@ -85,7 +85,7 @@ pub(super) fn nearest<'t>(
 
 /// Picks at most `count` of the items: both ends, and evenly spread items between them. Returns all
 /// items if `count` is less than 2.
-pub(super) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
+pub(crate) fn spread<T>(items: Vec<T>, count: usize) -> Vec<T> {
     let len = items.len();
     if len <= count || count < 2 {
         return items;
@@ -245,8 +245,11 @@ pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
 }
 
 /// Checks crash images at some moments of a run: images that lose one open line, and images that
-/// keep only one.
-fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
+/// keep only one. Returns their number.
+///
+/// # Errors
+/// The first fault found.
+pub fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let mut images = 0;
     let moments = windows(&tape.events).into_iter().filter(|&m| m >= tape.start).collect();

@@ -178,7 +178,14 @@ pub fn run(options: &Options, tally: &Tally, progress: &(dyn Fn() + Sync)) -> Ou
                 per_phase: BTreeMap::new(),
                 skipped: false,
             };
-            let row = explorer.run();
+            let (place, mut row) = (explorer.place.clone(), Row::new(explorer.place.scenario));
+            match caught(|| Ok(explorer.run())) {
+                Ok(explored) => row = explored,
+                Err(fault) => {
+                    row.violations = 1;
+                    row.described.push(place.violation(None, &fault));
+                }
+            }
             if row.distinct > 0 {
                 fruitless.store(0, Ordering::Relaxed);
             } else {

@@ -18,6 +18,8 @@ pub enum Checker {
     Stopped,
     /// One thread is stopped for a while, and another works meanwhile.
     Paused,
+    /// The same for inserts at each fill of a map, alone and in rows, at each of their accesses.
+    Beside,
     /// In each of a workload's pairs, one thread is paused before each of its steps in turn. The
     /// other thread works on the records that the paused one moves, with crashes.
     EachStep(&'static str),
@@ -33,6 +35,12 @@ pub enum Checker {
     Forever,
     /// A reference is held while its record is replaced.
     Guard,
+    /// Runs of one thread in which requests for space are refused, one at a time. Each operation
+    /// must succeed when it is repeated, and the maps must still be able to grow.
+    Refused,
+    /// Runs of three lives, of which the first two end by a crash: the third meets what the second
+    /// had begun to do about what the first had left half done.
+    TwoCrashes,
 }
 
 impl Checker {
@@ -42,12 +50,15 @@ impl Checker {
             Checker::Alone => "one thread",
             Checker::Stopped => "a thread stopped",
             Checker::Paused => "a thread paused",
+            Checker::Beside => "paused beside inserts",
             Checker::EachStep(_) => "paused at each step",
             Checker::Held(_) => "held at each point",
             Checker::Schedules(_) => "chosen schedules",
             Checker::Met => "two threads met",
             Checker::Forever => "stopped for ever",
             Checker::Guard => "a guard held",
+            Checker::Refused => "space refused",
+            Checker::TwoCrashes => "two crashes",
         }
     }
 }

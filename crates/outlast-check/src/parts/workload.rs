@@ -80,6 +80,8 @@ pub(crate) enum Beside {
     BackgroundAndScan,
     Sync,
     Batch,
+    /// Batches that require a value.
+    BatchIf,
     Close,
     /// Closes the pool and opens it again.
     Reopen,

@@ -1,5 +1,8 @@
 //! The checks that must find the seeded bugs.
 
+mod crashes;
+mod refused;
+
 use super::Budget;
 use crate::blocks;
 use crate::canary::pairs::{self, Meanwhile};
@@ -27,6 +30,21 @@ const SCHEDULES: u64 = 400;
 /// Without a bug, one access in this many is tried.
 const WITHOUT: usize = 8;
 
+/// What a check found.
+pub(super) enum Found {
+    /// A fault that is not there without the seeded bug, as far as the check tells.
+    Bug(String),
+    /// A fault that is there without the seeded bug, too: it is the library's own.
+    Library(String),
+}
+
+/// Marks a fault as [`Found::Library`].
+const WITHOUT_BUG: &str = "without the seeded bug, too: ";
+
+fn of_library(fault: &str) -> Fault {
+    Fault(format!("{WITHOUT_BUG}{fault}"))
+}
+
 /// The scheme, form and budget of the checks.
 pub(super) struct Subject {
     pub(super) scheme: Scheme,
@@ -37,7 +55,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// Runs a check, with a bug or without, and returns what it found.
-    pub(super) fn check(&self, checker: Checker, bug: Option<Seeded>) -> Option<String> {
+    pub(super) fn check(&self, checker: Checker, bug: Option<Seeded>) -> Option<Found> {
         let check = || match checker {
             Checker::Alone => self.alone(),
             Checker::Stopped => self.stopped(bug),
@@ -45,19 +63,28 @@ impl Subject {
                 let every = if bug.is_some() { 1 } else { WITHOUT };
                 pairs::paused(self.scheme, self.form, every, &self.alive)
             }
+            Checker::Beside => {
+                let every = if bug.is_some() { 1 } else { WITHOUT };
+                pairs::beside(self.scheme, self.form, every, &self.alive)
+            }
             Checker::EachStep(workload) => self.each_step(workload, bug),
             Checker::Held(workload) => self.held(workload),
             Checker::Schedules(workload) => self.schedules(workload),
             Checker::Met => self.met(),
             Checker::Forever => self.forever(),
             Checker::Guard => self.guard(),
+            Checker::Refused => refused::check(self),
+            Checker::TwoCrashes => crashes::check(self),
         };
         // Run in a new thread, because some checks number the thread that they run on.
         let checked = std::thread::scope(|scope| {
             let thread = scope.spawn(|| Traced::seeding(bug, || caught(check)));
             thread.join().unwrap_or_else(|_| Err(Fault("the check panicked".into())))
         });
-        checked.err().map(|fault| fault.0)
+        checked.err().map(|fault| match fault.0.strip_prefix(WITHOUT_BUG) {
+            Some(fault) => Found::Library(fault.to_owned()),
+            None => Found::Bug(fault.0),
+        })
     }
 
     /// Checks every scenario, from the shortest to the longest.
@@ -143,7 +170,7 @@ impl Subject {
         };
         let without = || schedule::paused(of, workload, 1, Some(pause), &self.alive);
         match bug.is_some() && Traced::seeding(None, without)?.is_some() {
-            true => Ok(()),
+            true => Err(of_library(&fault.0)),
             false => Err(fault),
         }
     }
@@ -173,7 +200,7 @@ impl Subject {
         match Traced::seeding(None, || schedule::replay(&again))? {
             (_, None) => Err(Fault(format!("{workload}: {found}"))),
             // The bug is not the reason for the violation.
-            (_, Some(_)) => Ok(()),
+            (_, Some(_)) => Err(of_library(&format!("{workload}: {found}"))),
         }
     }
 

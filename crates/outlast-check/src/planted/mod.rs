@@ -11,6 +11,7 @@ pub mod table;
 
 use crate::parts::bugs::{Checker, Line, Stand};
 use crate::session::alive;
+use checkers::Found;
 use outlast::pmem::Seeded;
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
@@ -49,8 +50,22 @@ pub struct Finding {
     pub line: Line,
     /// What was found; `None` if nothing was.
     pub found: Option<String>,
+    /// What the check found with the bug and without it: a fault of the library itself.
+    pub of_library: Option<String>,
     /// The time until it was found, or until everything was tried.
     pub took: Duration,
+}
+
+impl Finding {
+    /// Describes the fault of the library itself that the check of the bug found.
+    pub fn library_fault(&self) -> Option<String> {
+        let fault = self.of_library.as_ref()?;
+        let bug = self.line.published;
+        Some(format!(
+            "FAULT OF THE LIBRARY: found by the check of the seeded bug \"{bug}\", and again without \
+             the bug: {fault}"
+        ))
+    }
 }
 
 /// The result of a run of all seeded bugs.
@@ -79,9 +94,17 @@ impl PlantedReport {
         self.findings.iter().filter(|f| f.found.is_some()).count()
     }
 
-    /// Lists the bugs that were not found.
+    /// Lists the bugs that were not found. If the same fault is there without one of them, its check
+    /// shows nothing; [`library_faults`](Self::library_faults) lists it.
     pub fn missed(&self) -> Vec<Line> {
-        self.findings.iter().filter(|f| f.found.is_none()).map(|f| f.line).collect()
+        let is_missed = |f: &&Finding| f.found.is_none() && f.of_library.is_none();
+        self.findings.iter().filter(is_missed).map(|f| f.line).collect()
+    }
+
+    /// Describes the faults that checks found with a seeded bug, and again without it.
+    pub fn library_faults(&self) -> Vec<String> {
+        let each = self.findings.iter().filter_map(Finding::library_fault);
+        each.collect()
     }
 
     /// Returns whether every bug was found, and nothing else.
@@ -98,9 +121,13 @@ impl PlantedReport {
             let seconds = format!("{:.1}", took.as_secs_f64());
             table.add_row(["nothing".into(), checker.name().into(), seconds, String::new()]);
         }
-        for Finding { line, found, took } in &self.findings {
+        for Finding { line, found, of_library, took } in &self.findings {
             let Stand::Bug { bug, checker, .. } = line.stand else { continue };
-            let found = found.as_ref().map_or("NOT FOUND".into(), |text| shortened(text));
+            let found = match (found, of_library) {
+                (Some(text), _) => shortened(text),
+                (None, Some(text)) => format!("WITHOUT THE BUG, TOO: {}", shortened(text)),
+                (None, None) => "NOT FOUND".into(),
+            };
             let seconds = format!("{:.1}", took.as_secs_f64());
             table.add_row([name_of(bug), checker.name().into(), seconds, found]);
         }
@@ -120,6 +147,7 @@ impl PlantedReport {
             "planted_bugs": self.bugs(),
             "planted_bugs_caught": self.caught(),
             "false_alarms": self.false_alarms,
+            "library_faults": self.library_faults(),
             "findings": findings,
         })
     }
@@ -215,7 +243,7 @@ pub fn run_some(
                     if let Some(&checker) = all.get(index) {
                         let found = subject.check(checker, None);
                         lock(&without).push((checker, start.elapsed()));
-                        if let Some(found) = found {
+                        if let Some(Found::Bug(found) | Found::Library(found)) = found {
                             lock(&false_alarms).push(format!("{}: {found}", checker.name()));
                         }
                         continue;
@@ -224,7 +252,12 @@ pub fn run_some(
                     let line = bugs[index];
                     let Stand::Bug { bug, checker, .. } = line.stand else { continue };
                     let found = subject.check(checker, Some(bug));
-                    let finding = Finding { line, found, took: start.elapsed() };
+                    let (found, of_library) = match found {
+                        Some(Found::Bug(found)) => (Some(found), None),
+                        Some(Found::Library(found)) => (None, Some(found)),
+                        None => (None, None),
+                    };
+                    let finding = Finding { line, found, of_library, took: start.elapsed() };
                     progress(&finding);
                     lock(&findings).push((index, finding));
                 }

@@ -1,7 +1,7 @@
 //! The seeded bugs that schemes share: those of the pool, and of the code that most of them have in
 //! common.
 
-use crate::parts::bugs::Checker::{Alone, Guard, Held, Stopped};
+use crate::parts::bugs::Checker::{Alone, Guard, Held, Refused, Stopped};
 use crate::parts::bugs::{Line, SIZE_TOLD_EARLY, UNDURABLE_GROWTH, bug, bytes, cannot, inline};
 use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
@@ -133,6 +133,18 @@ pub(super) const LINES: &[Line] = &[
         Seeded::NoFlush(&points::BATCH_LOG),
         "seam: log",
         Alone,
+    ),
+    bug(
+        "What a batch requires is checked before the batch keeps others from changing it",
+        Seeded::InCode(&db_bugs::REQUIRED_EARLY),
+        "Store::make_batch: the requirements before the gate",
+        Held("batch-if"),
+    ),
+    bug(
+        "A batch that fails cannot be taken back in a full pool",
+        Seeded::InCode(&db_bugs::KEPT_TOO_LONG),
+        "Part::take_back: the block set aside is freed too late",
+        Refused,
     ),
     cannot(STALLS, "not a bug of a structure; the benchmark measures stalls"),
     cannot(OTHER_MAKERS, "the flush in use is part of what the pool reports as its durability"),

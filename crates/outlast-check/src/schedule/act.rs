@@ -22,6 +22,8 @@ pub enum Act {
     Call(Call),
     /// Puts a value with a batch, which holds the gate meanwhile.
     Batch(u64, u64),
+    /// Does the same if the key has the first of these values, as a requirement of the batch.
+    BatchIf(u64, u64, u64),
     /// Does a step of the pool's background work.
     Background,
     /// Makes the pool clean and durable.
@@ -52,6 +54,7 @@ impl Act {
         match self {
             Act::Call(call) | Act::Hold(call) => Some((MAP, call)),
             Act::Batch(key, value) => Some((MAP, Call::Change(key, Do::Put(value)))),
+            Act::BatchIf(key, old, new) => Some((MAP, Call::Change(key, Do::Swap(old, new)))),
             Act::CreateMap(n) => Some((MAPS, Call::Change(n, Do::Put(1)))),
             Act::DropMap(n) | Act::DropHeld(n) => Some((MAPS, Call::Change(n, Do::Remove))),
             Act::HoldOther(..) | Act::Read => None,
@@ -72,7 +75,7 @@ impl Act {
                 Do::Remove => "remove",
                 Do::CompareRemove(_) => "compare and remove",
             },
-            Act::Batch(..) => "batch",
+            Act::Batch(..) | Act::BatchIf(..) => "batch",
             Act::Background => "background",
             Act::Sync => "sync",
             Act::Close => "close",
@@ -91,6 +94,7 @@ impl fmt::Display for Act {
         match self {
             Act::Call(call) => write!(f, "{call}"),
             Act::Batch(key, value) => write!(f, "batch: put {value} at {key}"),
+            Act::BatchIf(key, old, new) => write!(f, "batch: put {new} at {key} if {old}"),
             Act::CreateMap(n) => write!(f, "create {:?}", other(*n)),
             Act::DropMap(n) => write!(f, "drop {:?}", other(*n)),
             Act::DropHeld(n) => write!(f, "drop held {:?}", other(*n)),

@@ -3,7 +3,8 @@
 use super::check::{Checker, Found};
 use super::directed::held_ones;
 use super::replay::{Named, describe};
-use super::workload;
+use super::workload::{self, Instance};
+use crate::explore::image::caught;
 use crate::parts::workload::Workload;
 use crate::session::alive;
 use outlast::pmem::Alive;
@@ -282,7 +283,7 @@ pub fn run(
         drop(found);
         progress(counters);
     };
-    let held = held_ones(&kinds, (scheme, form), budget, &alive);
+    let held = caught(|| held_ones(&kinds, (scheme, form), budget, &alive));
     let wanted = budget.schedules + held.as_ref().map_or(0, |held| held.len() as u64);
     let next = AtomicU64::new(0);
     let one_of = |n: u64| {
@@ -308,7 +309,7 @@ pub fn run(
             only: None,
             minimises: budget.minimises,
         };
-        let violation = named.check(instance, *step, &checker);
+        let violation = check(*named, instance, *step, &checker);
         add(&counters.held, 1);
         note(Vec::new(), violation);
     };
@@ -369,7 +370,15 @@ fn one(
     let operations = instance.scripts.iter().flatten().map(|act| act.kind()).collect();
     add(&counters.schedules, 1);
     let before = counters.images.load(Ordering::Relaxed);
-    let violation = named.check(&instance, named.seed, &checker);
+    let violation = check(named, &instance, named.seed, &checker);
     add(&counters.crashed, u64::from(counters.images.load(Ordering::Relaxed) > before));
     (operations, violation)
+}
+
+/// Checks one run. A panic of the check itself is a violation, too.
+fn check(named: Named, instance: &Instance, seed: u64, checker: &Checker<'_>) -> Option<Violation> {
+    caught(|| Ok(named.check(instance, seed, checker))).unwrap_or_else(|fault| {
+        let found = Found { kind: Kind::Run, crash: None, fault: fault.to_string() };
+        Some(describe(named, &found, None, &[], seed))
+    })
 }

@@ -12,7 +12,7 @@ use crate::state::{Checked, Fault, Records};
 use crate::with_form;
 use outlast::Error;
 use outlast::db::batch::BatchRecord;
-use outlast::db::store::MapRequest;
+use outlast::db::store::{MapRequest, OpenMap};
 use outlast::index::{Cursor, Index, Previous};
 use outlast::pmem::{Mark, Seam, Traced};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -203,6 +203,13 @@ pub(super) struct Worker<'r> {
     held: Option<(Of, Held)>,
 }
 
+/// Returns a record for a batch.
+fn record(map: &Arc<OpenMap>, key: u64, value: u64) -> BatchRecord {
+    let form = map.info().form;
+    let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
+    BatchRecord { map: Arc::clone(map), key, value }
+}
+
 fn name(op: usize, act: Act) -> String {
     format!("{op} {act}")
 }
@@ -290,13 +297,15 @@ impl<'r> Worker<'r> {
                 .map(Some);
             }
             Act::Batch(key, value) => {
-                let form = map.info().form;
-                let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
-                let change = BatchRecord { map: Arc::clone(map), key, value };
+                let change = record(map, key, value);
                 // Make the same change twice. The history shows one put, but the batch has two
                 // parts, of which a crash could leave one.
                 store.make_batch(&[], &[change.clone(), change])?;
                 return Ok(Some(said(true, None)));
+            }
+            Act::BatchIf(key, old, new) => {
+                let [old, new] = [old, new].map(|value| record(map, key, value));
+                return Ok(Some(said(store.make_batch(&[old], &[new])?, None)));
             }
             Act::Background => store.step().map(|_| ())?,
             Act::Sync => store.sync()?,

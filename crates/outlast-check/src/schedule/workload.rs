@@ -401,6 +401,15 @@ impl Workload {
                 let batch = |number| Act::Batch(keys.key(number), 2_000);
                 [target, one].into_iter().for_each(|n| add(&[batch(n)], &work, &look));
             }
+            Beside::BatchIf => {
+                // Others change what the batch requires.
+                let held = [Act::BatchIf(keys.key(one), value_of(one), 2_000)];
+                for by in [Do::Update(1_006), Do::Remove, Do::Swap(value_of(one), 1_006)] {
+                    add(&held, &[change(one, by)], &look);
+                }
+                add(&held, &[Act::BatchIf(keys.key(one), value_of(one), 1_007)], &look);
+                add(&held, &work, &look);
+            }
             Beside::Maps => {
                 add(&[Act::DropMap(0)], &work, &look);
                 add(&[Act::CreateMap(1)], &work, &look);

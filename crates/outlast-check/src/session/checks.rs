@@ -6,6 +6,7 @@ use crate::state::{Checked, Fault, Records, State, ensure};
 use crate::structures::structure;
 use outlast::index::{Cursor, Index, Previous};
 use outlast::{Scheme, Verification};
+use std::cell::Cell;
 
 pub(super) fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
     if let Some(map) = state.maps.get_mut(name) {
@@ -67,11 +68,12 @@ pub(super) fn apply<R: Form>(
 }
 
 /// Makes changes with one call. `expected` says for each whether it applies, and whether its key is
-/// present.
+/// present. Adds to `made` the number of the changes that were made.
 pub(super) fn apply_many<R: Form>(
     index: &dyn Index<R>,
     changes: &[(u64, Do)],
     expected: &[(bool, bool)],
+    made: &Cell<usize>,
 ) -> Checked {
     let keys: Vec<_> = changes.iter().map(|&(key, _)| R::nth_key(key)).collect();
     let operands: Vec<_> = changes.iter().map(|(_, change)| change.operands::<R>()).collect();
@@ -79,9 +81,12 @@ pub(super) fn apply_many<R: Form>(
     let changes =
         changes.iter().zip(&operands).map(|((_, change), operands)| change.with::<R>(operands));
     let mut done = Vec::new();
-    index.change_many(&keys, &changes.collect::<Vec<_>>(), &mut done)?;
+    let result = index.change_many(&keys, &changes.collect::<Vec<_>>(), &mut done);
+    made.set(made.get() + done.len());
+    let expected = if result.is_ok() { expected } else { &expected[..done.len()] };
     let done: Vec<_> = done.iter().map(|done| (done.applied, done.present)).collect();
-    ensure(done == expected, || format!("returned {done:?}, expected {expected:?}"))
+    ensure(done == expected, || format!("returned {done:?}, expected {expected:?}"))?;
+    Ok(result?)
 }
 
 pub(super) fn number<R: Form>(value: &R::Owned) -> Checked<u64> {

@@ -17,6 +17,10 @@ crate::seeded_bugs! {
     BATCH_FORGOTTEN = "BatchForgotten";
     /// A batch makes its changes before its word is stored.
     BATCH_MADE_EARLY = "BatchMadeEarly";
+    /// What a batch requires is checked before the batch holds the gate.
+    REQUIRED_EARLY = "RequiredEarly";
+    /// The block that is set aside for an old record is free only once the record is written again.
+    KEPT_TOO_LONG = "KeptTooLong";
     /// The blocks of a dropped map are not marked for the trace.
     DROPPED_UNMARKED = "DroppedUnmarked";
     /// The blocks of a dropped map are freed although handles to it are left.

@@ -220,6 +220,13 @@ pub trait Seam: Clone + Send + Sync + 'static {
         false
     }
 
+    /// Returns whether the request for this much space, in bytes, is to be refused, as if the pool or
+    /// the disk were full. Only the proof harness refuses any.
+    #[inline(always)]
+    fn refuses(&self, _bytes: u64) -> bool {
+        false
+    }
+
     /// Records a mark, which is built only if the seam records anything.
     #[inline]
     fn mark(&self, _mark: impl FnOnce() -> Mark) {}

@@ -5,6 +5,7 @@ use super::seam::{Mark, Point, Seam, Seeded, SeededBug};
 use super::word::LINE;
 use super::{OfShared, Word};
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -151,6 +152,15 @@ fn mix(offset: u64, value: u64) -> u64 {
     folded.wrapping_mul(0x9fb2_1c65_1e98_df25) ^ (folded >> 29)
 }
 
+/// The requests for space since [`Traced::refuse`].
+#[derive(Default)]
+struct Requests {
+    /// The size of each, in bytes.
+    sizes: Vec<u64>,
+    /// Whether they are counted, and the numbers of those to refuse.
+    refused: Option<Range<usize>>,
+}
+
 struct Inner {
     base: AtomicUsize,
     recording: AtomicBool,
@@ -163,6 +173,7 @@ struct Inner {
     controlled: bool,
     threads: AtomicUsize,
     seeded: Option<Seeded>,
+    requests: Mutex<Requests>,
     /// Distinguishes the thread numbers of different recorders.
     id: usize,
 }
@@ -213,6 +224,7 @@ impl Traced {
             control,
             threads: AtomicUsize::new(0),
             seeded: SEEDED.get(),
+            requests: Mutex::default(),
             id: RECORDERS.fetch_add(1, Ordering::Relaxed),
         }))
     }
@@ -239,6 +251,34 @@ impl Traced {
     /// Makes the allocator reuse freed blocks immediately; see [`Seam::reuses_at_once`].
     pub fn reuse_at_once(&self) {
         self.0.reuses.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts the requests for space from now on, and refuses those with these numbers.
+    pub fn refuse(&self, numbers: Range<usize>) {
+        *self.requests() = Requests { sizes: Vec::new(), refused: Some(numbers) };
+    }
+
+    /// Refuses no more requests for space, if one was refused. Returns whether one was.
+    pub fn relent(&self) -> bool {
+        let mut requests = self.requests();
+        let made = requests.sizes.len();
+        match &mut requests.refused {
+            Some(numbers) if numbers.start < made => {
+                // Never again: there will not be so many.
+                *numbers = usize::MAX..usize::MAX;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the sizes of the requests for space since [`refuse`](Traced::refuse), in bytes.
+    pub fn requested(&self) -> Vec<u64> {
+        self.requests().sizes.clone()
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Requests> {
+        self.0.requests.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Starts recording. `loads` says whether loads are recorded too.
@@ -487,6 +527,15 @@ impl Seam for Traced {
                 Err(TryLockError::WouldBlock) => self.wait(&mut turn),
             }
         }
+    }
+
+    fn refuses(&self, bytes: u64) -> bool {
+        let mut requests = self.requests();
+        let number = requests.sizes.len();
+        let Some(refused) = &requests.refused else { return false };
+        let refuses = refused.contains(&number);
+        requests.sizes.push(bytes);
+        refuses
     }
 
     fn mark(&self, mark: impl FnOnce() -> Mark) {

@@ -233,3 +233,65 @@ impl Plan {
         crate::session::check_verification(&found, n + 1 + MORE)
     }
 }
+
+/// Pauses inserts, alone and in rows of two, while the calling thread inserts others. The first of
+/// them finds the map empty, and the last makes it grow. Each insert is paused before each of its
+/// accesses in turn, or before one in `every`. All records must be there afterwards.
+///
+/// # Errors
+/// If a record is missing.
+pub fn beside(scheme: Scheme, form: RecordForm, every: usize, alive: &Arc<Alive>) -> Checked {
+    let plan = plans(scheme, form)[0];
+    let brim = (plan.shape.structure().brim)(plan.shape.config);
+    for n in (1..brim).step_by(BESIDE_STEP) {
+        for row in [false, true] {
+            for stop_at in (2..400).step_by(every) {
+                let tried = plan.beside_at(n, row, stop_at, alive).map_err(|fault| {
+                    let what = if row { "a row" } else { "an insert" };
+                    Fault(format!("{what} after {n} inserts, paused before {stop_at}: {fault}"))
+                })?;
+                if !tried {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One in this many inserts is paused.
+const BESIDE_STEP: usize = 2;
+
+impl Plan {
+    /// Checks one such pause. Returns `false` if the first thread makes no access `stop_at`.
+    fn beside_at(&self, n: u64, row: bool, stop_at: u64, alive: &Arc<Alive>) -> Checked<bool> {
+        const MORE: u64 = 24;
+        let stops = Stops::default();
+        let (_, mut session) = self.filled(&stops, n, alive)?;
+        let map = session.store().open_map("m")?;
+        let keys = [self.first + n, self.first + n + 1];
+        let first = || match row {
+            true => change_both(&map, keys, Do::Insert(Self::value(n))),
+            false => change(&map, keys[0], Do::Insert(Self::value(n))),
+        };
+        let (first_done, made) = stops.during(stop_at - 1, first, |reached| {
+            let inserts = (n + 2..n + 2 + MORE).filter(|_| reached);
+            let mut inserts = inserts.map(|i| (self.first + i, Do::Insert(Self::value(i))));
+            inserts.try_for_each(|(key, by)| session.change("m", key, by)).map(|()| reached)
+        });
+        joined(first_done)?;
+        let reached = made?;
+        if !reached {
+            return Ok(false);
+        }
+        let there = (0..n + 2 + MORE).filter(|i| row || *i != n + 1);
+        let there: Vec<u64> = there.map(|i| self.first + i).collect();
+        for &key in &there {
+            let found = value(&map, key)?;
+            crate::state::ensure(found.is_some(), || format!("key {key} is lost"))?;
+        }
+        let found = outlast::db::verify::verify(session.store())?;
+        crate::session::check_verification(&found, there.len() as u64)?;
+        Ok(true)
+    }
+}

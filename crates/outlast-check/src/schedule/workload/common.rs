@@ -81,6 +81,13 @@ pub(super) const ALL: &[Workload] = &[
         ..PLAIN
     },
     Workload {
+        name: "batch-if",
+        about: "batches that require the value of a key which other threads change",
+        beside: Beside::BatchIf,
+        aim: Aim::OneKey,
+        ..PLAIN
+    },
+    Workload {
         name: "close",
         about: "the pool closed beside operations",
         before: Before::Growth,

@@ -138,6 +138,16 @@ impl Maker<'_> {
                 };
                 Act::Batch(self.key(number), self.fresh())
             }
+            Beside::BatchIf => {
+                // Others insert the target, with such values.
+                let number = self.some_number();
+                let new = self.fresh();
+                let old = match self.random.below(2) {
+                    0 => value_of(number),
+                    _ => new - 1 - self.random.below(8),
+                };
+                Act::BatchIf(self.key(number), old, new)
+            }
             Beside::Sync | Beside::Batch => Act::Call(self.call()),
             Beside::Close => Act::Close,
             Beside::Reopen | Beside::Hold | Beside::HoldDropped => unreachable!("see `closing`"),

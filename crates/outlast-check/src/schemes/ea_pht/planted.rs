@@ -1,6 +1,6 @@
 //! The seeded bugs of the EA-PHT family. Bugs that many schemes share are in `planted/shared.rs`.
 
-use crate::parts::bugs::Checker::{Alone, Held, Paused, Stopped};
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped, TwoCrashes};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
 use crate::parts::bugs::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
 use crate::parts::published::*;
@@ -96,6 +96,24 @@ macro_rules! lines {
             "Core::grow",
             Held("pool-growth"),
         ),
+        bug(
+            "A resize that was refused space stays under way for ever",
+            Seeded::InCode(&own_bugs::RESIZING_KEPT),
+            "resize: the mark of the thread that resizes stays",
+            Refused,
+        ),
+        bug(
+            "A resize that was refused space leaves the overflow buckets closed",
+            Seeded::InCode(&own_bugs::CLOSED_KEPT),
+            "resize: the allocator is not opened again",
+            Refused,
+        ),
+        bug(
+            "A resize that was refused space is never tried again",
+            Seeded::InCode(&own_bugs::RETRIED_NEVER),
+            "resize: the number of buckets at which it is tried again",
+            Refused,
+        ),
         cannot(UNDURABLE_GROWTH, "runs of other schemes show it; here no two threads grow the pool"),
         $($own),*
     ] };
@@ -145,6 +163,12 @@ pub(super) const PARALLEL: &[Line] = lines!(
         Seeded::InCode(&own_bugs::OWNER_KEPT),
         "check_spare",
         Alone,
+    ),
+    bug(
+        "EA-PHT-HPR: a bucket is handed out that names the owner of a copy which a crash has undone",
+        Seeded::InCode(&own_bugs::UNDISOWNED),
+        "Table::take",
+        TwoCrashes,
     ),
     bug(
         "EA-PHT-HPR: the mark of a moved bucket is not durable",

@@ -178,9 +178,10 @@ impl<'c, S: Seam> Part<'c, S> {
     }
 
     /// Restores the value that the key had before the batch.
-    fn take_back(&mut self) -> Result<()> {
+    fn take_back(&mut self, core: &Core<S>) -> Result<()> {
         let Logged { key, before, .. } = &self.change;
-        self.kept = None;
+        let is_late = core.memory.seam().seeded(&bugs::KEPT_TOO_LONG);
+        let _late = self.kept.take().filter(|_| is_late);
         // A change that was never made usually ends here, so undoing it needs no space.
         if get(&self.map, key)? == *before {
             Ok(())
@@ -202,14 +203,24 @@ impl<S: MapSeam> Store<S> {
         let value = |change: &BatchRecord| change.value.as_ref().map_or(0, Vec::len);
         let least = changes.iter().map(|change| Logged::FIELDS + change.key.len() + value(change));
         Log::bytes_for(&self.core, least.sum())?;
-        self.core.change_alone(|| {
-            if let Some(damage) = self.damaged_batch() {
-                return Err(damage.into());
-            }
+        let holds = || -> Result<bool> {
             for BatchRecord { map, key, value } in required {
                 if get(map, key)? != *value {
                     return Ok(false);
                 }
+            }
+            Ok(true)
+        };
+        let early = self.core.memory.seam().seeded(&bugs::REQUIRED_EARLY);
+        if early && !holds()? {
+            return Ok(false);
+        }
+        self.core.change_alone(|| {
+            if let Some(damage) = self.damaged_batch() {
+                return Err(damage.into());
+            }
+            if !early && !holds()? {
+                return Ok(false);
             }
             if !changes.is_empty() {
                 self.log_and_make(&changes)?;
@@ -237,7 +248,7 @@ impl<S: MapSeam> Store<S> {
             log.clear()?;
             return parts.iter().try_for_each(Part::make);
         }
-        carry_out(parts, log).and_then(|taken_back| taken_back.map_or(Ok(()), Err))
+        carry_out(core, parts, log).and_then(|taken_back| taken_back.map_or(Ok(()), Err))
     }
 
     /// Finishes the batch that a crash has cut short, if there is one. If damage prevents that,
@@ -290,7 +301,7 @@ impl<S: MapSeam> Store<S> {
                 return Err(error);
             }
         };
-        if let Some(error) = carry_out(parts, log)? {
+        if let Some(error) = carry_out(&self.core, parts, log)? {
             tracing::warn!(%error, "a batch that a crash has cut short was taken back");
         }
         Ok(())
@@ -348,17 +359,21 @@ fn decode<S: Seam>(log: &Log<'_, S>, mut bytes: &[u8]) -> Result<Vec<Logged>> {
 
 /// Makes the changes of a log. Returns `None` if all of them were made. If one fails, undoes them
 /// all and returns its error. Fails if that is not possible.
-fn carry_out<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<Option<Error>> {
+fn carry_out<S: Seam>(
+    core: &Core<S>,
+    parts: Vec<Part<'_, S>>,
+    log: Log<'_, S>,
+) -> Result<Option<Error>> {
     match parts.iter().try_for_each(Part::make) {
         Ok(()) => log.clear().map(|()| None),
-        Err(error) => take_back(parts, log).map(|()| Some(error)),
+        Err(error) => take_back(core, parts, log).map(|()| Some(error)),
     }
 }
 
 /// Restores the values that all keys had before the batch.
-fn take_back<S: Seam>(parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<()> {
+fn take_back<S: Seam>(core: &Core<S>, parts: Vec<Part<'_, S>>, log: Log<'_, S>) -> Result<()> {
     for mut part in parts.into_iter().rev() {
-        match part.take_back() {
+        match part.take_back(core) {
             // The change itself failed because of the same damage, or this part of the map is lost
             // anyway.
             Err(Error::Damaged(damage)) => tracing::warn!(%damage, "a change cannot be taken back"),

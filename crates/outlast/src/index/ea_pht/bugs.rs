@@ -22,6 +22,14 @@ crate::seeded_bugs! {
     MOVED_LATE = "MovedLate";
     /// A resized table is current before the old one is retired.
     RETIRED_LATE = "RetiredLate";
+    /// A resize that finds no space leaves the mark that it is under way.
+    RESIZING_KEPT = "ResizingKept";
+    /// A resize that finds no space leaves the table's overflow buckets closed.
+    CLOSED_KEPT = "ClosedKept";
+    /// A resize that finds no space is never tried again.
+    RETRIED_NEVER = "RetriedNever";
+    /// Overflow buckets are handed out while they may still name an owner.
+    UNDISOWNED = "Undisowned";
     /// A resize is used before its root is durable.
     RESIZED_BEFORE_DURABLE = "ResizedBeforeDurable";
 }

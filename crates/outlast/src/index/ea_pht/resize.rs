@@ -267,9 +267,15 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     fn resize(&self, old: &Table) -> Result<()> {
         let next = self.prepare_next(old).inspect_err(|_| {
             let linked = old.linked.load(self.seam(), Ordering::Relaxed);
-            old.retried_at.store(self.seam(), linked + linked / 8 + 1, Ordering::Relaxed);
-            old.reopen(self.seam());
-            old.resizing.store(self.seam(), 0, Ordering::Release);
+            let never = self.seeded(&bugs::RETRIED_NEVER);
+            let at = if never { u64::MAX } else { linked + linked / 8 + 1 };
+            old.retried_at.store(self.seam(), at, Ordering::Relaxed);
+            if !self.seeded(&bugs::CLOSED_KEPT) {
+                old.reopen(self.seam());
+            }
+            if !self.seeded(&bugs::RESIZING_KEPT) {
+                old.resizing.store(self.seam(), 0, Ordering::Release);
+            }
         })?;
         if V::GOES_ON && !self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
             self.core.wake_worker();

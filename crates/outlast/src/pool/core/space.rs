@@ -27,6 +27,9 @@ impl<S: Seam> Core<S> {
 
     /// Allocates a block of at least `bytes`. The caller must not hold a lock of an index.
     pub fn allocate(&self, bytes: u64) -> Result<Block> {
+        if self.memory.seam().refuses(bytes) {
+            return Err(Error::PoolFull { needed: bytes, limit: self.limit(), note: None });
+        }
         self.alloc.allocate(self, bytes)
     }
 
@@ -445,7 +448,12 @@ impl<S: Seam> Core<S> {
     }
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
-        self.refusals.ask(target.saturating_sub(self.size()), || {
+        let needed = target.saturating_sub(self.size());
+        self.refusals.ask(needed, || {
+            if self.memory.seam().refuses(needed) {
+                let source = std::io::ErrorKind::StorageFull.into();
+                return Err(Error::DiskFull { needed, source });
+            }
             self.backing.grow(target).map_err(|error| {
                 // A journal notices such an error of its base itself.
                 if matches!(error, MappingError::WriteBack(_)) && self.journal().is_none() {
