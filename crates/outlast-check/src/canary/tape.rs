@@ -153,10 +153,7 @@ impl Tape {
 
     /// Opens `file`, the image of a crash after the first `moment` events, and returns which of the
     /// allowed states it holds. Returns `None` if the image is not a pool.
-    ///
-    /// # Errors
-    /// If it holds none of them.
-    pub fn state_of(
+    pub(super) fn state_of(
         &self,
         file: &[u8],
         moment: usize,
@@ -182,57 +179,20 @@ impl Tape {
         state: &Arc<State>,
         alive: &Arc<Alive>,
     ) -> Checked<Tape> {
-        let mut session = Session::open(file, self.capacity(), alive, recorder(true), Some(state))?;
+        let capacity = self.capacity();
+        let mut session = Session::open(file, capacity, alive, recorder(true), Some(state))?;
         // Take space before the reclaim frees any, so that the space taken lies beyond everything
         // that was in use.
         if state.maps.len() < ROOT_SLOTS {
             session.create_map("late", self.shape)?;
         }
         work(&mut session, state, &mut Random::new(1))?;
-        Ok(self.followed_by(file, session))
-    }
-
-    /// Records another such life, which deals with all that the crash has left: it removes most
-    /// records, does all background work, inserts the records again, and makes the maps grow.
-    ///
-    /// # Errors
-    /// If that life goes wrong.
-    pub fn life_after(&self, file: &[u8], state: &Arc<State>, alive: &Arc<Alive>) -> Checked<Tape> {
-        let mut session = Session::open(file, self.capacity(), alive, recorder(true), Some(state))?;
-        for (name, map) in state.maps.iter().take(2) {
-            let gone: Vec<(u64, u64)> = map
-                .records
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| i % 4 != 0)
-                .map(|(_, r)| (*r.0, *r.1))
-                .collect();
-            for &(key, _) in &gone {
-                session.change(name, key, Do::Remove)?;
-            }
-            let before = session.grown(name)?;
-            for key in FRESH..FRESH + 60 {
-                session.change(name, key, Do::Insert(key))?;
-                session.background()?;
-                if session.grown(name)? > before {
-                    break;
-                }
-            }
-            session.come_to_rest()?;
-            for (key, value) in gone {
-                session.change(name, key, Do::Insert(value))?;
-            }
-        }
-        Ok(self.followed_by(file, session))
-    }
-
-    /// Returns the run of a life that began with `file`.
-    fn followed_by(&self, file: &[u8], session: Session) -> Tape {
         let (steps, events, used) = session.finish();
+        let base = Image::of_file(file, capacity);
         let universe: BTreeSet<u64> = self.universe.iter().copied().chain(used).collect();
-        Tape {
+        Ok(Tape {
             name: format!("a life after {}", self.name),
-            base: Image::of_file(file, self.capacity()),
+            base,
             len: file.len() as u64,
             start: 0,
             second: false,
@@ -241,7 +201,7 @@ impl Tape {
             universe: universe.into_iter().collect(),
             shape: self.shape,
             images: true,
-        }
+        })
     }
 
     /// Returns a run of two lives. The first process dies after the first `moment` events of this

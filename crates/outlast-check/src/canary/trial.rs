@@ -245,11 +245,8 @@ pub fn least(tape: &Tape, alive: &Arc<Alive>) -> Checked {
 }
 
 /// Checks crash images at some moments of a run: images that lose one open line, and images that
-/// keep only one. Returns their number.
-///
-/// # Errors
-/// The first fault found.
-pub fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
+/// keep only one.
+fn crash_again(tape: &Tape, budget: usize, alive: &Arc<Alive>) -> Checked<usize> {
     let mut timeline = Timeline::new(&tape.base, tape.len, &tape.events);
     let mut images = 0;
     let moments = windows(&tape.events).into_iter().filter(|&m| m >= tape.start).collect();

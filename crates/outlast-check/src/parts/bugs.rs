@@ -18,8 +18,6 @@ pub enum Checker {
     Stopped,
     /// One thread is stopped for a while, and another works meanwhile.
     Paused,
-    /// The same for inserts at each fill of a map, alone and in rows, at each of their accesses.
-    Beside,
     /// In each of a workload's pairs, one thread is paused before each of its steps in turn. The
     /// other thread works on the records that the paused one moves, with crashes.
     EachStep(&'static str),
@@ -38,9 +36,6 @@ pub enum Checker {
     /// Runs of one thread in which requests for space are refused, one at a time. Each operation
     /// must succeed when it is repeated, and the maps must still be able to grow.
     Refused,
-    /// Runs of three lives, of which the first two end by a crash: the third meets what the second
-    /// had begun to do about what the first had left half done.
-    TwoCrashes,
 }
 
 impl Checker {
@@ -50,7 +45,6 @@ impl Checker {
             Checker::Alone => "one thread",
             Checker::Stopped => "a thread stopped",
             Checker::Paused => "a thread paused",
-            Checker::Beside => "paused beside inserts",
             Checker::EachStep(_) => "paused at each step",
             Checker::Held(_) => "held at each point",
             Checker::Schedules(_) => "chosen schedules",
@@ -58,7 +52,6 @@ impl Checker {
             Checker::Forever => "stopped for ever",
             Checker::Guard => "a guard held",
             Checker::Refused => "space refused",
-            Checker::TwoCrashes => "two crashes",
         }
     }
 }

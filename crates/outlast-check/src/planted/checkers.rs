@@ -1,6 +1,5 @@
 //! The checks that must find the seeded bugs.
 
-mod crashes;
 mod refused;
 
 use super::Budget;
@@ -63,10 +62,6 @@ impl Subject {
                 let every = if bug.is_some() { 1 } else { WITHOUT };
                 pairs::paused(self.scheme, self.form, every, &self.alive)
             }
-            Checker::Beside => {
-                let every = if bug.is_some() { 1 } else { WITHOUT };
-                pairs::beside(self.scheme, self.form, every, &self.alive)
-            }
             Checker::EachStep(workload) => self.each_step(workload, bug),
             Checker::Held(workload) => self.held(workload),
             Checker::Schedules(workload) => self.schedules(workload),
@@ -74,7 +69,6 @@ impl Subject {
             Checker::Forever => self.forever(),
             Checker::Guard => self.guard(),
             Checker::Refused => refused::check(self),
-            Checker::TwoCrashes => crashes::check(self),
         };
         // Run in a new thread, because some checks number the thread that they run on.
         let checked = std::thread::scope(|scope| {

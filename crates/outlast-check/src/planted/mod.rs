@@ -62,8 +62,8 @@ impl Finding {
         let fault = self.of_library.as_ref()?;
         let bug = self.line.published;
         Some(format!(
-            "FAULT OF THE LIBRARY: found by the check of the seeded bug \"{bug}\", and again without \
-             the bug: {fault}"
+            "FAULT OF THE LIBRARY: found by the check of the seeded bug \"{bug}\", and again \
+             without the bug: {fault}"
         ))
     }
 }
@@ -94,8 +94,8 @@ impl PlantedReport {
         self.findings.iter().filter(|f| f.found.is_some()).count()
     }
 
-    /// Lists the bugs that were not found. If the same fault is there without one of them, its check
-    /// shows nothing; [`library_faults`](Self::library_faults) lists it.
+    /// Lists the bugs that were not found. If the same fault is there without one of them, its
+    /// check shows nothing; [`library_faults`](Self::library_faults) lists it.
     pub fn missed(&self) -> Vec<Line> {
         let is_missed = |f: &&Finding| f.found.is_none() && f.of_library.is_none();
         self.findings.iter().filter(is_missed).map(|f| f.line).collect()

@@ -24,7 +24,7 @@ pub(super) struct Found {
     pub(super) fault: String,
 }
 
-fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
+pub(super) fn caught<T>(check: impl FnOnce() -> Checked<T>) -> Checked<T> {
     catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());

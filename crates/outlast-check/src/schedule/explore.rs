@@ -1,10 +1,9 @@
 //! Many schedules of all workloads, within a budget.
 
-use super::check::{Checker, Found};
+use super::check::{Checker, Found, caught};
 use super::directed::held_ones;
 use super::replay::{Named, describe};
 use super::workload::{self, Instance};
-use crate::explore::image::caught;
 use crate::parts::workload::Workload;
 use crate::session::alive;
 use outlast::pmem::Alive;

@@ -9,7 +9,7 @@ mod met;
 mod told;
 
 pub use met::met;
-pub use told::{Meanwhile, beside, lookups, paused, told};
+pub use told::{Meanwhile, lookups, paused, told};
 
 use super::tape::{Allowed, Tape};
 use crate::codec::{Form, SPECIAL};

@@ -27,13 +27,13 @@ const MORE: u64 = 4;
 /// The first key of the inserts after the run.
 const FRESH: u64 = 6_000_000;
 
-/// Plays every scenario again and again. In each run, other requests for space are refused, and after
-/// it the maps must grow, as they do if nothing is refused.
+/// Plays every scenario again and again. In each run, other requests for space are refused, and
+/// after it the maps must grow, as they do if nothing is refused.
 pub(super) fn check(subject: &Subject) -> Checked {
     caught(|| full_batches(subject)).map_err(|fault| Fault(format!("full batches: {fault}")))?;
     for scenario in catalogue(subject.scheme, subject.form) {
-        // A batch that is refused space while it takes its changes back closes the pool. The batch of
-        // `batch-full` takes them back in any case.
+        // A batch that is refused space while it takes its changes back closes the pool. The batch
+        // of `batch-full` takes them back in any case.
         if scenario.costly || scenario.name == "batch-full" {
             continue;
         }
@@ -57,8 +57,8 @@ pub(super) fn check(subject: &Subject) -> Checked {
     Ok(())
 }
 
-/// Chooses the requests to refuse: each alone and, unless `only_alone`, with all others until the end
-/// of its operation.
+/// Chooses the requests to refuse: each alone and, unless `only_alone`, with all others until the
+/// end of its operation.
 fn chosen(sizes: &[u64], only_alone: bool) -> Vec<Range<usize>> {
     let mut of_size: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (number, &size) in sizes.iter().enumerate() {
@@ -131,8 +131,8 @@ fn limited() -> Traced {
 }
 
 /// Makes batches of more and more changes until they fill the pool, while a reference keeps the
-/// blocks of replaced records from reuse. What a batch has changed before the pool was full must fit
-/// into the blocks that were set aside for it.
+/// blocks of replaced records from reuse. What a batch has changed before the pool was full must
+/// fit into the blocks that were set aside for it.
 fn full_batches(subject: &Subject) -> Checked {
     let mut failed = 0;
     for tenths in 3..=12 {

@@ -1,6 +1,6 @@
 //! The seeded bugs of Dash-EH. Bugs that many schemes share are in `planted/shared.rs`.
 
-use crate::parts::bugs::Checker::{Alone, Beside, EachStep, Held, Paused, Stopped};
+use crate::parts::bugs::Checker::{Alone, EachStep, Held, Paused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes};
 use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
@@ -131,17 +131,5 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&dash_eh_bugs::ROW_HOME_UNMARKED),
         "move_away: only the first copy's home is marked",
         EachStep("duel-row-back"),
-    ),
-    bug(
-        "Two inserts write to the same slot: one looked for it before it had the bucket's lock",
-        Seeded::InCode(&dash_eh_bugs::NEXT_NOT_RECHECKED),
-        "insert_absent: the next bucket as it was before its lock",
-        Beside,
-    ),
-    bug(
-        "The same, with an insert of a row",
-        Seeded::InCode(&dash_eh_bugs::ROW_NEXT_NOT_RECHECKED),
-        "Row::decide: the next bucket as it was before its lock",
-        Beside,
     ),
 ];

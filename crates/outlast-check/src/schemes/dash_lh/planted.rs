@@ -1,6 +1,6 @@
 //! The seeded bugs of Dash-LH. Bugs that many schemes share are in `planted/shared.rs`.
 
-use crate::parts::bugs::Checker::{Alone, Beside, Held, Paused, Refused, Stopped, TwoCrashes};
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
 use crate::parts::published::*;
 use outlast::db::bugs as db_bugs;
@@ -119,23 +119,5 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&dash_lh_bugs::GROWING_KEPT),
         "split_next: the mark of the thread that allocates stays",
         Refused,
-    ),
-    bug(
-        "A header that a dead process has erased comes back",
-        Seeded::InCode(&dash_lh_bugs::FOUND_ERASED_UNFLUSHED),
-        "erase_header: a line is flushed only if this process has erased it",
-        TwoCrashes,
-    ),
-    bug(
-        "Two inserts write to the same slot: one looked for it before it had the bucket's lock",
-        Seeded::InCode(&dash_lh_bugs::NEXT_NOT_RECHECKED),
-        "insert_absent: the next bucket as it was before its lock",
-        Beside,
-    ),
-    bug(
-        "The same, with an insert of a row",
-        Seeded::InCode(&dash_lh_bugs::ROW_NEXT_NOT_RECHECKED),
-        "Row::decide: the next bucket as it was before its lock",
-        Beside,
     ),
 ];

@@ -1,6 +1,6 @@
 //! The seeded bugs of the EA-PHT family. Bugs that many schemes share are in `planted/shared.rs`.
 
-use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped, TwoCrashes};
+use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
 use crate::parts::bugs::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
 use crate::parts::published::*;
@@ -163,12 +163,6 @@ pub(super) const PARALLEL: &[Line] = lines!(
         Seeded::InCode(&own_bugs::OWNER_KEPT),
         "check_spare",
         Alone,
-    ),
-    bug(
-        "EA-PHT-HPR: a bucket is handed out that names the owner of a copy which a crash has undone",
-        Seeded::InCode(&own_bugs::UNDISOWNED),
-        "Table::take",
-        TwoCrashes,
     ),
     bug(
         "EA-PHT-HPR: the mark of a moved bucket is not durable",

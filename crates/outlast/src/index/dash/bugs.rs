@@ -18,8 +18,4 @@ crate::seeded_bugs! {
     STAYING_UNMARKED = "StayingUnmarked";
     /// Overflow nodes that a split has emptied are freed before the link to them is durably gone.
     NODES_FREED_EARLY = "NodesFreedEarly";
-    /// An insert does not look again for a free slot of the next bucket once it has its lock.
-    NEXT_NOT_RECHECKED = "NextNotRechecked";
-    /// The same for inserts that share a fence.
-    ROW_NEXT_NOT_RECHECKED = "RowNextNotRechecked";
 }

@@ -339,8 +339,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             }
         };
         // The next bucket may have filled up before it was locked.
-        let known = self.seeded(&bugs::NEXT_NOT_RECHECKED).then_some(next_bits);
-        let done = match known.unwrap_or_else(|| self.bits(next.bucket)).free_slot(first) {
+        let done = match self.bits(next.bucket).free_slot(first) {
             Some(slot) => {
                 self.insert_into(next.bucket, slot, words, hash, true);
                 Ok(true)

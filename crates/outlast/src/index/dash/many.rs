@@ -130,9 +130,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 None => {
                     let locked = try_lock(next)?;
                     // The bucket may have filled up before it was locked.
-                    let known = table.seeded(&bugs::ROW_NEXT_NOT_RECHECKED).then_some(next_bits);
-                    let bits = known.unwrap_or_else(|| table.bits(next));
-                    (next, bits.free_slot(first)?, Some(locked))
+                    (next, table.bits(next).free_slot(first)?, Some(locked))
                 }
             };
             let action = Action::Fill { fingerprint: key.hash as u8, is_guest: locked.is_some() };

@@ -7,6 +7,4 @@ crate::seeded_bugs! {
     PLACE_OFF_BY_ONE = "PlaceOffByOne";
     /// A refused allocation leaves the mark that a thread allocates what the next turn needs.
     GROWING_KEPT = "GrowingKept";
-    /// The line of a header is flushed only if there was a header to erase.
-    FOUND_ERASED_UNFLUSHED = "FoundErasedUnflushed";
 }

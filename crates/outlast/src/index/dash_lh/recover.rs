@@ -3,7 +3,7 @@
 use super::layout::{Made, SegmentHeader, Turn};
 use super::segments::{Segments, Unready};
 use super::{
-    Array, Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, bugs, points,
+    Array, Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, points,
 };
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
@@ -231,8 +231,6 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let offset = self.place(structure, made)?;
         if let Some(first) = self.find_segment(offset, made.low(self.addressing.initial))? {
             memory.store(first, 0, &points::ERASED);
-        } else if self.seeded(&bugs::FOUND_ERASED_UNFLUSHED) {
-            return Ok(());
         }
         // Flush even if there is no header: a process that has died may have erased it without
         // flushing the line.

@@ -28,8 +28,6 @@ crate::seeded_bugs! {
     CLOSED_KEPT = "ClosedKept";
     /// A resize that finds no space is never tried again.
     RETRIED_NEVER = "RetriedNever";
-    /// Overflow buckets are handed out while they may still name an owner.
-    UNDISOWNED = "Undisowned";
     /// A resize is used before its root is durable.
     RESIZED_BEFORE_DURABLE = "ResizedBeforeDurable";
 }

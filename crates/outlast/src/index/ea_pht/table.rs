@@ -2,7 +2,7 @@
 
 use super::bucket::{BucketRef, disown};
 use super::layout::{self, AreaHeader, BUCKET_BYTES, Kind, Link, TABLE_HEADER, TableHeader};
-use super::{bugs, points};
+use super::points;
 use crate::error::{Damage, Result};
 use crate::index::kit::directory::Segment;
 use crate::index::kit::media::{check_block, check_identity};
@@ -339,9 +339,7 @@ impl Table {
                     let few = few.map(|number| area.first + number * BUCKET_BYTES);
                     // The buckets must be durably without an owner before the counter covers them,
                     // because opening relies on the owners of all buckets that it covers.
-                    if !memory.seam().seeded(&bugs::UNDISOWNED) {
-                        disown(memory, few);
-                    }
+                    disown(memory, few);
                 }
                 let counter = area.counter(memory)?;
                 let at = &points::COUNTER;
