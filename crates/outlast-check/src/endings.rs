@@ -101,6 +101,9 @@ impl DiskWatch for Holds {
     }
 }
 
+/// The maps of a pool, with 8-byte records and with byte strings.
+type Maps = (Map<u64, u64>, Map<u64, [u8]>);
+
 /// What a pool holds: the keys of a range, in two maps.
 struct Content {
     scheme: Scheme,
@@ -108,7 +111,7 @@ struct Content {
 }
 
 impl Content {
-    fn maps(&self, pool: &Pool) -> Checked<(Map<u64, u64>, Map<u64, [u8]>)> {
+    fn maps(&self, pool: &Pool) -> Checked<Maps> {
         let options = MapOptions::new().scheme(self.scheme);
         Ok((pool.map_with("numbers", &options)?, pool.map_with("texts", &options)?))
     }
