@@ -123,19 +123,6 @@ impl Fuzzer {
         })
     }
 
-    /// Copies the files of an open pool, at a time when no checkpoint writes or deletes any.
-    fn settled(&self, pool: &Pool) -> std::io::Result<Files> {
-        loop {
-            let count =
-                || pool.stats().journal.map(|journal| (journal.checkpoints, journal.base_bytes));
-            let before = count();
-            let files = self.place.read()?;
-            if count() == before && self.place.read()? == files {
-                return Ok(files);
-            }
-        }
-    }
-
     fn trial(&self, image: &Image, mutant: &Files, died: bool) -> Result<&'static str, String> {
         let io = |error| format!("the files: {error}");
         self.place.write(mutant).map_err(io)?;
@@ -162,7 +149,7 @@ impl Fuzzer {
         };
         let failed = |error| format!("opened, and a change fails: {error}");
         insert(&pool, found, 5).and_then(|()| pool.wait_durable()).map_err(failed)?;
-        let mut files = self.settled(&pool).map_err(io)?;
+        let mut files = self.place.settled().map_err(io)?;
         files.retain(|name, _| name == BASE || name.starts_with(JOURNAL));
         pool.close().map_err(|error| format!("opened, and closing fails: {error}"))?;
         self.place.write(&files).map_err(io)?;
