@@ -273,14 +273,19 @@ fn damage(disk: &SimDisk, names: &[&String], kind: u64, random: &mut Random) -> 
     }
 }
 
-/// Returns the last epoch that the header of a segment or of a spare names.
+/// Returns the last epoch that the intact header of a segment or of a spare names.
 fn named(disk: &SimDisk, life: u128) -> io::Result<u64> {
     let mut last = 0;
     for name in disk.names()? {
         let bytes = read(disk, &name)?;
         let word =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if [&b"OLJSEGM3"[..], b"OLJSPAR1"].contains(&&bytes[..8]) && word(40) == life as u64 {
+        // A write that failed can leave a part of a header.
+        let is_intact = u64::from(crc32c::crc32c(&bytes[..56])) == word(56);
+        if is_intact
+            && [&b"OLJSEGM3"[..], b"OLJSPAR1"].contains(&&bytes[..8])
+            && word(40) == life as u64
+        {
             last = last.max(word(16));
         }
     }

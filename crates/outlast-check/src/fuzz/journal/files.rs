@@ -153,6 +153,18 @@ impl Place {
         Ok(files)
     }
 
+    /// Copies the files of an open pool, at a moment when its threads change none of them.
+    pub fn settled(&self) -> io::Result<Files> {
+        let mut before = self.read()?;
+        loop {
+            let now = self.read()?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+    }
+
     /// Replaces the files, which nobody has open.
     pub fn write(&self, files: &Files) -> io::Result<()> {
         fs::create_dir_all(self.path(JOURNAL))?;

@@ -109,7 +109,7 @@ impl Maker<'_> {
     }
 
     fn image(&mut self, name: &'static str) -> Result<()> {
-        let files = self.place.read().map_err(failed)?;
+        let files = self.place.settled().map_err(failed)?;
         let (life, acked, waited) = (self.life, self.count, self.waited.clone());
         self.images.push(Image { name, life, files, acked, waited });
         Ok(())
@@ -117,7 +117,7 @@ impl Maker<'_> {
 
     /// Goes on in another process, which finds these files.
     fn reopen(&mut self, boot: u64, keep_working: bool) -> Result<()> {
-        let files = self.place.read().map_err(failed)?;
+        let files = self.place.settled().map_err(failed)?;
         let kept = |(name, _): &(String, Content)| keep_working || !name.ends_with(".working");
         let files = files.into_iter().filter(kept).collect();
         // Dropping a pool closes it.
