@@ -11,7 +11,7 @@
 //! durable when it was made. The header of the segment replaces it, in one write with the segment's
 //! first epoch.
 //!
-//! What a file says of itself is told apart from what it lacks ([`Content`]): a damaged header is
+//! What a file says of itself is told apart from what it lacks (`Content`): a damaged header is
 //! made again from the first block, and a file that no crash can leave is damaged.
 
 use super::bugs::{self, seeded};

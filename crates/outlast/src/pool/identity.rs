@@ -13,7 +13,7 @@
 //! | time of birth | never. Some file systems do not report it |
 //! | id of the file system | never, where it comes from the file system itself (ext4, btrfs, overlayfs). Some file systems report none, or only their device number, which says nothing |
 //!
-//! [docs/model.md](https://docs.rs/outlast) has the resulting table for users.
+//! docs/model.md has the resulting table for users ("Which file is the pool's").
 
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, StatxFlags};

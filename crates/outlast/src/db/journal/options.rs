@@ -14,7 +14,7 @@ pub(super) const MEMORY: &str = "/dev/shm";
 /// Free space, in bytes, that this directory must have in addition to twice the size of the pool.
 const LEAST_ROOM: u64 = 64 << 20;
 
-/// Options of a pool's journal. See [`PoolOptions::journal`].
+/// Options of a pool's journal. See [`PoolOptions::journal`](crate::PoolOptions::journal).
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -69,7 +69,8 @@ impl JournalOptions {
     /// Sets the directory of the journal. It should be on a local disk: on a tmpfs, nothing
     /// survives a power loss. It is created if it does not exist; its parent must exist. Give the
     /// same directory each time the pool is opened. With another one, opening a pool that was not
-    /// closed fails with [`Error::IncompleteJournal`]. Default: the path by which the pool is
+    /// closed fails with [`Error::IncompleteJournal`](crate::Error::IncompleteJournal). Default: the path
+    /// by which the pool is
     /// opened, with `.journal` appended.
     #[must_use]
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
