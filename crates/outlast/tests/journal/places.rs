@@ -1,6 +1,7 @@
 //! Journaled pools whose files are missing, damaged or in the wrong place.
 
 use super::*;
+use outlast::pmem::Moment;
 use std::time::Instant;
 
 pub(crate) fn journal(place: &Path) -> PathBuf {
@@ -358,6 +359,21 @@ fn an_older_copy_does_not_delete_the_journal_of_a_life_that_went_on() {
     assert_holds_all(place.path(), durable);
 }
 
+/// Holds the threads of the journal before they cut, as long as it is set.
+struct NoTurns(AtomicBool);
+
+impl DiskWatch for NoTurns {
+    fn before(&self, _: Call, _: &File) -> Fate {
+        Fate::Done
+    }
+
+    fn at(&self, moment: Moment) {
+        while moment == Moment::Turn && self.0.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 /// What an opening that was cut short has left is no obstacle: a segment of the life that it was to begin,
 /// without an epoch.
 #[test]
@@ -369,15 +385,14 @@ fn an_opening_that_was_cut_short_is_repeated() {
     let closed = place.path().join("closed.pool");
     std::fs::copy(place.path().join("a.pool"), &closed).unwrap();
     let journal = journal(place.path());
-    // No epoch is written meanwhile.
-    let rare = JournalOptions::new().interval(Duration::from_secs(3_600));
-    let rare = rare.working_directory(place.path()).directory(&journal);
+    let waits = Arc::new(NoTurns(AtomicBool::new(true)));
+    let watched = options(place.path()).disk(Disk::watched(waits.clone()));
     // SAFETY: no one else uses the file.
-    let left =
-        unsafe { PoolOptions::new().journal(rare).open(place.path().join("a.pool")).unwrap() };
+    let left = unsafe { watched.open(place.path().join("a.pool")).unwrap() };
     let names = || std::fs::read_dir(&journal).unwrap().map(|e| e.unwrap().path());
     let segments: Vec<_> = names().map(|path| (std::fs::read(&path).unwrap(), path)).collect();
     assert_eq!(segments.len(), 1);
+    waits.0.store(false, Ordering::SeqCst);
     left.close().unwrap();
     std::fs::rename(closed, place.path().join("a.pool")).unwrap();
     segments.iter().for_each(|(bytes, path)| std::fs::write(path, bytes).unwrap());
