@@ -61,9 +61,11 @@ impl PoolOptions {
         options.working = options.working.map(absolute).transpose()?;
         let directory = absolute(options.directory_for(path))?;
         let disk = self.disk.clone();
-        let mode = locked.metadata().map_err(io)?.mode();
+        let owner = locked.metadata().map_err(io)?;
+        let mode = owner.mode();
         let files =
             DiskDirectory::open_or_create(directory.clone(), disk.clone(), mode).map_err(io)?;
+        let files = files.owned_by(owner.uid(), owner.gid());
         // Two pools with the same directory would delete each other's segments.
         let lockable = files.file().map_err(io)?;
         lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;

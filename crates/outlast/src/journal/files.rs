@@ -61,6 +61,8 @@ pub struct DiskDirectory {
     read_only: bool,
     /// The permissions of the files that are created in it.
     mode: u32,
+    /// The user and the group that are to own them, if this process may say so.
+    owner: Option<(u32, u32)>,
 }
 
 /// A file of the file system.
@@ -92,7 +94,7 @@ pub(super) const UNFINISHED: &str = ".new";
 impl DiskDirectory {
     /// Returns the directory at `path`, without checking that it exists.
     pub fn at(path: PathBuf, disk: Disk) -> Self {
-        DiskDirectory { path, disk, read_only: false, mode: PRIVATE }
+        DiskDirectory { path, disk, read_only: false, mode: PRIVATE, owner: None }
     }
 
     /// Opens the directory at `path`, or creates it. `mode` has the permissions of the pool's file:
@@ -108,14 +110,30 @@ impl DiskDirectory {
             _ => {
                 let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
                 disk.fsync_directory(&File::open(parent.unwrap_or_else(|| ".".as_ref()))?)?;
-                Ok(DiskDirectory { path, disk, read_only: false, mode })
+                Ok(DiskDirectory { path, disk, read_only: false, mode, owner: None })
             }
         }
     }
 
+    /// Gives the directory and the files that are created in it to the owner of the pool, if another
+    /// user such as root opens the pool. Otherwise the owner could not open the pool any more after
+    /// this process was killed.
+    #[must_use]
+    pub fn owned_by(mut self, user: u32, group: u32) -> Self {
+        self.owner = (rustix::process::geteuid().as_raw() != user).then_some((user, group));
+        if let Some((user, group)) = self.owner {
+            // A directory with something in it may be another's.
+            let is_new = fs::read_dir(&self.path).is_ok_and(|mut files| files.next().is_none());
+            if is_new {
+                let _ = std::os::unix::fs::chown(&self.path, Some(user), Some(group));
+            }
+        }
+        self
+    }
+
     /// Returns the directory at `path`, whose files are then opened only for reading.
     pub fn read_only(path: PathBuf) -> Self {
-        DiskDirectory { path, disk: Disk::default(), read_only: true, mode: PRIVATE }
+        DiskDirectory { path, disk: Disk::default(), read_only: true, mode: PRIVATE, owner: None }
     }
 
     /// Returns whether its files are opened only for reading.
@@ -133,6 +151,9 @@ impl DiskDirectory {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true).mode(self.mode);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(unfinished)?;
+        if let Some((user, group)) = self.owner {
+            let _ = std::os::unix::fs::fchown(&file, Some(user), Some(group));
+        }
         // Writes zeros, because allocating blocks is not enough: the first fdatasync after a write
         // to an allocated block also has to mark the block as written, which changes the file's
         // metadata.

@@ -446,3 +446,23 @@ fn a_working_file_that_was_not_finished_is_removed() {
     }
     assert!(left > 2, "only {left} files were left unfinished");
 }
+
+#[test]
+fn the_journal_of_a_service_s_pool_stays_the_service_s_when_root_opens_it() {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let place = tempfile::tempdir().unwrap();
+    create(place.path()).close().unwrap();
+    std::fs::remove_dir(journal(place.path())).unwrap();
+    const SERVICE: u32 = 12_345;
+    if chown(place.path().join("a.pool"), Some(SERVICE), Some(SERVICE)).is_err() {
+        eprintln!("skipped: only root can give files to others");
+        return;
+    }
+    killed(place.path(), 900);
+    let owner = |path: &Path| path.metadata().unwrap().uid();
+    assert_eq!(owner(&journal(place.path())), SERVICE);
+    let segments = std::fs::read_dir(journal(place.path())).unwrap().map(|it| it.unwrap().path());
+    let files = segments.chain(working_files(place.path()));
+    let owners: Vec<u32> = files.map(|path| owner(&path)).collect();
+    assert!(owners.len() > 1 && owners.iter().all(|&owner| owner == SERVICE), "{owners:?}");
+}
