@@ -4,8 +4,8 @@
 //!
 //! *Schedules* hold a background thread at a [`Moment`] at which it has decided on a step and has not
 //! begun it. Then the pool is ended. If the ending waits for the thread, the thread goes on; otherwise
-//! it goes on once the ending is over. Afterwards the pool must open, and hold exactly what was
-//! acknowledged.
+//! it goes on once the ending is over. Afterwards the pool must open, and hold every acknowledged
+//! change and no other.
 //!
 //! A *campaign* opens, changes and closes one pool again and again, with a journal so short that
 //! checkpoints are always due.
@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How a pool ends, or what is done with it beside a background thread.
+/// The end of a pool, or an operation on all of it and then its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// `Pool::close`.
@@ -52,21 +52,6 @@ impl Ending {
         Ending::Death,
     ];
 }
-
-/// The moments to which background threads of a journaled pool come. (Free space is not given back in
-/// a working file, and such a pool is not synced because it is idle.)
-pub const MOMENTS: [Moment; 10] = [
-    Moment::Turn,
-    Moment::Cut,
-    Moment::Commit,
-    Moment::Committed,
-    Moment::Prepare,
-    Moment::Checkpoint,
-    Moment::Copied,
-    Moment::Written,
-    Moment::Recorded,
-    Moment::Work,
-];
 
 /// How long an ending may take before it counts as waiting for the thread that is held.
 const PATIENCE: Duration = Duration::from_millis(25);
@@ -318,7 +303,7 @@ fn death(scheme: Scheme, dir: &Path, at: (Moment, u64), program: &Path) -> Check
         .arg("ending-child")
         .arg(dir)
         .arg(scheme.name())
-        .arg(Moment::ALL.iter().position(|moment| *moment == at.0).unwrap_or(0).to_string())
+        .arg(Moment::OF_JOURNAL.iter().position(|moment| *moment == at.0).unwrap_or(0).to_string())
         .arg(at.1.to_string())
         .env(CHILD, "1")
         .stdin(Stdio::null())
@@ -351,7 +336,7 @@ fn death(scheme: Scheme, dir: &Path, at: (Moment, u64), program: &Path) -> Check
 /// # Errors
 /// If anything fails before.
 pub fn child(dir: &Path, scheme: Scheme, moment: usize, nth: u64) -> Checked {
-    let moment = *Moment::ALL.get(moment).ok_or(Fault("no such moment".into()))?;
+    let moment = *Moment::OF_JOURNAL.get(moment).ok_or(Fault("no such moment".into()))?;
     let say = |line: &str| {
         let mut out = std::io::stdout().lock();
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -389,7 +374,7 @@ pub fn schedules(
 ) -> Checked<Summary> {
     let mut summary = Summary::default();
     for nth in 1..=most {
-        for moment in MOMENTS {
+        for moment in Moment::OF_JOURNAL {
             for ending in Ending::ALL {
                 let place = tempfile::tempdir_in(dir);
                 let place = place.map_err(|e| Fault(format!("{}: {e}", dir.display())))?;

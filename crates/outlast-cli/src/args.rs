@@ -73,7 +73,7 @@ pub(crate) enum Command {
     /// The pool is checked first, and replaced only by a copy that was checked. It must not be open.
     /// It keeps its maps, page size, limit and journal; a copy has no journal.
     Compact(CompactArgs),
-    /// List the working files of pools with a journal, and who needs them
+    /// List the working files of pools with a journal, and the pools that need them
     ///
     /// A process that dies leaves its pool's working file, which takes as much memory as the pool, until the
     /// pool is opened again or the machine is restarted.
@@ -369,7 +369,7 @@ pub(crate) struct WorkingFilesArgs {
 pub(crate) struct RestoreArgs {
     /// The backup: any pool that was closed
     pub(crate) backup: PathBuf,
-    /// The pool that it is to replace, or the path of a new one [default: --pool]
+    /// The pool to replace, or the path of a new one [default: --pool]
     pub(crate) target: Option<PathBuf>,
     /// Remove the old pool, its journal and its working file
     #[arg(long)]

@@ -94,8 +94,9 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// All moments.
-    pub const ALL: [Moment; 12] = [
+    /// The moments to which the background threads of a pool with a journal come. (Free space is not
+    /// given back in a working file, and such a pool is not synced because it is idle.)
+    pub const OF_JOURNAL: [Moment; 10] = [
         Moment::Turn,
         Moment::Cut,
         Moment::Commit,
@@ -106,8 +107,6 @@ impl Moment {
         Moment::Written,
         Moment::Recorded,
         Moment::Work,
-        Moment::Idle,
-        Moment::Trim,
     ];
 }
 

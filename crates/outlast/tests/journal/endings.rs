@@ -49,24 +49,10 @@ fn pool_that_holds(place: &Path, moment: Moment) -> (Pool, Receiver<()>, Sender<
     (pool, is_held, release)
 }
 
-/// The moments to which the threads of a journaled pool come.
-const MOMENTS: [Moment; 10] = [
-    Moment::Turn,
-    Moment::Cut,
-    Moment::Commit,
-    Moment::Committed,
-    Moment::Prepare,
-    Moment::Checkpoint,
-    Moment::Copied,
-    Moment::Written,
-    Moment::Recorded,
-    Moment::Work,
-];
-
 /// Ends a pool with each of its background threads held at each moment, until `end` has returned or
 /// waits for that thread.
 fn end_at_each_moment(end: impl Fn(Pool) + Copy + Send + Sync) {
-    for moment in MOMENTS {
+    for moment in Moment::OF_JOURNAL {
         let place = tempfile::tempdir().unwrap();
         let (pool, is_held, release) = pool_that_holds(place.path(), moment);
         insert(&pool, 0..10);
