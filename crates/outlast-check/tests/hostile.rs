@@ -399,7 +399,7 @@ fn a_free_state_that_lies_makes_no_endless_chain() {
         let saved = image.regions.iter().find(|region| region.what == What::SavedState);
         let Some(saved) = saved.filter(|_| !nodes.is_empty()) else { continue };
         let mut bytes = image.bytes.clone();
-        let geometry = Geometry::new(image.page_bits, true).unwrap();
+        let geometry = Geometry::new(image.page_bits).unwrap();
         let (mut at, end) = (saved.offset + 24, saved.offset + saved.bytes);
         while at < end {
             let page = image.word(at) as u32;

@@ -12,14 +12,12 @@ use outlast::index::{Change, Previous};
 use outlast::offline::{Region, What};
 use outlast::pmem::Alive;
 use outlast::pool::layout::{
-    BATCH_MAGIC, BATCH_OFFSET, DIRTY, FEATURE_BATCH, HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT,
-    field, pack_batch,
+    BATCH_MAGIC, BATCH_OFFSET, DIRTY, HEADER_OFFSETS, LACKS_ROOT, field, pack_batch,
 };
-use outlast::pool::points;
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
 use outlast_check::fuzz::pool::{
-    Opening, Pool, bytes_of, create, map_info, open, open_by, open_map, set_word, word_at,
+    Pool, bytes_of, create, map_info, open, open_map, set_word, word_at,
 };
 use outlast_check::fuzz::repair::repair;
 use outlast_check::fuzz::trial::Verdicts;
@@ -368,7 +366,6 @@ fn with_log(scheme: Scheme, changes: &[u8], edit: impl FnOnce(&mut [u8], u64)) -
         change(&map, Some(10));
     }
     let core = store.core();
-    core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE).unwrap();
     let at = core.allocate(24 + changes.len() as u64).unwrap().offset;
     let mut bytes = bytes_of(&store);
     let crc = crc32c::crc32c(&core.header().id().to_le_bytes());
@@ -435,21 +432,6 @@ fn a_batch_that_a_kill_has_cut_short_is_made() {
         change(&store.open_map("a").unwrap(), Some(30));
         let store = open(&bytes_of(&store), &ALIVE).unwrap();
         assert_eq!(value(&store, "a"), Some(30), "{scheme}");
-        // Without the feature bit, the batch word counts as unused.
-        let unused = with_log(scheme, &whole, |bytes, _| {
-            for copy in HEADER_OFFSETS {
-                let at = copy + field::READ_ONLY_COMPATIBLE as u64 * 8;
-                let features = word_at(bytes, at) & !FEATURE_BATCH;
-                set_word(bytes, at, features);
-                let header = &bytes[copy as usize..][..(HEADER_WORDS - 1) * 8];
-                let sum = u64::from(crc32c::crc32c(header));
-                set_word(bytes, copy + (HEADER_WORDS as u64 - 1) * 8, sum);
-            }
-        });
-        let store = open(&unused, &ALIVE).unwrap();
-        assert_eq!((value(&store, "a"), value(&store, "b")), (Some(10), Some(10)), "{scheme}");
-        let read = Opening { read_only: true, ..Opening::default() };
-        assert!(open_by(&unused, &ALIVE, read).is_ok());
     }
 }
 

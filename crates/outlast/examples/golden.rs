@@ -1,34 +1,30 @@
-//! Writes one of the golden pools that `tests/golden.rs` opens. This program is run once for each
-//! file. If the file's name contains `eighths`, the pool also gets a map of large values.
+//! Writes the golden pools that `tests/golden.rs` opens, one for each scheme. This program is run once
+//! for each format. The pool of Dash-EH also gets a map of large values.
 //!
 //! ```text
-//! cargo run --example golden -- crates/outlast/tests/golden/format2.pool dash-eh
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-clevel.pool clevel
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-phast.pool phast
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-phast-blanks.pool phast
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-group.pool group
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-dash-lh.pool dash-lh
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht.pool ea-pht
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-h.pool ea-pht-h
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-ea-pht-hpr.pool ea-pht-hpr
-//! cargo run --example golden -- crates/outlast/tests/golden/format2-eighths.pool dash-eh
+//! cargo run --example golden -- crates/outlast/tests/golden
 //! ```
 
 use outlast::{MapOptions, PoolOptions, Scheme};
+use std::path::Path;
 
 #[path = "../tests/golden/content.rs"]
 mod content;
 use content::{LARGE, TEXTS, WORDS, large, removed, text, value, word};
 
 fn main() {
-    let path = std::env::args().nth(1).expect("the file to write");
-    let scheme = std::env::args().nth(2).expect("the scheme of its maps");
+    let place = std::env::args().nth(1).expect("the directory to write to");
+    for &scheme in Scheme::ALL {
+        write(&Path::new(&place).join(format!("format1-{scheme}.pool")), scheme);
+    }
+}
+
+fn write(path: &Path, scheme: Scheme) {
     let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
     // The file must not depend on the machine that writes it.
     let options = options.boot_id(1);
     // SAFETY: the file belongs to this program.
-    let pool = unsafe { options.create(&path).unwrap() };
-    let scheme: Scheme = scheme.parse().unwrap();
+    let pool = unsafe { options.create(path).unwrap() };
     let small = MapOptions::new().scheme(scheme).small();
     let has_stash = scheme.has_setting("stash_buckets");
     let stash = if has_stash { small.clone().stash_buckets(4) } else { small.clone() };
@@ -47,7 +43,7 @@ fn main() {
         bytes.remove(&word(n)).unwrap();
         texts.remove(&text(n)).unwrap();
     }
-    if path.contains("eighths") {
+    if scheme == Scheme::DashEh {
         let map = pool.map_with::<u64, [u8]>("large", &small).unwrap();
         for len in LARGE {
             map.put(&(len as u64), &large(len)[..]).unwrap();

@@ -1,22 +1,22 @@
 //! Every build opens the pools of each format, or reports the format that it cannot open.
 //!
-//! Goal: this build opens, reads, verifies and changes `tests/golden/format2.pool` and the pools of
-//! the schemes added since, which are written once and never again. It refuses `format1.pool` and
-//! reports its version. If a change of the code makes this test fail, it changes the format: see
-//! the versioning rules in docs/format.md.
+//! Goal: this build opens, reads, verifies and changes the pools in `tests/golden`, which are written
+//! once for each format and never again. If a change of the code makes this test fail, it changes the
+//! format: see the versioning rules in docs/format.md.
 //!
-//! `examples/golden.rs` wrote the files, once for each new format.
+//! `examples/golden.rs` wrote the files.
 
 use outlast::pool::geometry::Geometry;
 use outlast::pool::layout::{Descriptor, PageKind};
-use outlast::{Error, Pool, PoolOptions, RecordForm, Scheme, offline};
+use outlast::{Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
 
 #[path = "golden/content.rs"]
 mod content;
 use content::{LARGE, TEXTS, WORDS, large, removed, text, value, word};
 
-fn golden(name: &str) -> PathBuf {
+fn golden(scheme: Scheme) -> PathBuf {
+    let name = format!("format1-{scheme}.pool");
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
@@ -24,21 +24,6 @@ fn open(path: &Path) -> Pool {
     // SAFETY: the file belongs to this test.
     unsafe { PoolOptions::new().background(false).open(path).unwrap() }
 }
-
-/// A pool for each scheme, one that has size classes in eighths of a page, and one whose leaves have
-/// blank slots.
-const POOLS: [(&str, Scheme); 10] = [
-    ("format2.pool", Scheme::DashEh),
-    ("format2-eighths.pool", Scheme::DashEh),
-    ("format2-clevel.pool", Scheme::Clevel),
-    ("format2-phast.pool", Scheme::Phast),
-    ("format2-phast-blanks.pool", Scheme::Phast),
-    ("format2-group.pool", Scheme::Group),
-    ("format2-dash-lh.pool", Scheme::DashLh),
-    ("format2-ea-pht.pool", Scheme::EaPht),
-    ("format2-ea-pht-h.pool", Scheme::EaPhtH),
-    ("format2-ea-pht-hpr.pool", Scheme::EaPhtHpr),
-];
 
 fn check(pool: &Pool, scheme: Scheme) {
     let words = pool.map::<u64, u64>("words").unwrap();
@@ -62,35 +47,24 @@ fn check(pool: &Pool, scheme: Scheme) {
     assert_eq!(words.iter().filter(|r| r.is_ok()).count(), kept(WORDS));
     assert_eq!(bytes.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
     assert_eq!(texts.iter().filter(|r| r.is_ok()).count(), kept(TEXTS));
-    if pool.maps().len() > 3 {
+    if scheme == Scheme::DashEh {
         let map = pool.map::<u64, [u8]>("large").unwrap();
         assert!(LARGE.iter().all(|&n| map.get(&(n as u64)).unwrap() == Some(large(n))));
     }
 }
 
-/// Format 1 kept volatile bucket metadata in the bucket itself.
 #[test]
-fn a_pool_of_format_1_is_refused_typed() {
-    let path = golden("format1.pool");
-    // SAFETY: nothing changes the file.
-    let opened = unsafe { PoolOptions::new().open_read_only(&path) };
-    assert!(matches!(opened, Err(Error::Version { found: 1, supported: 2 })), "{opened:?}");
-    assert!(matches!(offline::walk(&path), Err(Error::Version { found: 1, supported: 2 })));
-}
-
-#[test]
-fn a_pool_of_format_2_opens_and_is_what_it_was() {
-    assert_eq!(POOLS.len(), Scheme::ALL.len() + 2);
-    for (name, scheme) in POOLS {
-        opens_and_is_what_it_was(name, scheme);
+fn a_pool_of_format_1_opens_and_is_what_it_was() {
+    for &scheme in Scheme::ALL {
+        opens_and_is_what_it_was(scheme);
     }
 }
 
 /// Some of the blocks in eighths of a page lie in runs of several, and some take whole pages.
 #[test]
 fn a_pool_has_blocks_in_eighths_of_a_page() {
-    let bytes = std::fs::read(golden("format2-eighths.pool")).unwrap();
-    let geometry = Geometry::new(12, true).unwrap();
+    let bytes = std::fs::read(golden(Scheme::DashEh)).unwrap();
+    let geometry = Geometry::new(12).unwrap();
     let word = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap());
     let pages = geometry.first_page()..bytes.len() as u32 >> 12;
     let found = pages.filter(|&page| !geometry.is_system(page));
@@ -103,10 +77,10 @@ fn a_pool_has_blocks_in_eighths_of_a_page() {
     assert!(in_eighths + large >= LARGE.len(), "{in_eighths} runs, {large} large blocks");
 }
 
-fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
+fn opens_and_is_what_it_was(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("copy.pool");
-    std::fs::copy(golden(name), &path).unwrap();
+    std::fs::copy(golden(scheme), &path).unwrap();
 
     let report = offline::walk(&path).unwrap();
     assert_eq!((&report.problems[..], report.leaked_bytes), (&[][..], 0));
@@ -132,8 +106,6 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
         assert!(words.insert(&word(n), &n).unwrap());
         assert!(bytes.insert(&word(n), &value(n)).unwrap());
     }
-    // In a pool without classes in eighths of a page, these take whole pages: the walk calls any
-    // other class damage.
     for len in LARGE {
         assert!(bytes.insert(&word(10_000 + len as u64), &large(len)).unwrap());
     }
@@ -160,16 +132,16 @@ fn opens_and_is_what_it_was(name: &str, scheme: Scheme) {
 
 /// Opens such a pool as a kill leaves it: the file is copied while the pool is open.
 #[test]
-fn a_pool_of_format_2_recovers() {
-    for (name, scheme) in POOLS {
-        recovers(name, scheme);
+fn a_pool_of_format_1_recovers() {
+    for &scheme in Scheme::ALL {
+        recovers(scheme);
     }
 }
 
-fn recovers(name: &str, scheme: Scheme) {
+fn recovers(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let [path, killed] = ["copy.pool", "killed.pool"].map(|name| dir.path().join(name));
-    std::fs::copy(golden(name), &path).unwrap();
+    std::fs::copy(golden(scheme), &path).unwrap();
     let pool = open(&path);
     let words = pool.map::<u64, u64>("words").unwrap();
     words.insert(&word(5000), &1).unwrap();

@@ -213,7 +213,7 @@ fn a_free_page_with_the_descriptor_of_a_run_is_damage() {
     drop(map);
     pool.close().unwrap();
     let sound = std::fs::read(&path).unwrap();
-    let geometry = Geometry::new(12, true).unwrap();
+    let geometry = Geometry::new(12).unwrap();
     let word = |at: u64| u64::from_le_bytes(sound[at as usize..][..8].try_into().unwrap());
     let frontier = unpack_frontier(word(FRONTIER_OFFSET)).unwrap();
     let pages = (geometry.first_page()..frontier).filter(|&page| {

@@ -62,9 +62,9 @@ fn files_that_are_no_pools() {
 #[test]
 fn other_versions_and_unknown_features() {
     let (_dir, path) = filled();
-    set_header_word(&path, 1, 3 | 512 << 32);
-    assert!(matches!(open(&path), Err(Error::Version { found: 3, supported: 2 })));
     set_header_word(&path, 1, 2 | 512 << 32);
+    assert!(matches!(open(&path), Err(Error::Version { found: 2, supported: 1 })));
+    set_header_word(&path, 1, 1 | 512 << 32);
     let features = header_word(&path, 4);
     set_header_word(&path, 4, features | 1 << 40);
     let unknown = open(&path);

@@ -19,9 +19,6 @@ use outlast::pool::points as pool;
 /// `HEADER_SIZE`, the header that announces a growth: the thread that grows the pool fences again
 /// before it moves the frontier. Another thread that moves the frontier first depends on this fence
 /// alone.
-///
-/// `BATCH_FEATURE`: the log's fence also makes the feature bit durable, before the word that needs
-/// it is stored.
 const POOL: &[Equivalent] = &[
     Equivalent { point: &pool::HEADER, act: Act::Fence, ways: ONCE, reason: Reason::DoubleHeader },
     Equivalent { point: &pool::SAVED, act: Act::Fence, ways: ONCE, reason: Reason::SavedFreeState },
@@ -30,12 +27,6 @@ const POOL: &[Equivalent] = &[
         act: Act::Fence,
         ways: DROPPED,
         reason: Reason::OtherThreads,
-    },
-    Equivalent {
-        point: &pool::BATCH_FEATURE,
-        act: Act::Fence,
-        ways: DROPPED,
-        reason: Reason::DoubleHeader,
     },
 ];
 

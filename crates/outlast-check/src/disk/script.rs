@@ -90,9 +90,8 @@ impl Subject {
 
     /// Opens or creates a map of another scheme in the pool.
     fn other_map(self, pool: &Pool) -> Result<RawMap, Error> {
-        let has_another =
-            |scheme: &Scheme| scheme.row().features & !self.scheme.row().features != 0;
-        let other = Scheme::ALL.iter().copied().find(has_another).expect("one of them has");
+        let mut others = Scheme::ALL.iter().copied();
+        let other = others.find(|other| *other != self.scheme).expect("there are others");
         pool.raw_map_with("other", "u64", "u64", &MapOptions::new().scheme(other))
     }
 

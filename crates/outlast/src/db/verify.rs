@@ -6,8 +6,6 @@ use crate::error::{Damage, Error, Result};
 use crate::index::Verified;
 use crate::pool::alloc::Owned;
 use crate::pool::core::root_offset;
-use crate::pool::header::Header;
-use crate::pool::layout::field;
 
 /// The result of verifying a pool: its counts and its damage.
 ///
@@ -127,7 +125,6 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
             own(offset, bytes);
             Ok(())
         })?;
-        verified.damage.extend(missing_features(&core.header(), slot, map.info()));
         let name = &map.info().name;
         if found.maps.iter().any(|(info, _)| info.name == *name) {
             // A power loss can undo the dropping of a map, and keep another one of that name.
@@ -145,13 +142,4 @@ fn check<S: MapSeam>(store: &Store<S>) -> Result<Verification> {
     found.leaked_bytes = account.leaked_bytes;
     found.damage.extend(account.damage);
     Ok(found)
-}
-
-/// Checks that the header names the features of the map's scheme. Without them, a build that does
-/// not know the scheme would change the pool without looking at the map.
-fn missing_features(header: &Header, slot: usize, info: &MapInfo) -> Option<Damage> {
-    let (features, needed) = (header.get(field::READ_ONLY_COMPATIBLE), info.config.features());
-    let expected = format!("a header with the features {needed:#x} of {}", info.scheme());
-    let found = || format!("features {features:#x}");
-    (features & needed != needed).then(|| Damage::new(root_offset(slot).raw(), expected, found()))
 }

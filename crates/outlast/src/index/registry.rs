@@ -7,7 +7,7 @@ use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, 
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
-use crate::pool::layout::{FEATURE_BATCH, READ_ONLY_COMPATIBLE, ROOT_SCHEME_WORDS};
+use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::fmt;
 use std::sync::Arc;
 
@@ -28,8 +28,6 @@ pub struct SchemeRow {
     /// Whether its locks lie in the pool. If so, opening a map resets them where needed, so it can
     /// store to the pool even after a clean close.
     pub locks_in_pool: bool,
-    /// The read-only compatible features that its maps can use.
-    pub features: u64,
     /// The options of [`MapOptions`](crate::MapOptions) that it has.
     pub settings: &'static [&'static str],
     /// Bytes of a slot on media.
@@ -50,11 +48,6 @@ pub trait SchemeConfig: Copy + Eq + fmt::Debug {
 
     /// Returns the words for a map's root.
     fn to_words(self) -> [u64; 3];
-
-    /// Returns the read-only compatible features that a map of this configuration uses.
-    fn features(self) -> u64 {
-        0
-    }
 }
 
 macro_rules! schemes {
@@ -132,13 +125,6 @@ macro_rules! schemes {
                 }
             }
 
-            /// Returns the read-only compatible features that such a map uses.
-            pub fn features(self) -> u64 {
-                match self {
-                    $(Config::$scheme(config) => config.features()),*
-                }
-            }
-
             /// Opens the index of a map whose root is in this slot.
             ///
             /// # Errors
@@ -182,7 +168,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        features: 0,
         settings: &["bucket_bits", "stash_buckets"],
         slot_bytes: 16,
     }
@@ -193,7 +178,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        features: clevel::layout::FEATURE,
         settings: &["bucket_bits"],
         slot_bytes: 8,
     }
@@ -204,9 +188,6 @@ schemes! {
         ordered: true,
         linear_recovery: true,
         locks_in_pool: false,
-        features: phast::layout::FEATURE
-            | phast::layout::FEATURE_SEALED
-            | phast::layout::FEATURE_BLANK,
         settings: &["leaf_slots", "node_leaves", "partitions"],
         slot_bytes: 16,
     }
@@ -217,7 +198,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        features: group::layout::FEATURE,
         settings: &["group_size", "initial_depth"],
         slot_bytes: 16,
     }
@@ -228,7 +208,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        features: dash_lh::layout::FEATURE,
         settings: &["bucket_bits", "stash_buckets", "initial_depth"],
         slot_bytes: 16,
     }
@@ -239,7 +218,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: true,
-        features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
@@ -250,7 +228,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
@@ -261,22 +238,10 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        features: ea_pht::layout::FEATURE,
         settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
 }
-
-// The pool knows exactly its own features and those that the schemes here can use. It refuses to
-// write a file with any other.
-const _: () = {
-    let (mut all, mut index) = (0, 0);
-    while index < Scheme::ALL.len() {
-        all |= Scheme::ALL[index].row().features;
-        index += 1;
-    }
-    assert!(all | FEATURE_BATCH == READ_ONLY_COMPATIBLE && all & FEATURE_BATCH == 0);
-};
 
 impl Scheme {
     /// Returns the scheme with this number on media.

@@ -100,7 +100,6 @@ impl Walk<'_, '_> {
         if !(1..=16).contains(&first) || !(1..=9).contains(&group_bits) || rest != 0 {
             return Err(Damage::new(place, "a shape of levels", format!("{config:?}")).into());
         }
-        self.check_features(place, 1);
         // The word has an offset, a mark that is ignored here, a count, and a checksum folded to 8
         // bits.
         let low = words[0] & ((1 << 56) - 1) & !(1 << 48);

@@ -13,8 +13,6 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
     walk: |walk, map, place, words, config| walk.walk_dash_lh(map, place, words, config),
 };
 
-const FEATURE: u64 = 16;
-
 /// What leads to a map's segments.
 struct Table {
     shape: Shape,
@@ -78,7 +76,6 @@ impl Walk<'_, '_> {
         let shape = Shape::new([bits, stash], map.form, &self.hash)
             .filter(|_| (1..=10).contains(&initial))
             .ok_or_else(|| bad("a shape of segments", format!("{config:?}")))?;
-        self.check_features(place, FEATURE);
         let (depth, first, arrays) = self.dash_directory(place, words[0])?;
         let turn = words[1];
         self.region(place + 8, 8, What::Turn);

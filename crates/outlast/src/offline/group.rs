@@ -16,7 +16,6 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 };
 
 const HEADER: u64 = 128;
-const FEATURE: u64 = 8;
 
 const SEGMENT: u64 = 0x6702;
 const NODE: u64 = 0x6703;
@@ -48,7 +47,6 @@ impl Walk<'_, '_> {
         let Some(empties) = empties else {
             return Err(Damage::new(place, "a size of groups", format!("{config:?}")).into());
         };
-        self.check_features(place, FEATURE);
         let (mut at, depth) = unpack(0, word)
             .map_err(|_| Damage::new(place, "the first segment's offset", format!("{word:#x}")))?;
         if at == 0 || depth != 0 {

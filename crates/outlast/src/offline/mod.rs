@@ -32,9 +32,9 @@ pub use unlinked::{Unlinked, UnlinkedCount, unlinked};
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::PAGE_BITS;
 use crate::pool::layout::{
-    BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FEATURE_BATCH, FEATURE_EIGHTHS, FRONTIER_OFFSET,
-    HEADER_OFFSETS, HEADER_WORDS, LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES,
-    ROOT_WORDS, ROOTS_OFFSET, RecordForm, SYSTEM_BYTES, field,
+    BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS,
+    LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET,
+    RecordForm, SYSTEM_BYTES, field,
 };
 use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
 use rapidhash::v3::RapidSecrets;
@@ -311,10 +311,6 @@ struct Walk<'f, 'r> {
     /// Number of pages in the pool.
     total: u64,
     frontier: u64,
-    /// The header's read-only compatible features.
-    features: u64,
-    /// Whether the pool has size classes in eighths of a page.
-    eighths: bool,
     /// The pool's id.
     id: [u8; 16],
     /// Whether the header has the dirty mark.
@@ -345,20 +341,11 @@ fn are_changes(mut bytes: &[u8]) -> bool {
 }
 
 impl Walk<'_, '_> {
-    /// Checks that the header names the features of a scheme, one of whose maps has its root at
-    /// `place`.
-    fn check_features(&mut self, place: u64, features: u64) {
-        if self.features & features != features {
-            let found = format!("features {:#x}", self.features);
-            self.problem(Damage::new(place, "a header with the feature bit of this scheme", found));
-        }
-    }
-
     /// Checks the batch word, and the log that it leads to. The log counts as free, because the
     /// next open completes the batch and frees it.
     fn walk_batch(&mut self) -> Result<()> {
         let word = self.image.word(BATCH_OFFSET)?;
-        if self.features & FEATURE_BATCH == 0 || word == 0 {
+        if word == 0 {
             return Ok(());
         }
         let offset = word & LOW48;
@@ -503,8 +490,6 @@ fn walk_image<'f, 'r>(
         page_bits,
         total: size >> page_bits,
         frontier: 0,
-        features: get(field::READ_ONLY_COMPATIBLE),
-        eighths: get(field::INCOMPATIBLE) & FEATURE_EIGHTHS != 0,
         id: (u128::from(get(field::ID_LOW)) | u128::from(get(field::ID_HIGH)) << 64).to_le_bytes(),
         dirty: get(field::DIRTY) != 0,
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },

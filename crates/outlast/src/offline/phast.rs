@@ -33,19 +33,6 @@ fn master_bytes(partitions: u32) -> u64 {
 const MASTER: u64 = 0xfa57;
 const LEAF: u64 = 0xfa58;
 
-/// In the configuration's third word: bitmaps are sealed.
-const SEALED: u64 = 1 << 32;
-/// In the same word: the free slots of leaves of 8-byte records are blank.
-const BLANK: u64 = 1 << 33;
-
-/// The layout of a map's leaves.
-#[derive(Clone, Copy)]
-struct Leaves {
-    slots: u32,
-    sealed: bool,
-    blanks: bool,
-}
-
 /// A leaf's header, after it was checked.
 struct Leaf {
     bits: u64,
@@ -68,21 +55,14 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         let [slots, nodes, order] = config;
         let partitions = nodes >> 32;
-        let (sealed, blanks) = (order & SEALED != 0, order & BLANK != 0);
-        let leaves = Leaves { slots: slots as u32, sealed, blanks };
         let known = (4..=u64::from(MAX_SLOTS)).contains(&slots)
             && slots % 4 == 0
             && (4..=1024).contains(&(nodes & 0xffff_ffff))
             && (1..=u64::from(MAX_PARTITIONS)).contains(&partitions)
-            && matches!(
-                order & !(SEALED | BLANK),
-                0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108
-            );
+            && matches!(order, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
         if !known {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
         }
-        let features = 2 | if sealed { 4 } else { 0 } | if blanks { 128 } else { 0 };
-        self.check_features(place, features);
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
             let expected = "a master array's offset";
@@ -116,15 +96,15 @@ impl Walk<'_, '_> {
                 return Err(Damage::new(at, "the first leaf", "none").into());
             }
         }
-        self.walk_leaves(map, leaves, &starts)
+        self.walk_leaves(map, slots as u32, &starts)
     }
 
     /// Walks the chain of leaves. `starts` are the first leaves of the partitions. Each of them
     /// must be on the chain.
-    fn walk_leaves(&mut self, map: &mut MapReport, leaves: Leaves, starts: &[u64]) -> Result<()> {
+    fn walk_leaves(&mut self, map: &mut MapReport, slots: u32, starts: &[u64]) -> Result<()> {
         let mut seen = HashSet::new();
         let mut at = starts[0];
-        let mut leaf = self.leaf(map.form, leaves, at)?;
+        let mut leaf = self.leaf(map.form, slots, at)?;
         if !leaf.low.iter().all(|&byte| byte == 0) || leaf.low_words != [0, 0] {
             let found = format!("{:x?}", leaf.low);
             return Err(Damage::new(at + 80, "the least key of all", found).into());
@@ -133,7 +113,7 @@ impl Walk<'_, '_> {
             seen.insert(at);
             let next = match leaf.next {
                 0 => None,
-                next => Some(self.leaf(map.form, leaves, next)?),
+                next => Some(self.leaf(map.form, slots, next)?),
             };
             if let Some(next) = &next
                 && next.low <= leaf.low
@@ -141,7 +121,7 @@ impl Walk<'_, '_> {
                 let found = format!("{:x?} after {:x?}", next.low, leaf.low);
                 return Err(Damage::new(leaf.next, "least keys that ascend", found).into());
             }
-            self.walk_leaf(map, leaves, at, &leaf, next.as_ref().map(|next| &next.low))?;
+            self.walk_leaf(map, slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
             let Some(next) = next else { break };
             (at, leaf) = (leaf.next, next);
         }
@@ -155,8 +135,7 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a leaf's header, and checks it.
-    fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
-        let Leaves { slots, sealed, .. } = leaves;
+    fn leaf(&self, form: RecordForm, slots: u32, at: u64) -> Result<Leaf> {
         if !at.is_multiple_of(64) || at == 0 {
             return Err(Damage::new(at, "a leaf at a multiple of 64", "another offset").into());
         }
@@ -179,7 +158,7 @@ impl Walk<'_, '_> {
         let codes = (3..64u64).filter(|n| n.count_ones() > 1);
         let codes = codes.map(|n| if n.count_ones() % 2 == 0 { n | 64 } else { n }).enumerate();
         let seal = codes.filter(|(slot, _)| bits >> slot & 1 == 1).fold(128, |s, (_, n)| s ^ n);
-        if bitmap ^ bits != if sealed { seal << 56 } else { 0 } {
+        if bitmap ^ bits != seal << 56 {
             let expected = format!("bits of {slots} slots with their seal");
             return Err(Damage::new(at, expected, format!("{bitmap:#x}")).into());
         }
@@ -194,7 +173,7 @@ impl Walk<'_, '_> {
     fn walk_leaf(
         &mut self,
         map: &mut MapReport,
-        Leaves { slots, blanks, .. }: Leaves,
+        slots: u32,
         at: u64,
         leaf: &Leaf,
         high: Option<&Vec<u8>>,
@@ -214,7 +193,7 @@ impl Walk<'_, '_> {
             let [first, second] = [pairs[2 * slot], pairs[2 * slot + 1]];
             let is_inline = map.form == RecordForm::Inline;
             let blank = leaf.low_words[0].checked_sub(1);
-            if !self.report.free_state && blanks && is_inline && Some(first) == blank {
+            if !self.report.free_state && is_inline && Some(first) == blank {
                 // A crash has lost the pair of an insert, but not its bit.
                 continue;
             }

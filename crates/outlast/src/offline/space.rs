@@ -121,7 +121,7 @@ impl Walk<'_, '_> {
         if let Some(&size) = CLASSES.get(class) {
             return Some(u64::from(size)).filter(|size| size * 2 <= self.page_bytes());
         }
-        let eighths = EIGHTHS.get(class - CLASSES.len()).filter(|_| self.eighths)?;
+        let eighths = EIGHTHS.get(class - CLASSES.len())?;
         Some(eighths * self.page_bytes() / 8)
             .filter(|&size| size * 2 > self.page_bytes().min(1 << 16))
     }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::core::Core;
-use super::layout::{BATCH_MAGIC, BATCH_OFFSET, FEATURE_BATCH, field, pack_batch, unpack_batch};
+use super::layout::{BATCH_MAGIC, BATCH_OFFSET, pack_batch, unpack_batch};
 use super::points;
 use super::unlinked::UnlinkedBlock;
 use crate::error::{Damage, Error, Result};
@@ -53,7 +53,7 @@ fn set<S: Seam>(core: &Core<S>, value: u64, at: &'static Point) -> Result<()> {
 /// Returns whether the batch word points to a log, or is damaged.
 pub fn is_under_way<S: Seam>(core: &Core<S>) -> Result<bool> {
     let word = core.memory.load(core.memory.at(Offset::<Word>::new(BATCH_OFFSET))?);
-    Ok(word != 0 && has_feature(core))
+    Ok(word != 0)
 }
 
 /// Returns the damage of a pool that was closed although its batch word points to a log.
@@ -64,11 +64,6 @@ pub fn unexpected() -> Damage {
 /// Clears the batch word, without reading the log.
 pub fn forget<S: Seam>(core: &Core<S>) -> Result<()> {
     set(core, 0, &points::BATCH_DONE)
-}
-
-/// Whether the batch word has a meaning. If not, its bytes are unused.
-fn has_feature<S: Seam>(core: &Core<S>) -> bool {
-    core.header().get(field::READ_ONLY_COMPATIBLE) & FEATURE_BATCH != 0
 }
 
 impl<'c, S: Seam> Log<'c, S> {
@@ -92,10 +87,6 @@ impl<'c, S: Seam> Log<'c, S> {
     pub fn write(core: &'c Core<S>, changes: &[u8]) -> Result<Self> {
         let bytes = Self::bytes_for(core, changes.len())?;
         let block = UnlinkedBlock::allocate(core, bytes)?;
-        if !has_feature(core) {
-            set(core, 0, &points::BATCH_FIRST)?;
-            core.use_feature(FEATURE_BATCH, &points::BATCH_FEATURE)?;
-        }
         let words = core.memory.words(block.offset(), bytes.next_multiple_of(8))?;
         let head = [BATCH_MAGIC, changes.len() as u64, checksum(core, block.offset(), changes)];
         for (word, value) in words.iter().zip(head) {

@@ -56,20 +56,17 @@ pub struct Geometry {
     page_bits: u32,
     /// Number of [`CLASSES`] whose blocks are small enough for these pages.
     classes: u8,
-    /// Whether the classes of [`EIGHTHS`] exist.
-    eighths: bool,
 }
 
 impl Geometry {
     /// Returns the geometry for pages of `1 << page_bits` bytes, or `None` if that is out of range.
-    /// The classes of [`EIGHTHS`] exist if `eighths` is set.
-    pub fn new(page_bits: u32, eighths: bool) -> Option<Self> {
+    pub fn new(page_bits: u32) -> Option<Self> {
         if !PAGE_BITS.contains(&page_bits) {
             return None;
         }
         let classes =
             CLASSES.partition_point(|&size| u64::from(size) <= 1 << (page_bits - 1)) as u8;
-        Some(Geometry { page_bits, classes, eighths })
+        Some(Geometry { page_bits, classes })
     }
 
     /// Bytes in a page.
@@ -162,23 +159,17 @@ impl Geometry {
     fn eighths_for(self, bytes: u64) -> u8 {
         let needed = bytes.div_ceil(self.page_bytes() / 8);
         let place = EIGHTHS.iter().position(|&eighths| eighths >= needed);
-        match place.filter(|&n| self.eighths && EIGHTHS[n] < needed.next_multiple_of(8)) {
+        match place.filter(|&n| EIGHTHS[n] < needed.next_multiple_of(8)) {
             Some(n) => (CLASSES.len() + n) as u8,
             None => LARGE,
         }
-    }
-
-    /// Whether the pool has the classes of [`EIGHTHS`].
-    pub fn has_eighths(self) -> bool {
-        self.eighths
     }
 
     /// Size of a block of this class in eighths of a page, if the class is one of [`EIGHTHS`] and
     /// exists: [`CLASSES`] has no block of that size.
     fn eighths(self, class: u8) -> Option<u64> {
         let place = usize::from(class).checked_sub(CLASSES.len())?;
-        let exists =
-            |eighths: &u64| self.eighths && eighths << (self.page_bits - 3) > self.small_max();
+        let exists = |eighths: &u64| eighths << (self.page_bits - 3) > self.small_max();
         EIGHTHS.get(place).copied().filter(exists)
     }
 
@@ -216,7 +207,7 @@ mod tests {
     fn classes_ascend_and_fit_their_requests() {
         assert!(CLASSES.windows(2).all(|w| w[0] < w[1]));
         assert!(CLASSES.iter().all(|c| c % 16 == 0));
-        let g = Geometry::new(16, true).unwrap();
+        let g = Geometry::new(16).unwrap();
         for bytes in 1..=g.small_max() {
             let class = g.class_for(bytes);
             let size = g.class_bytes(class).unwrap();
@@ -224,13 +215,13 @@ mod tests {
             assert!(bytes <= 16 || u64::from(CLASSES[usize::from(class) - 1]) < bytes);
             assert!(size <= bytes + bytes / 4 + 16, "{bytes} -> {size}");
         }
-        assert_eq!(Geometry::new(16, false).unwrap().class_for(g.small_max() + 1), LARGE);
+        assert_eq!(Geometry::new(16).unwrap().class_for(g.small_max() + 1), LARGE);
         assert_eq!(g.class_bytes(g.class_for(17152)), Some(17152));
         assert_eq!(g.class_bytes(g.class_for(17664)), Some(17664));
     }
 
     fn all() -> impl Iterator<Item = Geometry> {
-        PAGE_BITS.flat_map(|bits| [true, false].map(|old| Geometry::new(bits, !old).unwrap()))
+        PAGE_BITS.map(|bits| Geometry::new(bits).unwrap())
     }
 
     #[test]
@@ -247,7 +238,7 @@ mod tests {
     #[test]
     fn blocks_between_half_a_page_and_four_waste_at_most_a_quarter() {
         for page_bits in PAGE_BITS {
-            let g = Geometry::new(page_bits, true).unwrap();
+            let g = Geometry::new(page_bits).unwrap();
             let eighth = g.page_bytes() / 8;
             for bytes in (4 * eighth + 1..=32 * eighth).step_by(97) {
                 let class = g.class_for(bytes);
@@ -262,7 +253,7 @@ mod tests {
     /// These numbers are the format: docs/format.md has them.
     #[test]
     fn classes_in_eighths_fill_their_runs() {
-        let g = Geometry::new(16, true).unwrap();
+        let g = Geometry::new(16).unwrap();
         let runs = [(5, 5), (6, 3), (7, 7), (10, 5), (12, 3), (14, 7), (20, 5), (28, 7)];
         for (class, (eighths, pages)) in (50..).zip(runs) {
             assert_eq!(g.class_for(eighths * 8192), class);
@@ -276,15 +267,13 @@ mod tests {
             assert_eq!(g.class_for(more_than * 8192 + 1), LARGE);
             assert_eq!(g.class_for(at_most * 8192), LARGE);
         }
-        let g = Geometry::new(20, true).unwrap();
+        let g = Geometry::new(20).unwrap();
         let runs = [(1, 1), (2, 1), (3, 3), (4, 1)];
         for (class, (eighths, pages)) in (46..).zip(runs) {
             assert_eq!(g.class_for(eighths << 17), class);
             assert_eq!((g.class_bytes(class), g.run_pages(class)), (Some(eighths << 17), pages));
         }
         assert_eq!(g.class_for(32_769), 46);
-        let old = Geometry::new(16, false).unwrap();
-        assert!((46..=LARGE).all(|class| old.class_bytes(class).is_none()));
     }
 
     #[test]
@@ -302,13 +291,13 @@ mod tests {
 
     #[test]
     fn descriptors_lie_in_their_region() {
-        let g = Geometry::new(12, true).unwrap();
+        let g = Geometry::new(12).unwrap();
         assert_eq!(g.descriptor_page(0), 32);
         assert_eq!(g.descriptor_offset(33), 32 * 4096 + 33 * 8);
         assert_eq!(g.descriptor_offset(512), 512 * 4096);
         assert!(g.is_system(512) && g.is_system(31) && !g.is_system(33) && !g.is_system(513));
         for page_bits in PAGE_BITS {
-            let g = Geometry::new(page_bits, true).unwrap();
+            let g = Geometry::new(page_bits).unwrap();
             assert!(g.descriptor_offset(0) >= SYSTEM_BYTES, "2^{page_bits}");
             assert!(g.is_system(g.descriptor_page(0)) && g.large_max() > 0);
         }

@@ -32,8 +32,6 @@ impl Header {
         let version = u64::from(layout::FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32;
         h.set(field::VERSION, version);
         h.set(field::COMPATIBLE, layout::COMPATIBLE);
-        let eighths = if geometry.has_eighths() { layout::FEATURE_EIGHTHS } else { 0 };
-        h.set(field::INCOMPATIBLE, eighths);
         h.set(field::ID_LOW, id as u64);
         h.set(field::ID_HIGH, (id >> 64) as u64);
         h.set(field::GEOMETRY, u64::from(geometry.page_bits()) | u64::from(hash_function) << 32);
@@ -368,8 +366,7 @@ impl Header {
     }
 
     fn read_geometry(&self) -> Option<Geometry> {
-        let eighths = self.get(field::INCOMPATIBLE) & layout::FEATURE_EIGHTHS != 0;
-        Geometry::new(self.get(field::GEOMETRY) as u32, eighths)
+        Geometry::new(self.get(field::GEOMETRY) as u32)
     }
 }
 
@@ -383,7 +380,7 @@ mod tests {
 
     /// A pool that was made dirty in the file `ORIGINAL`, under boot 1.
     fn dirty(medium: MediumKind) -> Header {
-        let geometry = Geometry::new(DEFAULT_PAGE_BITS, true).unwrap();
+        let geometry = Geometry::new(DEFAULT_PAGE_BITS).unwrap();
         let mut header = Header::new(geometry, 1, 2, 3);
         header.set(field::MEDIUM, medium as u64);
         header.set(field::DIRTY, 1);

@@ -6,20 +6,15 @@ use std::fmt;
 /// First word of each header copy: `outlast` and a zero byte.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
 /// The format that this build reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 1;
 /// Compatible feature: [`field::BORN`] and [`field::BORN_OF`] are valid.
 pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
-/// Features that an older build may ignore if it only reads. Each is set when a pool first uses it.
-/// All but [`FEATURE_BATCH`] belong to the schemes; see the registry.
-pub const READ_ONLY_COMPATIBLE: u64 = 0b1111_1111;
-/// Read-only compatible feature: the pool has had a batch, so there can be a log at [`BATCH_OFFSET`].
-pub const FEATURE_BATCH: u64 = 0b100_0000;
-/// Incompatible feature: the size classes in [eighths of a page](super::geometry::EIGHTHS) exist.
-pub const FEATURE_EIGHTHS: u64 = 1;
+/// Features that an older build may ignore if it only reads.
+pub const READ_ONLY_COMPATIBLE: u64 = 0;
 /// Features that an older build must refuse.
-pub const INCOMPATIBLE: u64 = FEATURE_EIGHTHS;
+pub const INCOMPATIBLE: u64 = 0;
 
 /// Offsets of the two header copies.
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];

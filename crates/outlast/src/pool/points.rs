@@ -38,12 +38,6 @@ crate::commit_points! { "pool":
     ROOT_FIXED = "new root's fixed words": store, flush, fence;
     /// The commit word of a new root. Once it is durable, the map exists.
     ROOT_COMMIT = "new root's commit word": store, flush, fence;
-    /// The batch word of a pool that has its first batch: 0 instead of what was there. Durable before the
-    /// header gives it a meaning.
-    BATCH_FIRST = "batch: first word": store, flush, fence;
-    /// The header of a pool that has its first batch. Durable before the batch word points to a
-    /// log.
-    BATCH_FEATURE = "header copy: batches": store, flush, fence;
     /// The log of a batch. Durable before the batch word points to it.
     BATCH_LOG = "batch: log": store, flush, fence;
     /// The batch word. Once it is durable, the batch takes effect. Durable before the first change.

@@ -27,7 +27,7 @@ pub(crate) const WORDS: u64 = 150;
 pub(crate) const TEXTS: u64 = 60;
 
 /// Lengths of values that take 5 to 28 eighths of a page, in classes of their own, and one that takes a
-/// whole page. Only the pool that has these classes has a map `large` of them, by their lengths.
+/// whole page. The pool of Dash-EH has a map `large` of them, by their lengths.
 pub(crate) const LARGE: [usize; 9] =
     [2_500, 3_000, 3_500, 4_000, 5_000, 6_000, 7_000, 10_000, 14_000];
 

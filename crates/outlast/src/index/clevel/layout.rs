@@ -3,9 +3,6 @@
 use crate::index::kit::media::{self, LOW48 as OFFSET};
 use crate::pmem::{LINE, Media, Word};
 
-/// The read-only compatible feature of a pool that has had a map of this scheme.
-pub const FEATURE: u64 = 1;
-
 /// Slots in a bucket.
 pub const SLOTS: usize = 8;
 /// Bytes of a bucket: a line.

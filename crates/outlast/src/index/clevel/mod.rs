@@ -368,10 +368,6 @@ impl SchemeConfig for Config {
     fn to_words(self) -> [u64; 3] {
         [u64::from(self.first_bits), u64::from(self.group_bits), 0]
     }
-
-    fn features(self) -> u64 {
-        layout::FEATURE
-    }
 }
 
 /// A hash table. See the module's documentation.
@@ -429,7 +425,6 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Makes the first level and context of a new map, and flushes them. The caller's fence makes them
     /// durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
     }
 

@@ -31,8 +31,6 @@ crate::commit_points! { "clevel":
     REMOVE = "remove: state": store, flush, fence;
     /// Slots that led to the removed record.
     REMOVE_SLOT = "remove: slot": store, flush, fence;
-    /// The header that announces maps of this scheme: durable before the first such map exists.
-    FEATURE = "header copy: feature": store, flush, fence;
     /// A map's first level and context. Fenced with the root's fixed words.
     CREATE = "create: level and context": store, flush;
     /// A new level, empty: durable before a context names it.

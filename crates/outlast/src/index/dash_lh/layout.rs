@@ -4,8 +4,6 @@
 pub use crate::index::dash::layout::*;
 use crate::index::kit::media::{LOW48, seal16};
 
-/// The read-only compatible feature of a pool that has had a map of this scheme.
-pub const FEATURE: u64 = 16;
 /// log2 of the segments that the first array can have.
 pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.

@@ -159,10 +159,6 @@ impl SchemeConfig for Config {
         let [bucket_bits, stash] = self.size().to_words();
         [bucket_bits, stash, u64::from(self.initial_depth)]
     }
-
-    fn features(self) -> u64 {
-        layout::FEATURE
-    }
 }
 
 impl Config {
@@ -209,7 +205,6 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     /// Makes the directory and the first array of a new map, and flushes them. The caller's fence
     /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        core.use_feature(config.features(), &points::FEATURE)?;
         resize::create::<S, R>(core, config)
     }
 }

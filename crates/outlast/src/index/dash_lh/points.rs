@@ -3,8 +3,6 @@
 pub use crate::index::dash::points::*;
 
 crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
-    /// The header that announces maps of this scheme: durable before the first such map exists.
-    FEATURE = "header copy: feature": store, flush, fence;
     /// The directory's entry of a new array. Fenced by [`ERASED`].
     ARRAY = "expansion: array": store, flush;
     /// Doubling's commit: the root. Flushed with the turn, which is in the same line.

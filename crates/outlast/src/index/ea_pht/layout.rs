@@ -7,9 +7,6 @@ use crate::pmem::{Media, Seam, Word};
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
-/// The read-only compatible feature of a pool that has had a map of this scheme.
-pub const FEATURE: u64 = 32;
-
 /// Records in a bucket.
 pub const SLOTS: usize = 15;
 /// Bytes of a bucket, and of the header of a chunk or an annex.

@@ -328,10 +328,6 @@ impl<V: Variant> SchemeConfig for ConfigOf<V> {
     fn to_words(self) -> [u64; 3] {
         [self.initial_depth, self.chunk_bits, self.helpers].map(u64::from)
     }
-
-    fn features(self) -> u64 {
-        layout::FEATURE
-    }
 }
 
 /// In a bucket's lock word: its records are in the next table.
@@ -423,7 +419,6 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         core: &Arc<Core<S>>,
         config: ConfigOf<V>,
     ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        core.use_feature(config.features(), &points::FEATURE)?;
         resize::create::<S, R>(core, config.initial_depth, config.chunk_bits)
     }
 

@@ -13,8 +13,6 @@ mod common {
         UPDATE_LINK = "update: link": store, flush, fence;
         /// Remove.
         REMOVE = "remove: slot": store, flush, fence;
-        /// The header that announces maps of this scheme: durable before the first such map exists.
-        FEATURE = "header copy: feature": store, flush, fence;
         /// A map's first table. It is fenced together with the root's fixed words, before the root's
         /// commit word.
         CREATE = "create: table": store, flush;

@@ -5,9 +5,6 @@ pub use crate::index::kit::media::{Link, MAX_DEPTH, Slot};
 use crate::pmem::{Media, Word};
 use std::ops::RangeInclusive;
 
-/// The read-only compatible feature of a pool that has had a map of this scheme.
-pub const FEATURE: u64 = 8;
-
 /// Cells in a chunk.
 pub const CHUNK: usize = 8;
 /// Bytes of a chunk, of a segment's header and of an overflow node's header.

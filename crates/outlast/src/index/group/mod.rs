@@ -199,10 +199,6 @@ impl SchemeConfig for Config {
     fn to_words(self) -> [u64; 3] {
         [u64::from(self.group_size), u64::from(self.initial_depth), 0]
     }
-
-    fn features(self) -> u64 {
-        layout::FEATURE
-    }
 }
 
 /// How an operation reached its segment.
@@ -268,7 +264,6 @@ impl<S: Seam, R: Record> Group<S, R> {
     /// Makes the segments of a new map, and flushes them. The caller's fence makes them
     /// durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        core.use_feature(config.features(), &points::FEATURE)?;
         resize::create::<S, R>(core, config)
     }
 

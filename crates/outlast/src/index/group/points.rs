@@ -11,8 +11,6 @@ crate::commit_points! { "group":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
     REMOVE = "remove: cell": store, flush, fence;
-    /// The header that announces maps of this scheme: durable before the first such map exists.
-    FEATURE = "header copy: feature": store, flush, fence;
     /// A map's first segments. They are fenced together with the root's fixed words, before the
     /// root's commit word.
     CREATE = "create: segments": store, flush;

@@ -1,5 +1,6 @@
 //! Changes of one key.
 
+use super::layout;
 use super::layout::LeafHeader;
 use super::ops::Found;
 use super::route::Located;
@@ -285,7 +286,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let set = memory.seam().compare_exchange(
                 &head.bitmap,
                 seen,
-                seen ^ self.shape.toggle(slot),
+                seen ^ layout::toggle(slot),
                 // Release: pairs with the Acquire in `bitmap`.
                 Ordering::AcqRel,
                 Ordering::Acquire,
@@ -502,7 +503,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let mut found = memory.load(word);
         loop {
             // No other thread clears this bit. It can be gone only in a damaged file.
-            let cleared = if found >> slot & 1 == 1 { self.shape.toggle(slot) } else { 0 };
+            let cleared = if found >> slot & 1 == 1 { layout::toggle(slot) } else { 0 };
             let set = memory.seam().compare_exchange(
                 word,
                 found,

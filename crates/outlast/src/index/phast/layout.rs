@@ -5,13 +5,6 @@ pub use crate::index::kit::media::Slot as Pair;
 use crate::index::kit::media::{self, LOW48, ones, seal16};
 use crate::pmem::{Media, Word};
 
-/// The read-only compatible feature of a pool that has had a map of this scheme.
-pub const FEATURE: u64 = 2;
-/// The read-only compatible feature of a pool that has had a map with sealed bitmaps.
-pub const FEATURE_SEALED: u64 = 4;
-/// The read-only compatible feature of a pool that has had a map with [blank] slots.
-pub const FEATURE_BLANK: u64 = 1 << 7;
-
 /// The most slots of a leaf: its header line has fingerprints for this many.
 pub const MAX_SLOTS: u32 = 56;
 /// Pairs in a line.

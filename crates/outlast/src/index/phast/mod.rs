@@ -289,24 +289,12 @@ pub struct Config {
     pub partitions: u32,
     /// The order of its keys.
     pub order: KeyOrder,
-    /// Whether bitmaps carry a [seal](layout::seal). Maps from before seals existed have none.
-    pub sealed: bool,
-    /// Whether free slots are [blank](layout::blank) where 8-byte records are inserted. Maps from
-    /// before blank slots existed have none.
-    pub blanks: bool,
 }
-
-/// The bit in the third word of a map's configuration, in its root, that marks the bitmaps of its
-/// leaves as sealed.
-const WORD_SEALED: u64 = 1 << 32;
-/// The bit that marks free slots as blank.
-const WORD_BLANK: u64 = 1 << 33;
 
 impl Config {
     /// Returns a configuration for keys that are plain bytes or unsigned numbers.
     pub const fn new(slots: u32, node_leaves: u32, partitions: u32) -> Config {
-        let (order, sealed, blanks) = (KeyOrder::Plain, true, true);
-        Config { slots, node_leaves, partitions, order, sealed, blanks }
+        Config { slots, node_leaves, partitions, order: KeyOrder::Plain }
     }
 }
 
@@ -317,8 +305,6 @@ impl SchemeConfig for Config {
             node_leaves: settings.take("node_leaves", [4, 128], 4..=MAX_LEAVES, 1)?,
             partitions: settings.take("partitions", [4, 128], 1..=MAX_PARTITIONS, 1)?,
             order: KeyOrder::of_schema(key_schema),
-            sealed: true,
-            blanks: true,
         })
     }
 
@@ -327,9 +313,7 @@ impl SchemeConfig for Config {
             slots: u32::try_from(words[0]).ok()?,
             node_leaves: words[1] as u32,
             partitions: (words[1] >> 32) as u32,
-            order: KeyOrder::from_media(words[2] & !(WORD_SEALED | WORD_BLANK))?,
-            sealed: words[2] & WORD_SEALED != 0,
-            blanks: words[2] & WORD_BLANK != 0,
+            order: KeyOrder::from_media(words[2])?,
         };
         let known = (4..=MAX_SLOTS).contains(&config.slots)
             && config.slots.is_multiple_of(4)
@@ -340,15 +324,7 @@ impl SchemeConfig for Config {
 
     fn to_words(self) -> [u64; 3] {
         let nodes = u64::from(self.node_leaves) | u64::from(self.partitions) << 32;
-        let sealed = if self.sealed { WORD_SEALED } else { 0 };
-        let blanks = if self.blanks { WORD_BLANK } else { 0 };
-        [u64::from(self.slots), nodes, self.order.to_media() | sealed | blanks]
-    }
-
-    fn features(self) -> u64 {
-        let sealed = if self.sealed { layout::FEATURE_SEALED } else { 0 };
-        let blanks = if self.blanks { layout::FEATURE_BLANK } else { 0 };
-        layout::FEATURE | sealed | blanks
+        [u64::from(self.slots), nodes, self.order.to_media()]
     }
 }
 
@@ -368,16 +344,11 @@ impl Config {
         (1 << self.slots) - 1
     }
 
-    /// Returns the bitmap word of a leaf in which these slots hold a pair.
-    fn bitmap_of(self, bits: u64) -> u64 {
-        if self.sealed { layout::seal(bits) } else { bits }
-    }
-
     /// Returns whether leaves have blank slots. Those of byte strings have none: the block of a
     /// record needs a fence before it is linked to in any case.
     #[inline(always)]
     fn has_blanks<R: OrderedRecord>(self) -> bool {
-        self.blanks && R::EMPTY.is_none()
+        R::EMPTY.is_none()
     }
 
     /// Returns the first word of a blank slot in a leaf with this least key, or `None` if the leaf
@@ -385,12 +356,6 @@ impl Config {
     #[inline(always)]
     fn blank<R: OrderedRecord>(self, low: u64) -> Option<u64> {
         if self.has_blanks::<R>() { layout::blank(low) } else { None }
-    }
-
-    /// Returns the bits of the bitmap word that setting or clearing a slot's bit flips.
-    #[inline(always)]
-    fn toggle(self, slot: u32) -> u64 {
-        if self.sealed { layout::toggle(slot) } else { 1 << slot }
     }
 }
 
@@ -475,7 +440,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Makes the master array and the first leaf of a new map, and flushes them. The caller's fence
     /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, shape: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
-        core.use_feature(shape.features(), &points::FEATURE)?;
         resize::create(core, shape)
     }
 

@@ -19,8 +19,6 @@ crate::commit_points! { "phast":
     MANY = "many: fence": fence;
     /// Persist-on-read: what a result depends on and another thread has not made durable yet.
     HELP = "help: what is not yet durable": flush, fence;
-    /// The header that announces maps of this scheme: durable before the first such map exists.
-    FEATURE = "header copy: feature": store, flush, fence;
     /// A map's master array and first leaf. They are fenced together with the root's fixed words,
     /// before the root's commit word.
     CREATE = "create: master and leaf": store, flush;

@@ -318,7 +318,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let next = self.next_of(offset)?;
         let word = core.memory.load_acquire(&header.head.bitmap);
         let bits = word & self.shape.all_slots();
-        if word != self.shape.bitmap_of(bits) {
+        if word != layout::seal(bits) {
             let expected = format!("bits of {} slots with their seal", self.shape.slots);
             return Err(Damage::new(offset, expected, format!("{word:#x}")));
         }
@@ -386,7 +386,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // are cleared, because until then, the pairs are records of this leaf.
         memory.fence(&points::REPAIR_FOUND);
         let head = &self.header(offset).head;
-        let left = self.shape.bitmap_of(found.bits & !moved);
+        let left = layout::seal(found.bits & !moved);
         memory.store_release(&head.bitmap, left, &points::REPAIR_CLEAR);
         memory.persist(&head.bitmap, &points::REPAIR_CLEAR);
         if is_moving {

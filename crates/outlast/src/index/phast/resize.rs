@@ -81,7 +81,7 @@ impl Draft {
         {
             memory.store(word, u64::from_le_bytes(*fingerprints), at);
         }
-        memory.store(&header.head.bitmap, shape.bitmap_of(self.bits), at);
+        memory.store(&header.head.bitmap, layout::seal(self.bits), at);
         let place = &header.place;
         let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
@@ -430,7 +430,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.flush_lines(offset, self.make_blank(offset, bits & !moved, at), at);
         }
         let bitmap = &self.header(offset).head.bitmap;
-        memory.store_release(bitmap, self.shape.bitmap_of(bits & !moved), &points::SPLIT_CLEAR);
+        memory.store_release(bitmap, layout::seal(bits & !moved), &points::SPLIT_CLEAR);
         if self.seeded(&bugs::SPLIT_OPENED_UNFLUSHED) {
             handed_over.open(seam, None);
         }
@@ -644,7 +644,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             memory.store(word, *own, at);
         }
         // Release: pairs with the Acquire in `bitmap`.
-        memory.store_release(&head.bitmap, self.shape.bitmap_of(copies.bits), at);
+        memory.store_release(&head.bitmap, layout::seal(copies.bits), at);
         memory.flush(head, at);
         memory.fence(at);
     }

@@ -180,7 +180,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let header = memory.at(Offset::<LeafHeader>::new(leaf))?;
         let word = memory.load_acquire(&header.head.bitmap);
         let bits = word & self.shape.all_slots();
-        let sealed = word == self.shape.bitmap_of(bits);
+        let sealed = word == layout::seal(bits);
         let unsealed = || {
             let expected = format!("bits of {} slots with their seal", self.shape.slots);
             Damage::new(leaf, expected, format!("{word:#x}"))

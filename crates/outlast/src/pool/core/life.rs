@@ -2,7 +2,7 @@
 
 use super::{Core, CoreOptions, WAIT_ALONE, WAIT_TURNS};
 use crate::error::{Damage, Error, Result};
-use crate::pmem::{MediumKind, Moment, Offset, Point, Seam, Word};
+use crate::pmem::{MediumKind, Moment, Offset, Seam, Word};
 use crate::pool::backing::Backing;
 use crate::pool::bugs;
 use crate::pool::gate::{Brief, Entered, Held, Writing};
@@ -101,21 +101,6 @@ impl<S: Seam> Core<S> {
             return Err(Error::ReadOnly);
         }
         self.enter()
-    }
-
-    /// Records in the header that the pool uses read-only compatible features, durably, before it
-    /// uses them. The caller has passed the gate.
-    pub fn use_feature(&self, bits: u64, at: &'static Point) -> Result<()> {
-        {
-            let mut header = self.memory.seam().lock(&self.header);
-            let features = header.get(field::READ_ONLY_COMPATIBLE);
-            if features & bits == bits {
-                return Ok(());
-            }
-            header.set(field::READ_ONLY_COMPATIBLE, features | bits);
-            header.write(&self.memory, at)?;
-        }
-        self.fsync(Backing::sync_header)
     }
 
     /// Returns the slot and the damage of a root that the pool had when it was closed and now

@@ -133,7 +133,7 @@ fn asymmetric<S: Seam>() -> bool {
 impl<S: Seam> Core<S> {
     /// Creates a pool in `backing`, whose first `options.initial_size` bytes exist.
     pub fn create(backing: Backing, seam: S, options: CoreOptions) -> Result<Self> {
-        let geometry = Geometry::new(options.page_bits, true).ok_or_else(|| Error::Invalid {
+        let geometry = Geometry::new(options.page_bits).ok_or_else(|| Error::Invalid {
             what: "page size",
             why: format!("2^{} bytes; allowed are 2^12 to 2^20", options.page_bits),
         })?;
