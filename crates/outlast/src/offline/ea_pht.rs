@@ -293,9 +293,8 @@ impl Walk<'_, '_> {
             let words = self.image.words(bucket, BUCKET / 8)?;
             if bucket != first {
                 self.region(bucket, 8, What::PhtLink);
-                // A crash can leave a linked bucket without an owner.
-                let may_lack = !self.report.free_state;
-                if !(words[0] == 0 && may_lack) && table.owner(bucket, words[0]) != Some(index) {
+                // The store of the owner is not flushed, so a power loss can undo it.
+                if words[0] != 0 && table.owner(bucket, words[0]) != Some(index) {
                     let expected = format!("a bucket that chain {index} owns");
                     self.problem(Damage::new(bucket, expected, format!("{:#x}", words[0])));
                 }

@@ -222,11 +222,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             if !std::ptr::eq(bucket.bucket, route.bucket.bucket) {
                 handed.inspect(|handed| _ = handed.link(bucket.offset(memory), self.seam()));
                 let owner = memory.load(bucket.bucket.lock.word());
-                // A crash can leave a linked bucket without an owner. Only opening for writing mends that.
-                let may_lack =
-                    self.core.options().read_only && self.core.alloc().old_frontier() != 0;
-                if !(owner == 0 && may_lack)
-                    && route.table.owner(memory, bucket) != Some(route.index)
+                // The store of the owner is not flushed, so a power loss can undo it.
+                if owner != 0 && route.table.owner(memory, bucket) != Some(route.index)
                 {
                     let expected = format!("a bucket that chain {} owns", route.index);
                     audit.wrong(bucket.offset(memory), &expected, format!("{owner:#x}"));
