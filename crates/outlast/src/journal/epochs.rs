@@ -187,14 +187,10 @@ pub fn fit(
     begun: u64,
 ) -> io::Result<Fit> {
     let survey = Survey::in_directory(directory, meta.owner())?;
-    let Some(segment) = survey.segments.last() else {
-        if survey.newest_damaged > durable.epoch.max(begun) {
-            return Ok(Fit::Older(survey.newest_damaged));
-        }
-        let is_short = !meta.closed && !survey.damaged.is_empty();
-        return Ok(if is_short { Fit::Short } else { Fit::Whole });
-    };
-    let (mut reached, mut last) = (meta.checkpoint, segment.after);
+    let (mut reached, mut last) = (meta.checkpoint, Attempt::unknown(meta.checkpoint));
+    if let Some(segment) = survey.segments.last() {
+        last = segment.after;
+    }
     let mut stray = survey.stray;
     for (index, segment) in survey.segments.iter().enumerate() {
         let next = survey.segments.get(index + 1).map(|next| next.after.epoch);
@@ -228,6 +224,8 @@ pub fn fit(
         || last.differs(durable)
         || stray > 0
         || !survey.damaged.is_empty();
+    // A closed base has everything.
+    let is_short = is_short && !(meta.closed && survey.segments.is_empty());
     Ok(if is_short && !seeded(&bugs::SHORT_CONTINUED) { Fit::Short } else { Fit::Whole })
 }
 

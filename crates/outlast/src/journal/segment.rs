@@ -124,7 +124,7 @@ pub(super) enum Content {
     Damaged {
         mark: Option<Mark>,
         damage: Damage,
-        /// The last epoch of which a block is in it.
+        /// The last epoch that its header names, or of which a block is in it.
         newest: u64,
     },
 }
@@ -179,7 +179,8 @@ impl Content {
         let whole = file.read_at(&mut bytes, 0)? == HEADER;
         let head = Head::decode(&bytes).filter(|_| whole);
         let damaged = |mark: Option<Mark>, kind| {
-            let newest = newest_block(&*file, mark)?;
+            let named = head.map_or(0, |head| head.after.epoch);
+            let newest = newest_block(&*file, mark)?.max(named);
             Ok(Content::Damaged { mark, damage: Damage { number, kind }, newest })
         };
         if let Some(head) = head
@@ -257,7 +258,7 @@ pub(super) struct Survey {
     pub(super) stray: u64,
     /// What no crash leaves.
     pub(super) damaged: Vec<Damage>,
-    /// The last epoch of which a block is in such a file.
+    /// The last epoch that the header of such a file names, or of which a block is in it.
     pub(super) newest_damaged: u64,
     /// The numbers of other files in which there is a stray block.
     strays_in: Vec<u64>,

@@ -280,7 +280,14 @@ impl Search<'_> {
                 // The base is the whole pool, as of another moment than the working file.
                 continue;
             }
-            let is_ahead = match self.fit(durable, Attempt::begun(&notes, DURABLE))? {
+            let begun = Attempt::begun(&notes, DURABLE);
+            if self.lock.is_some() && begun.wrapping_sub(durable.epoch) > 1 {
+                let last = durable.epoch;
+                return Err(differs(format!(
+                    "it is damaged: by its notes, epoch {last} is durable, and {begun} is being written"
+                )));
+            }
+            let is_ahead = match self.fit(durable, begun)? {
                 Fit::Whole => false,
                 Fit::Short => true,
                 Fit::Older(epoch) => {

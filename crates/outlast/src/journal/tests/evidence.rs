@@ -240,6 +240,9 @@ fn a_working_file_is_compared_with_the_journal() {
     without.remove(NAMES[0]).unwrap();
     assert_eq!(fits(&without, &meta, last, LAST), Fit::Short);
     assert_eq!(fits(&without, &needs(OWNER, FIRST), last, LAST), Fit::Whole);
+    without.remove(NAMES[1]).unwrap();
+    assert_eq!(fits(&without, &meta, last, LAST), Fit::Short);
+    assert_eq!(fits(&without, &needs(OWNER, LAST), last, LAST), Fit::Whole);
     for name in NAMES {
         let cut = disk.copy();
         cut.cut_short(name, 5_000);
