@@ -236,18 +236,25 @@ fn encode_block(
     checksum_in(&head)
 }
 
-/// Returns a header that consists of these words and of the checksum of words and payload.
+/// Returns a header that consists of these words, of the checksum of words and payload, and of that of
+/// the words alone.
 pub(super) fn sealed(words: [u64; HEADER / 8 - 1], payload: &[u8]) -> [u8; HEADER] {
     let mut head = [0; HEADER];
     for (word, out) in words.iter().zip(head.chunks_exact_mut(8)) {
         out.copy_from_slice(&word.to_le_bytes());
     }
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), payload);
-    head[HEADER - 8..].copy_from_slice(&u64::from(sum).to_le_bytes());
+    let own = header_sum(&head);
+    let sum = crc32c::crc32c_append(own, payload);
+    head[HEADER - 8..].copy_from_slice(&(u64::from(sum) | u64::from(own) << 32).to_le_bytes());
     head
 }
 
-/// Returns the checksum in a header.
+/// Returns the checksum of a header's words.
+pub(super) fn header_sum(head: &[u8; HEADER]) -> u32 {
+    crc32c::crc32c(&head[..HEADER - 8])
+}
+
+/// Returns the checksum of words and payload in a header.
 pub(super) fn checksum_in(head: &[u8; HEADER]) -> u32 {
     word_of(head, HEADER / 8 - 1) as u32
 }

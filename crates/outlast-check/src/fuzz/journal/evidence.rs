@@ -22,6 +22,11 @@ fn is_sound(bytes: &[u8]) -> bool {
     u64::from(crc32c::crc32c(content)).to_le_bytes() == sum
 }
 
+fn is_sound_head(bytes: &[u8]) -> bool {
+    let sum = crc32c::crc32c(&bytes[..56]).to_le_bytes();
+    bytes[56..60] == sum && bytes[60..] == sum
+}
+
 fn journal(files: &Files) -> impl Iterator<Item = &Content> {
     files.iter().filter(|(name, _)| name.starts_with(JOURNAL)).map(|(_, content)| content)
 }
@@ -32,7 +37,7 @@ pub fn heads(files: &Files) -> impl Iterator<Item = Head> {
         let bytes = content.get(0, 64);
         let spare = bytes.starts_with(b"OLJSPAR1");
         let head = Head { spare, epoch: content.word(16), life: content.word(40) };
-        ((spare || bytes.starts_with(b"OLJSEGM3")) && is_sound(&bytes)).then_some(head)
+        ((spare || bytes.starts_with(b"OLJSEGM3")) && is_sound_head(&bytes)).then_some(head)
     })
 }
 
@@ -47,8 +52,9 @@ fn blocks(content: &Content, life: u64) -> impl Iterator<Item = (u64, u64)> {
         let len = 64 + 8 * (counts & 0xffff_ffff) + 64 * (counts >> 32);
         let whole = at + len <= content.len && {
             let payload = content.get(at + 64, len - 64);
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..56]), &payload);
-            content.word(at + 56) == u64::from(sum)
+            let own = crc32c::crc32c(&head[..56]);
+            let sum = crc32c::crc32c_append(own, &payload);
+            content.word(at + 56) == u64::from(sum) | u64::from(own) << 32
         };
         whole.then(|| (at, content.word(at + 8)))
     })
@@ -71,7 +77,7 @@ fn is_closed(files: &Files) -> bool {
 /// Returns whether an epoch is damaged that is not in the last segment, and only in its lines. After
 /// process death, the library does not read those lines.
 pub fn has_damaged_lines(image: &Image, mutant: &Files) -> bool {
-    let life = image.files.get(BASE).map_or(0, |base| base.word(ENTRIES[0] + 32));
+    let life = life_of(image);
     let holds = |files: &Files| -> Vec<(String, u64)> {
         let segments = files.iter().filter(|(name, _)| name.starts_with(JOURNAL));
         let blocks = segments
@@ -95,6 +101,16 @@ fn named(mutant: &Files, life: u64) -> u64 {
     let blocks = journal(mutant).flat_map(|content| blocks(content, life));
     let reached = reached.map(|entry| entry[7]);
     heads.chain(reached).chain(blocks.map(|(_, epoch)| epoch)).max().unwrap_or(0)
+}
+
+/// Returns the last epoch that a mutant names.
+pub fn last_named(image: &Image, mutant: &Files) -> u64 {
+    named(mutant, life_of(image))
+}
+
+/// Returns what blocks and headers name of the life of an image.
+fn life_of(image: &Image) -> u64 {
+    image.files.get(BASE).map_or(0, |base| base.word(ENTRIES[0] + 32))
 }
 
 /// Returns whether a mutant's working file is an older one, and nothing names an epoch that it has not
@@ -123,7 +139,7 @@ pub fn excuse(image: &Image, mutant: &Files, found: u64, died: bool) -> Option<&
     {
         return Some("the pool's file is another closed one, and there is no epoch");
     }
-    let life = image.files.get(BASE)?.word(ENTRIES[0] + 32);
+    let life = life_of(image);
     if let Some(name) = name {
         let is_older = mutant.get(name) != image.files.get(name)
             && has_older_working(image, mutant, found, life);
