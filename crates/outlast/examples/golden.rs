@@ -1,4 +1,4 @@
-//! Writes one of the golden pools that `tests/golden.rs` opens. This program is run once for each
+//! Writes one of the golden pools that `tests/library/golden.rs` opens. This program is run once for each
 //! file. If the file's name contains `eighths`, the pool also gets a map of large values.
 //!
 //! ```text
