@@ -1,8 +1,6 @@
 //! Damaged pools: what `scan` prints of them, and what `salvage` copies into a new one.
 
-mod common;
-
-use common::{Place, Run, in_new, salvage};
+use crate::common::{Place, Run, in_new, salvage};
 use outlast::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{PoolOptions, Scheme};
 use std::collections::{BTreeMap, HashSet};
@@ -184,8 +182,8 @@ fn a_record_that_nothing_leads_to_is_missed_and_found_by_its_block() {
     let copy = place.path("copy.pool");
     let snapshot = [OsStr::new("snapshot"), copy.as_os_str()];
     assert!(place.run(snapshot).expect(3).err.contains("32 bytes leaked"));
-    let compact = common::command().arg("compact").arg(place.pool()).output().unwrap();
-    assert!(common::finished(compact).expect(3).err.contains("32 bytes leaked"));
+    let compact = crate::common::command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(crate::common::finished(compact).expect(3).err.contains("32 bytes leaked"));
     let told = incomplete(&place, "32 bytes leaked");
     assert_eq!((&told["records"], &told["unlinked"]), (&100.into(), &1.into()));
     assert_eq!(in_new(&place, &["get", "key 77"]).expect(0).text(), "value 77\n");
@@ -221,9 +219,9 @@ fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
     let lines: String = (0..100_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
     place.run_with(["load"], lines.as_bytes()).expect(0);
     let (new, unfinished) = (place.path("new.pool"), place.path("new.pool.salvaging"));
-    let mut command = common::command();
+    let mut command = crate::common::command();
     let mut killed =
-        common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
+        crate::common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert!(unfinished.exists() && !new.exists());
@@ -331,7 +329,7 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
 fn a_salvage_without_the_working_file_reads_base_and_journal() {
     let place = Place::new();
     place.run(["put", "k", "v", "--journal"]).expect(0);
-    let (mut load, _input) = common::loading(&place, 100_000);
+    let (mut load, _input) = crate::common::loading(&place, 100_000);
     let facts = || PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
     // Until the journal has nothing more to write, so that all that was loaded is durable.
     let mut durable = facts().durable;

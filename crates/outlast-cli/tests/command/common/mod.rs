@@ -1,7 +1,5 @@
 //! Helpers that the tests of the command share.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;

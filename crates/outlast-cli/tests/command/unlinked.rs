@@ -1,8 +1,6 @@
 //! Records that damage hides: `salvage` finds them without what led to them.
 
-mod common;
-
-use common::{Place, salvage};
+use crate::common::{Place, salvage};
 use outlast::offline::{Region, What};
 use outlast::{MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
 use serde_json::Value;
