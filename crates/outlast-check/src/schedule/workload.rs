@@ -416,7 +416,9 @@ impl Workload {
             }
             _ => {}
         }
-        add(&[change(records + 3, Do::Insert(2_000))], &work, &look);
+        // Alone, and in each of the ways to make it with others.
+        let ways = if self.aim == Aim::Apart { 4 } else { 1 };
+        (0..ways).for_each(|_| add(&[change(records + 3, Do::Insert(2_000))], &work, &look));
         let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
         changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
         for beside in [&work, &emptied] {
