@@ -33,16 +33,18 @@ fn by_home(hash: impl Fn(u64) -> u64, half: u64) -> Vec<Vec<Vec<u64>>> {
     homes
 }
 
-/// A bucket that is full, before one that is empty: the next record of the first one goes to the second.
+/// A bucket that is full, before one that has only a guest from it: the next record of the first
+/// one goes to the second, too.
 #[derive(Debug, Clone, Copy)]
 pub struct FullHome;
 
 impl FullHome {
-    /// How many keys fill the bucket.
-    pub const FILLED: usize = SLOTS;
+    /// How many keys fill the bucket, with the guest.
+    pub const FILLED: usize = SLOTS + 1;
 
-    /// Returns the keys that fill the bucket. After them come three keys of the bucket after it, and
-    /// then three of the full bucket. All six would take the same slot of the bucket after.
+    /// Returns the keys that fill the bucket, and the guest. After them come three keys of the
+    /// bucket after it, and then three of the full bucket. All six would take the same slot of the
+    /// bucket after.
     pub fn keys(hash: impl Fn(u64) -> u64) -> Vec<u64> {
         let mut homes = by_home(hash, 0);
         let filling = (0..Self::FILLED).map(|n| (0, n % LINES));
