@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
 fn fenced<T>(order: Ordering, access: impl FnOnce() -> T) -> T {
-    let fence = || match order {
-        Ordering::SeqCst => loom::sync::atomic::fence(Ordering::SeqCst),
-        _ => {}
+    let fence = || {
+        if order == Ordering::SeqCst {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
     };
     fence();
     let done = access();
