@@ -57,6 +57,8 @@ crate::seeded_bugs! {
     WAITS_FOR_LAST_CUT = "WaitsForLastCut";
     /// A wait returns at once if nothing was noted since the last cut.
     WAITS_FOR_NOTES = "WaitsForNotes";
+    /// The working file learns of an epoch before it learns of the epoch's checksum.
+    EPOCH_BEFORE_SUM = "EpochBeforeSum";
     /// The working file does not learn of durable epochs.
     DURABLE_UNTOLD = "DurableUntold";
     /// Notes are removed when they are cut.
