@@ -19,8 +19,6 @@ crate::seeded_bugs! {
     HEADER_DAMAGE_IGNORED = "HeaderDamageIgnored";
     /// A segment that was cut short is read as far as it goes.
     LENGTH_IGNORED = "LengthIgnored";
-    /// Segments that continue from earlier epochs than the ones before them are read.
-    ORDER_IGNORED = "OrderIgnored";
     /// Blocks behind the end of the epochs mean nothing.
     STRAYS_IGNORED = "StraysIgnored";
     /// The epoch that a spare segment names need not be there.
