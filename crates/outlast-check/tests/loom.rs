@@ -1,4 +1,5 @@
-//! The version lock and the epochs, in every order that the memory model allows.
+//! The version lock, the epochs and the notes of changed lines, in every order that the memory
+//! model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
 //! are compiled a third time without the fences. The tests must notice that, and also a lock or an
@@ -43,6 +44,40 @@ mod whole {
     mod lock {
         use super::version;
         include!("loom/lock.rs");
+    }
+}
+
+/// The sets of noted lines.
+#[path = "."]
+mod noted {
+    pub(super) mod sync {
+        pub(crate) use atomics::AtomicU64;
+        mod atomics {
+            include!("loom/lines.rs");
+        }
+    }
+    #[path = "../../outlast/src/pmem/notes/lines.rs"]
+    mod lines;
+    /// A set of 64 lines.
+    pub(super) struct Set([[sync::AtomicU64; 1]; 2]);
+    impl Set {
+        pub(super) fn new() -> Set {
+            Set([[sync::AtomicU64::new(0)], [sync::AtomicU64::new(0)]])
+        }
+        fn set(&self) -> lines::LineSet<'_> {
+            lines::LineSet::new(&self.0[0], &self.0[1])
+        }
+        pub(super) fn add(&self, lines: std::ops::Range<u64>) {
+            self.set().add(lines);
+        }
+        pub(super) fn remove(&self, lines: std::ops::Range<u64>) {
+            self.set().remove(lines);
+        }
+        pub(super) fn lines(&self) -> Vec<u64> {
+            let mut found = Vec::new();
+            self.set().visit(|lines| found.extend(lines));
+            found
+        }
     }
 }
 
@@ -260,4 +295,29 @@ fn visits_without_fences_are_noticed() {
 #[should_panic(expected = "Causality violation")]
 fn epochs_without_fences_are_noticed() {
     no_guard_reads_a_freed_block!(unfenced::epochs, 1, None);
+}
+
+/// Lookups note lines in a set from which a commit removes the lines that it has made durable. What
+/// was noted and not removed is found once the removal is over. (No cut looks before that.)
+#[test]
+fn no_noted_line_is_lost_beside_a_removal() {
+    for notes in [[1..2, 1..2], [1..2, 2..3], [0..2, 1..2]] {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(move || {
+            let set = Arc::new(noted::Set::new());
+            set.add(0..1);
+            let lookups = notes.clone().map(|lines| {
+                let set = Arc::clone(&set);
+                thread::spawn(move || set.add(lines))
+            });
+            set.remove(0..1);
+            lookups.into_iter().for_each(|thread| thread.join().unwrap());
+            let found = set.lines();
+            // Line 0 may have been removed.
+            let lost =
+                notes.iter().cloned().flatten().find(|line| *line != 0 && !found.contains(line));
+            assert_eq!(lost, None, "noted {notes:?}, found {found:?}");
+        });
+    }
 }

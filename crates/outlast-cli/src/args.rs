@@ -396,6 +396,12 @@ pub(crate) struct SalvageArgs {
     /// Only this map; can be repeated [default: all maps]
     #[arg(long, value_name = "NAME")]
     pub(crate) map: Vec<String>,
+    /// List whole records here that damage hides, or that were removed or replaced; nothing tells which
+    ///
+    /// They are not in the new pool. The file has one JSON object a line, with map, key and value. `outlast
+    /// load --format ndjson` reads it. A key can occur several times, and no order says which value is newer.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) unlinked: Option<PathBuf>,
 }
 
 /// Arguments of [`Command::Compact`].

@@ -1,4 +1,4 @@
-//! Writes the golden pools that `tests/golden.rs` opens, one for each scheme. This program is run once
+//! Writes the golden pools that `tests/library/golden.rs` opens, one for each scheme. This program is run once
 //! for each format. The pool of Dash-EH also gets a map of large values.
 //!
 //! ```text

@@ -19,7 +19,7 @@ use crate::explore::catalogue;
 use crate::explore::image::caught;
 use crate::parts::mutants::{Act, Reason, Wrong};
 use crate::session::alive;
-use crate::state::Checked;
+use crate::state::{Checked, Fault};
 use mutation::mutate;
 use outlast::pmem::{Access, Alive, LINE, Point};
 use outlast::{RecordForm, Scheme};
@@ -236,6 +236,8 @@ struct Tapes<'a> {
     /// The index of the first life, and the moment of its death.
     deaths: Vec<(usize, usize)>,
     second: Vec<OnceLock<Checked<Option<Tape>>>>,
+    /// For each second life, those that follow if it dies in its repair.
+    third: Vec<OnceLock<Checked<Vec<Tape>>>>,
     pairs: Vec<Tape>,
 }
 
@@ -269,23 +271,49 @@ impl<'a> Tapes<'a> {
             }
         }
         let second = deaths.iter().map(|_| OnceLock::new()).collect();
+        let third = deaths.iter().map(|_| OnceLock::new()).collect();
         let mut pairs = pairs::record(scheme, form, alive)?;
         pairs.extend(pairs::lookups(scheme, form, alive)?);
-        Ok(Tapes { scheme, alive, first, deaths, second, pairs })
+        Ok(Tapes { scheme, alive, first, deaths, second, third, pairs })
     }
 
     /// Returns a run of two lives, or `None` if its first life left no pool or its second went
     /// wrong.
     fn second(&self, index: usize) -> Option<&Tape> {
         let (first, moment) = self.deaths[index];
-        let made = self.second[index].get_or_init(|| self.first[first].second(moment, self.alive));
+        let made = self.second[index].get_or_init(|| self.life_after(&self.first[first], moment));
         made.as_ref().ok()?.as_ref()
+    }
+
+    /// Records the life that follows if a process dies at this moment, and checks its results.
+    fn life_after(&self, tape: &Tape, moment: usize) -> Checked<Option<Tape>> {
+        let Some(next) = tape.second(moment, self.alive)? else { return Ok(None) };
+        match next.undurable(&next.events) {
+            Some(found) => Err(Fault(format!("{}: {found}", next.name))),
+            None => Ok(Some(next)),
+        }
+    }
+
+    /// Returns the lives that follow if a second life dies in its repair. (Two second lives that
+    /// follow a death at the same point are alike, so this returns those of one in two.)
+    fn third(&self, index: usize) -> &[Tape] {
+        let made = self.third[index].get_or_init(|| {
+            let Some(second) = self.second(index).filter(|_| index.is_multiple_of(2)) else {
+                return Ok(Vec::new());
+            };
+            let moments = second.repairs().into_iter();
+            let lives = moments.map(|moment| self.life_after(second, moment));
+            lives.filter_map(Checked::transpose).collect()
+        });
+        made.as_deref().unwrap_or_default()
     }
 
     /// Iterates over all runs.
     fn all(&self) -> impl Iterator<Item = &Tape> {
-        let second = (0..self.deaths.len()).filter_map(|i| self.second(i));
-        self.first.iter().chain(second).chain(&self.pairs)
+        let numbers = 0..self.deaths.len();
+        let second = numbers.clone().filter_map(|i| self.second(i));
+        let third = numbers.flat_map(|i| self.third(i));
+        self.first.iter().chain(second).chain(third).chain(&self.pairs)
     }
 
     /// Tries second lives chosen for this mutant. A flush of words that were only read matters only
@@ -321,10 +349,11 @@ impl<'a> Tapes<'a> {
         let mut images = 0;
         let reason = equivalent::reason(self.scheme, canary);
         type Group<'t, 'a> = (Box<dyn Iterator<Item = &'t Tape> + 'a>, usize);
-        let groups: [Group<'_, '_>; 3] = [
+        let groups: [Group<'_, '_>; 4] = [
             (Box::new(self.first.iter()), budget.images),
             (Box::new(self.pairs.iter()), budget.images_second),
             (Box::new((0..self.deaths.len()).filter_map(|i| self.second(i))), budget.images_second),
+            (Box::new((0..self.deaths.len()).flat_map(|i| self.third(i))), budget.images_second),
         ];
         for (tapes, budget) in groups {
             let tapes: Vec<&Tape> = tapes.collect();
@@ -344,7 +373,7 @@ impl<'a> Tapes<'a> {
             }
         }
         if applies
-            && !canary.point.store
+            && (!canary.point.store || canary.wrong == Wrong::UnlessStored)
             && let Some(found) = self.by_chosen_death(canary)
         {
             return Fate::Killed(found);
@@ -460,11 +489,11 @@ pub fn run(
     report.fates.retain(|(_, fate)| !matches!(fate, Fate::NotApplicable));
     report.fates.sort_by_key(|(canary, _)| *canary);
     report.undeclared = undeclared(&points, tapes.all());
-    for made in tapes.second.iter().filter_map(OnceLock::get) {
-        if let Err(fault) = made {
-            report.broken.push(format!("a second life: {fault}"));
-        }
-    }
+    let second =
+        tapes.second.iter().filter_map(OnceLock::get).filter_map(|made| made.as_ref().err());
+    let third = tapes.third.iter().filter_map(OnceLock::get).filter_map(|made| made.as_ref().err());
+    report.broken.extend(second.map(|fault| format!("a second life: {fault}")));
+    report.broken.extend(third.map(|fault| format!("a third life: {fault}")));
     report
 }
 

@@ -4,6 +4,7 @@
 //! library that lacks one of them is the recorded trace without it, and nothing needs to run again.
 //! A mutated trace has as many events as the original, and the same stores in the same order.
 
+use crate::model::stored;
 use crate::parts::mutants::{Act, Wrong};
 use crate::response::needed_flushes;
 use outlast::pmem::{Access, Event, LINE, Mark, Point};
@@ -53,21 +54,40 @@ pub fn mutate(
     if at.is_empty() {
         return None;
     }
+    if wrong == Wrong::UnlessStored {
+        let dies = |event: &Event| event.access == Access::Mark(Mark::Death);
+        if !from.checked_sub(1).is_some_and(|last| dies(&original[last])) {
+            return None;
+        }
+        retain_unstored(original, from, &mut at);
+    }
     // Leaving out one flush of many only matters where it writes something back.
-    if act == Act::Flush && matches!(wrong, Wrong::DroppedOnce(_)) {
+    if act == Act::Flush && matches!(wrong, Wrong::DroppedOnce(_) | Wrong::UnlessStored) {
         let needed = needed_flushes(original);
         at.retain(|i| needed.binary_search(i).is_ok());
     }
     let mut made =
         Mutated { events: original.to_vec(), first: original.len(), lines: BTreeSet::new() };
     match wrong {
-        Wrong::Dropped => at.iter().for_each(|&i| made.drop(original, i)),
+        Wrong::Dropped | Wrong::UnlessStored => at.iter().for_each(|&i| made.drop(original, i)),
         Wrong::DroppedOnce(which) => made.drop(original, at[which.of(at.len())?]),
         Wrong::WithoutLastLine => at.iter().for_each(|&i| made.shorten(i, true)),
         Wrong::WithoutFirstLine => at.iter().for_each(|&i| made.shorten(i, false)),
         Wrong::BeforeStores => at.iter().for_each(|&i| made.hurry(original, from, i)),
     }
     (made.first < original.len()).then_some(made)
+}
+
+/// Keeps the flushes in `at` to whose lines nothing was stored between event `from` and the flush.
+fn retain_unstored(original: &[Event], from: usize, at: &mut Vec<usize>) {
+    let (mut lines, mut next) = (BTreeSet::new(), from);
+    at.retain(|&i| {
+        let stores = original[next..i].iter().filter_map(stored);
+        lines.extend(stores.map(|(offset, _)| offset / LINE));
+        next = i;
+        let Access::Flush { offset, bytes } = original[i].access else { return false };
+        lines.range(lines_of(offset, bytes)).next().is_none()
+    });
 }
 
 impl Mutated {
@@ -205,6 +225,20 @@ mod tests {
             assert!(mutate(&twice, 7, &INSERT, Act::Flush, wrong).is_none());
         }
         assert!(mutate(&twice, 7, &INSERT, Act::Flush, Wrong::Dropped).is_some());
+    }
+
+    #[test]
+    fn the_flush_of_what_a_dead_process_stored_is_left_out() {
+        let death = event(&INSERT, Access::Mark(Mark::Death));
+        let stored = [store(&INSERT, 256), store(&INSERT, 320), death];
+        let life = [store(&INSERT, 264), flush(&INSERT, 256, 16), flush(&INSERT, 320, 8)];
+        let both = [&stored[..], &life[..]].concat();
+        let mutated = |from| mutate(&both, from, &INSERT, Act::Flush, Wrong::UnlessStored);
+        let made = mutated(3).unwrap();
+        assert_eq!((Vec::from_iter(made.lines), made.first), (vec![5], 5));
+        assert!(mutated(0).is_none() && mutated(4).is_none(), "no process has just died");
+        let again = [both.clone(), vec![flush(&INSERT, 384, 8)]].concat();
+        assert_eq!(mutate(&again, 3, &INSERT, Act::Flush, Wrong::UnlessStored).unwrap().first, 5);
     }
 
     #[test]

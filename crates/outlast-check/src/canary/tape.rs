@@ -1,6 +1,6 @@
 //! The recorded runs from which mutants are made.
 
-use crate::model::{self, Image, Kept, Timeline};
+use crate::model::{self, Image, Kept, Timeline, stored};
 use crate::parts::scenario::Scenario;
 use crate::random::Random;
 use crate::response;
@@ -42,8 +42,12 @@ pub struct Tape {
     pub events: Vec<Event>,
     /// The first event of the life that is mutated.
     pub start: usize,
-    /// Whether the mutated life is the second one, which may find stores that are not durable.
+    /// Whether the mutated life is the second one, which may find stores that are not durable, or
+    /// one after that.
     pub second: bool,
+    /// The event of a second life at which it has looked everything up, and so has repaired it, and
+    /// has done again what the first life was doing.
+    pub(super) repaired: usize,
     /// What a crash may leave, in ascending order of the moment from which each entry holds.
     pub allowed: Vec<Allowed>,
     /// Every key that may be present, and some that never are.
@@ -103,6 +107,15 @@ fn added(item: DiffItem<'_, '_, u64, u64>) -> Option<u64> {
     }
 }
 
+/// Returns the change that makes a difference once more.
+fn again(item: DiffItem<'_, '_, u64, u64>) -> (u64, Do) {
+    match item {
+        DiffItem::Add(&key, &value) => (key, Do::Put(value)),
+        DiffItem::Update { new: (&key, &value), .. } => (key, Do::Put(value)),
+        DiffItem::Remove(&key, _) => (key, Do::Remove),
+    }
+}
+
 impl Tape {
     /// Plays and records a scenario.
     ///
@@ -132,6 +145,7 @@ impl Tape {
             len: scenario.pool.pages << PAGE_BITS,
             start: 0,
             second: false,
+            repaired: 0,
             allowed: placed(&run.events, 0, &run.steps),
             events: run.events,
             universe: universe.into_iter().collect(),
@@ -196,6 +210,7 @@ impl Tape {
             len: file.len() as u64,
             start: 0,
             second: false,
+            repaired: 0,
             allowed: placed(&events, 0, &steps),
             events,
             universe: universe.into_iter().collect(),
@@ -236,6 +251,8 @@ impl Tape {
         }
         session.check(&universe, random.below(2) == 0)?;
         let read = session.logged();
+        self.repeat(&mut session, moment)?;
+        let repeated = session.logged();
         // The checks use the recorded loads to find results that depend on undurable stores of the
         // first life. The lookups have repaired those stores, so the operations from here on need
         // no recorded loads.
@@ -245,6 +262,9 @@ impl Tape {
         let mut events = self.events[..moment].to_vec();
         events.push(Event { thread: 0, point: None, access: Access::Mark(Mark::Death) });
         let start = events.len();
+        let ends =
+            life.iter().enumerate().filter(|(_, e)| matches!(e.access, Access::Mark(Mark::End(_))));
+        let repaired = start + ends.map(|(at, _)| at).take(repeated).last().unwrap_or(0);
         events.extend(life);
         universe.extend(used);
         let universe: BTreeSet<u64> = universe.into_iter().collect();
@@ -261,6 +281,7 @@ impl Tape {
             base: self.base.clone(),
             len: self.len,
             second: true,
+            repaired,
             allowed,
             events,
             start,
@@ -268,6 +289,24 @@ impl Tape {
             shape: self.shape,
             images: self.images,
         }))
+    }
+
+    /// Makes the changes that were in flight after the first `moment` events once more, so that
+    /// this life comes to the place where the first one died.
+    fn repeat(&self, session: &mut Session, moment: usize) -> Checked {
+        let states = self.allowed(moment).0;
+        let [Some(before), Some(after), ..] = &states[..] else { return Ok(()) };
+        for (name, map) in &after.maps {
+            let Some(old) = before.maps.get(name) else { continue };
+            if !session.state().maps.contains_key(name) {
+                continue;
+            }
+            let changes: Vec<(u64, Do)> = old.records.diff(&map.records).map(again).collect();
+            for (key, change) in changes {
+                session.change(name, key, change)?;
+            }
+        }
+        Ok(())
     }
 
     /// Records a run that uses every root slot.
@@ -346,6 +385,7 @@ impl Tape {
             len: pool.pages << PAGE_BITS,
             start: 0,
             second: false,
+            repaired: 0,
             allowed: placed(&events, 0, &steps),
             events,
             universe: used.into_iter().collect(),
@@ -357,6 +397,17 @@ impl Tape {
     /// See [`model::deaths`].
     pub fn deaths(&self) -> Vec<usize> {
         model::deaths(&self.events, self.start)
+    }
+
+    /// Lists moments of a second life at which it has just stored something for its repair, or to
+    /// do again what the first life was doing: the first such store at each commit point.
+    pub fn repairs(&self) -> Vec<usize> {
+        let mut points = BTreeSet::new();
+        let life = self.start..self.repaired;
+        let stores = life.filter(|&i| stored(&self.events[i]).is_some());
+        let durable = |i: &usize| self.events[*i].point.is_some_and(|p| !p.volatile);
+        let first = stores.filter(durable).filter(|&i| points.insert(self.events[i].point));
+        first.map(|i| i + 1).collect()
     }
 
     /// Describes the first store that is not durable although a result depends on it or its

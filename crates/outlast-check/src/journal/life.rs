@@ -22,6 +22,7 @@ use outlast::journal::meta::{META_OFFSETS, Meta};
 use outlast::journal::running::{Journal, Settings, Source};
 use outlast::journal::segment::{Owner, remove_others};
 use outlast::journal::sim::{BASE, SimDisk};
+use outlast::pmem::dying_after;
 use std::cell::RefCell;
 use std::io;
 use std::ops::Range;
@@ -36,6 +37,9 @@ const DURABLE: usize = 16;
 const POOL: u128 = 0x5eed;
 /// About how many times a life waits.
 const WAITS: u64 = 14;
+/// A process may die in a wait, if the wait stores as many control words as are chosen below this.
+/// An epoch takes three.
+const DEATHS: u64 = 20;
 /// The most lives that follow one another.
 const STAGES: usize = 3;
 
@@ -222,9 +226,10 @@ impl Story<'_> {
         let dies = self.runs.len() < STAGES && self.random.below(2) == 0;
         let some = self.random.below((events - from).max(1) as u64) as usize;
         let end = if dies { from + some } else { events };
+        let mut died = false;
         while !pool.is_over() && pool.at().moment < end {
-            let died = pool.advance_to_death(1 + self.random.below(step) as usize);
-            if died {
+            let dies_here = pool.advance_to_death(1 + self.random.below(step) as usize);
+            if dies_here {
                 // The recorded process died here, and the run continues in the next one.
                 self.count(&journal);
                 drop(journal);
@@ -236,6 +241,18 @@ impl Story<'_> {
             match self.random.below(8) {
                 0 => {}
                 1 | 2 => may_fail(failing == 0, journal.checkpoint(&pool, false))?,
+                3 if self.runs.len() < STAGES => {
+                    // The process dies between two stores of what the next one finds.
+                    let stores = self.random.below(DEATHS);
+                    let waits = || self.wait(&journal, &pool);
+                    match dying_after(stores, waits) {
+                        Some(waited) => may_fail(failing == 0, waited)?,
+                        None => {
+                            died = true;
+                            break;
+                        }
+                    }
+                }
                 _ => {
                     let waited = self.wait(&journal, &pool);
                     let failed = waited.is_err();
@@ -250,7 +267,9 @@ impl Story<'_> {
             self.look(false)?;
         }
         self.count(&journal);
-        if pool.is_over() && !pool.now.borrow().stuck && self.random.below(2) == 0 {
+        // A life that follows a power loss always ends so, if it can: few come to their end.
+        let closes = self.random.below(2) == 0 || self.before.is_some();
+        if !died && pool.is_over() && !pool.now.borrow().stuck && closes {
             // Close, while writers are held back.
             let closed = journal.while_held(|| {
                 journal.wait(&pool)?;
@@ -263,7 +282,7 @@ impl Story<'_> {
         }
         drop(journal);
         self.disk.set(u64::MAX, 0);
-        if pool.is_over() || self.runs.len() >= STAGES {
+        if (pool.is_over() && !died) || self.runs.len() >= STAGES {
             return self.look(true);
         }
         self.look(false)?;

@@ -91,6 +91,7 @@ pub static ALL: &[Mutant] = &[
     bug(&bugs::SIZE_IGNORED, "a base that was cut short is used"),
     wrong(Wrong::GrownLate, "the base does not grow with the pool"),
     bug(&bugs::DURABLE_UNTOLD, "the working file does not know the last durable epoch"),
+    bug(&bugs::EPOCH_BEFORE_SUM, "the working file learns of an epoch before its checksum"),
     bug(
         &bugs::NOTES_REMOVED_EARLY,
         "notes are removed when they are cut, not when they are durable",

@@ -46,6 +46,8 @@ pub enum Wrong {
     WithoutFirstLine,
     /// The flush, with the fence if one follows it, comes before the stores that it should cover.
     BeforeStores,
+    /// After the death of a process, the next one flushes only lines to which it has stored itself.
+    UnlessStored,
 }
 
 /// One occurrence of an act in a run.
@@ -81,7 +83,8 @@ impl Wrong {
         let mut all = vec![Wrong::Dropped];
         all.extend(once.map(Wrong::DroppedOnce));
         if act == Act::Flush {
-            all.extend([Wrong::WithoutLastLine, Wrong::WithoutFirstLine, Wrong::BeforeStores]);
+            all.extend([Wrong::WithoutLastLine, Wrong::WithoutFirstLine]);
+            all.extend([Wrong::BeforeStores, Wrong::UnlessStored]);
         }
         all
     }
@@ -98,6 +101,7 @@ impl fmt::Display for Wrong {
             Wrong::WithoutLastLine => f.write_str("without its last line"),
             Wrong::WithoutFirstLine => f.write_str("without its first line"),
             Wrong::BeforeStores => f.write_str("before its stores"),
+            Wrong::UnlessStored => f.write_str("only of lines that its process has stored to"),
         }
     }
 }

@@ -18,8 +18,9 @@ use crate::session::{Do, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault, ensure};
 use crate::structures::Shape;
 use outlast::db::store::AnyIndex;
-use outlast::pmem::{Alive, Seeded, Traced};
+use outlast::pmem::{Alive, Point, Seeded, Traced};
 use outlast::{RecordForm, Scheme};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How many schedules of a workload are tried.
@@ -98,6 +99,7 @@ impl Subject {
         for tape in &tapes {
             trial::images(tape, self.budget.images, &self.alive)?;
         }
+        let mut twice = BTreeSet::new();
         for (number, tape) in tapes.iter().enumerate() {
             let deaths = tape.deaths();
             let step = deaths.len().div_ceil(self.budget.lives).max(1);
@@ -110,7 +112,32 @@ impl Subject {
                 if let Some(life) = life {
                     Self::answers(&life)?;
                     trial::images(&life, self.budget.images / 8, &self.alive)?;
+                    self.died_again(&life, tape.events[moment - 1].point, &mut twice)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the lives that follow if a second life dies in its repair. `twice` are the pairs of
+    /// commit points that were tried. The first process died at the point `first`.
+    fn died_again(
+        &self,
+        life: &Tape,
+        first: Option<&'static Point>,
+        twice: &mut BTreeSet<[Option<&'static Point>; 2]>,
+    ) -> Checked {
+        for moment in life.repairs() {
+            if !twice.insert([first, life.events[moment - 1].point]) {
+                continue;
+            }
+            let third = caught(|| life.second(moment, &self.alive));
+            let third = third.map_err(|fault| {
+                Fault(format!("{}, opened again after event {moment}: {fault}", life.name))
+            })?;
+            if let Some(third) = third {
+                Self::answers(&third)?;
+                trial::images(&third, self.budget.images / 8, &self.alive)?;
             }
         }
         Ok(())

@@ -416,9 +416,14 @@ impl Workload {
             }
             _ => {}
         }
-        add(&[change(records + 3, Do::Insert(2_000))], &work, &look);
         let changes = [Do::Update(2_000), Do::Remove, Do::Swap(value_of(one), 2_000)];
-        changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
+        // Where changes of different keys meet, in each way to make a change: alone or with others.
+        let apart = self.aim == Aim::Apart;
+        for _ in 0..if apart { 4 } else { 1 } {
+            let others = if apart { 2..4 } else { 3..4 };
+            others.for_each(|n| add(&[change(records + n, Do::Insert(2_000))], &work, &look));
+            changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
+        }
         for beside in [&work, &emptied] {
             // Three lookups, because instances differ in how they look a key up: by reference, in a
             // batch, or alone.

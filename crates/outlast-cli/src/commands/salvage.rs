@@ -9,11 +9,14 @@ use crate::open;
 use crate::output::Output;
 use crate::place;
 use crate::progress;
-use crate::text::counted;
+use crate::text::{self, counted};
 use indicatif::ProgressBar;
-use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap, RecordForm, Scheme, offline};
+use outlast::offline::{self, Unlinked};
+use outlast::{Damage, Error, MapInfo, Pool, PoolOptions, RawMap};
 use serde_json::json;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -85,6 +88,10 @@ pub(crate) fn run(
     let open::Salvageable { pool: broken, refused, copy } =
         open::to_salvage(from, Path::new(&copy))?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
+    if let Some(list) = args.unlinked.as_ref().filter(|list| list.symlink_metadata().is_ok()) {
+        let list = list.display();
+        return Err(Failure::Failed(format!("{list} exists already; name a new file")));
+    }
     // Check that these maps exist before anything is created.
     for name in &args.map {
         if !broken.maps().iter().flatten().any(|info| info.name == *name) {
@@ -97,7 +104,7 @@ pub(crate) fn run(
     interrupt::listen();
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
-    let mut maps = Vec::new();
+    let (mut maps, mut count) = (HashMap::new(), 0u64);
     let opened = broken.raw_maps();
     let name =
         |map: &outlast::Result<(MapInfo, _)>| map.as_ref().ok().map(|(info, _)| info.name.clone());
@@ -109,7 +116,8 @@ pub(crate) fn run(
                 let to = new.pool().raw_map_like(&renamed(&info, &all, &mut given))?;
                 let tally = salvage(&info, from, &to, &bar, out)?;
                 sum.add(&tally);
-                maps.push((to, tally.places > 0));
+                count += 1;
+                maps.entry(info.name).or_insert(to);
             }
             Ok(_) => {}
             Err(error) => {
@@ -128,24 +136,32 @@ pub(crate) fn run(
     let doubts = doubts((from, read), &broken, refused.as_ref(), sum.lacks().is_empty());
     let mut rest = Rest::default();
     if !(sum.lacks().is_empty() && doubts.is_empty()) {
-        rest = take_unlinked(read, &maps, &mut sum)?;
+        rest = take_unlinked(read, &maps, None, &mut sum)?;
+    }
+    // A key that was copied meanwhile is not listed.
+    let list = args.unlinked.as_deref().map(List::create).transpose()?;
+    if let Some(mut list) = list {
+        if rest.uncertain > 0 {
+            rest = take_unlinked(read, &maps, Some(&mut list), &mut sum)?;
+        }
+        list.finish()?;
     }
     let mut reasons = sum.lacks();
     reasons.extend(doubts);
     reasons.extend(rest.told(sum.places > 0 || sum.lost_maps > 0));
-    let maps = maps.len() as u64;
-    drop(broken);
+    drop((broken, maps));
     new.finish(to)?;
     out.object(&json!({
         "event": "salvage",
         "from": from.to_string_lossy(),
         "to": to.to_string_lossy(),
-        "maps": maps,
+        "maps": count,
         "records": sum.copied,
         "refused": sum.refused,
         "damaged_places": sum.places,
         "unlinked": sum.unlinked,
-        "unlinked_left": rest.unassigned + rest.unknown,
+        "unlinked_left": rest.unassigned + rest.uncertain,
+        "unlinked_listed": if rest.are_listed { rest.listable } else { 0 },
         "lost_maps": sum.lost_maps,
         "complete": reasons.is_empty(),
         "reasons": reasons,
@@ -156,7 +172,7 @@ pub(crate) fn run(
         let unlinked = counted(sum.unlinked, "record");
         out.line(format!("{unlinked} of them by their blocks alone: what led to them is damaged"))?;
     }
-    out.line(format!("{to} has {copied} in {}", counted(maps, "map")))?;
+    out.line(format!("{to} has {copied} in {}", counted(count, "map")))?;
     if reasons.is_empty() {
         return Ok(());
     }
@@ -171,76 +187,123 @@ struct Rest {
     unassigned: u64,
     /// Records that may have been removed or replaced: the pool does not say which blocks are in
     /// use.
-    unknown: u64,
+    uncertain: u64,
+    /// Those of them that can be listed, because a single map can have them.
+    listable: u64,
+    /// Whether they were listed.
+    are_listed: bool,
 }
 
 impl Rest {
     /// Says what was left out. Any pool that was not closed has records that were removed or
-    /// replaced, so the unknown ones mean something only if there is damage.
+    /// replaced, so the uncertain ones mean something only if there is damage.
     fn told(&self, is_damaged: bool) -> Vec<String> {
         let mut told = Vec::new();
-        let mut tell = |n, why| {
+        let mut tell = |n, why: &str| {
             let left = counted(n, "whole record");
             told.push(format!("leaves out {left} that nothing leads to, because {why}"));
         };
         if self.unassigned > 0 {
             tell(self.unassigned, "no single map can have them");
         }
-        if self.unknown > 0 && is_damaged {
-            tell(self.unknown, "they may have been removed or replaced");
+        if self.uncertain > 0 && is_damaged {
+            let is_advised = self.listable > 0 && !self.are_listed;
+            let advice = if is_advised { " (--unlinked FILE lists them)" } else { "" };
+            tell(self.uncertain, &format!("they may have been removed or replaced{advice}"));
         }
         told
     }
 }
 
-/// Copies the whole records that nothing leads to. Such a record does not say of which map it is:
-/// it is of the only map with such records in which damage was found, or else of the only map with
-/// such records. A key that was copied already is not copied again.
-fn take_unlinked(read: &Path, maps: &[(RawMap, bool)], sum: &mut Tally) -> Result<Rest, Failure> {
-    let of_kind = |of_clevel: bool| {
-        let is_of = |map: &RawMap| match map.info().scheme() {
-            Scheme::Clevel => of_clevel,
-            _ => !of_clevel && map.record_form() == RecordForm::Bytes,
-        };
-        let all: Vec<_> = maps.iter().filter(|(map, _)| is_of(map)).collect();
-        let damaged: Vec<_> = all.iter().filter(|(_, damaged)| *damaged).copied().collect();
-        match (&damaged[..], &all[..]) {
-            ([(map, _)], _) | ([], [(map, _)]) => Some(map),
-            _ => None,
+/// A file that lists the records that may have been removed or replaced.
+struct List<'a> {
+    path: &'a Path,
+    to: BufWriter<File>,
+    is_finished: bool,
+}
+
+impl<'a> List<'a> {
+    fn create(path: &'a Path) -> Result<List<'a>, Failure> {
+        let file = File::create_new(path);
+        let file = file.map_err(|e| Failure::io(format!("creating {}", path.display()), &e))?;
+        Ok(List { path, to: BufWriter::new(file), is_finished: false })
+    }
+
+    fn add(&mut self, map: &RawMap, record: &Unlinked) -> Result<(), Failure> {
+        let (keys, values) = text::columns(map.info());
+        let (key, value) = (keys.json(&record.key), values.json(&record.value));
+        let line = json!({"map": map.info().name, "key": key, "value": value});
+        writeln!(self.to, "{line}").map_err(|e| self.failed(&e))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::io(format!("writing {}", self.path.display()), error)
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        self.to.flush().map_err(|e| self.failed(&e))?;
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for List<'_> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            // The salvage has failed. Its new pool is removed as well.
+            let _ = std::fs::remove_file(self.path);
         }
-    };
-    let maps = [false, true].map(of_kind);
-    let mut rest = Rest::default();
+    }
+}
+
+/// Copies the whole records that nothing leads to, if they are certain. Lists those that may have
+/// been removed or replaced, if there is a list. A key that is there already stays as it is.
+fn take_unlinked(
+    read: &Path,
+    maps: &HashMap<String, RawMap>,
+    mut list: Option<&mut List<'_>>,
+    sum: &mut Tally,
+) -> Result<Rest, Failure> {
+    let mut rest = Rest { are_listed: list.is_some(), ..Rest::default() };
     let found = offline::unlinked(read, |record| {
         interrupt::check().map_err(Stop::Failed)?;
-        let Some(map) = maps[usize::from(record.of_clevel)] else {
-            rest.unassigned += 1;
+        let Some(name) = &record.map else {
+            match record.is_certain {
+                true => rest.unassigned += 1,
+                false => rest.uncertain += 1,
+            }
             return Ok(());
         };
-        let is_ordered = map.info().scheme().is_ordered();
-        if is_ordered && record.value.is_empty() {
-            // It may be the least key of a leaf, and the key's record may have another value.
+        // Without the map, it was not asked for.
+        let Some(map) = maps.get(name) else { return Ok(()) };
+        let failed = |error: Error| Stop::Failed(error.into());
+        if !record.is_certain {
+            if !map.contains_key(&record.key).map_err(failed)? {
+                rest.uncertain += 1;
+                rest.listable += 1;
+                if let Some(list) = &mut list {
+                    list.add(map, &record).map_err(Stop::Failed)?;
+                }
+            }
             return Ok(());
         }
-        let key = if is_ordered { unordered(map.info(), record.key) } else { record.key };
-        match map.insert(&key, &record.value) {
+        match map.insert(&record.key, &record.value) {
             Ok(true) => {
                 sum.copied += 1;
                 sum.unlinked += 1;
             }
             Ok(false) => {}
             Err(Error::Invalid { .. }) => rest.unassigned += 1,
-            Err(error) => return Err(Stop::Failed(error.into())),
+            Err(error) => return Err(failed(error)),
         }
         Ok(())
     });
     match found {
-        Ok(found) => rest.unknown = found.unknown,
+        Ok(_) => Ok(rest),
         // It is the base of a journaled pool, or damaged so that nothing can be found in this way.
-        Err(Stop::Unreadable) => {}
-        Err(Stop::Failed(failure)) => return Err(failure),
+        Err(Stop::Unreadable) => Ok(rest),
+        Err(Stop::Failed(failure)) => Err(failure),
     }
-    Ok(rest)
 }
 
 /// Why the search for records that nothing leads to has ended early.
@@ -256,22 +319,6 @@ impl From<Error> for Stop {
             false => Stop::Failed(error.into()),
         }
     }
-}
-
-/// Returns the bytes of a key that an ordered map keeps in a form whose order is that of the keys:
-/// integers are big-endian there, and the sign of signed ones is inverted.
-fn unordered(info: &MapInfo, mut key: Vec<u8>) -> Vec<u8> {
-    let (unsigned, signed) = (["u8", "u16", "u32", "u64"], ["i8", "i16", "i32", "i64"]);
-    let schema = info.key_schema.as_str();
-    if signed.contains(&schema)
-        && let Some(first) = key.first_mut()
-    {
-        *first ^= 0x80;
-    }
-    if unsigned.contains(&schema) || signed.contains(&schema) {
-        key.reverse();
-    }
-    key
 }
 
 /// Returns the reasons why the new pool may lack records although everything that could be read was

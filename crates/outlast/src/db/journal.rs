@@ -296,6 +296,7 @@ impl PoolOptions {
                 error => mapping_error(error),
             })?;
             Attempt::unknown(epoch).store(&notes, DURABLE);
+            Attempt::begin(epoch, &notes, DURABLE);
             owned.store(&notes, base_path);
             notes.cover(&self.disk, &file, size).map_err(mapping_error)?;
             // Allocate all blocks before the copy, so that a full file system is reported here.

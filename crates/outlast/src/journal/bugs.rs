@@ -19,8 +19,6 @@ crate::seeded_bugs! {
     HEADER_DAMAGE_IGNORED = "HeaderDamageIgnored";
     /// A segment that was cut short is read as far as it goes.
     LENGTH_IGNORED = "LengthIgnored";
-    /// Segments that continue from earlier epochs than the ones before them are read.
-    ORDER_IGNORED = "OrderIgnored";
     /// Blocks behind the end of the epochs mean nothing.
     STRAYS_IGNORED = "StraysIgnored";
     /// The epoch that a spare segment names need not be there.
@@ -57,6 +55,8 @@ crate::seeded_bugs! {
     WAITS_FOR_LAST_CUT = "WaitsForLastCut";
     /// A wait returns at once if nothing was noted since the last cut.
     WAITS_FOR_NOTES = "WaitsForNotes";
+    /// The working file learns of an epoch before it learns of the epoch's checksum.
+    EPOCH_BEFORE_SUM = "EpochBeforeSum";
     /// The working file does not learn of durable epochs.
     DURABLE_UNTOLD = "DurableUntold";
     /// Notes are removed when they are cut.

@@ -13,6 +13,7 @@
 //! to continue from one epoch begin alike. But a segment's file has only zeros when it gets its
 //! first block.)
 
+use super::bugs::{self, seeded};
 use super::segment::Mark;
 use crate::pmem::Notes;
 use std::ops::Range;
@@ -58,9 +59,11 @@ impl Attempt {
     /// an epoch and its checksum, because consecutive epochs have different words for it.
     pub fn store(self, notes: &Notes, at: usize) {
         let Attempt { epoch, sum } = self;
-        let words = notes.control();
-        words[Self::place_of_sum(at, epoch)].store(u64::from(sum), Ordering::Release);
-        words[at].store(epoch, Ordering::Release);
+        if seeded(&bugs::EPOCH_BEFORE_SUM) {
+            notes.store_control(at, epoch);
+        }
+        notes.store_control(Self::place_of_sum(at, epoch), u64::from(sum));
+        notes.store_control(at, epoch);
     }
 
     /// Loads what [`store`](Self::store) has stored.
@@ -78,7 +81,7 @@ impl Attempt {
     /// Stores in the same words, before anything of `epoch` is written, that the process begins to
     /// write it. If the process dies, the journal can have that epoch, but no later one.
     pub fn begin(epoch: u64, notes: &Notes, at: usize) {
-        notes.control()[at + 3].store(epoch, Ordering::Release);
+        notes.store_control(at + 3, epoch);
     }
 
     /// Loads the epoch that [`begin`](Self::begin) has stored last; 0 if there was none.
@@ -236,18 +239,25 @@ fn encode_block(
     checksum_in(&head)
 }
 
-/// Returns a header that consists of these words and of the checksum of words and payload.
+/// Returns a header that consists of these words, of the checksum of words and payload, and of that of
+/// the words alone.
 pub(super) fn sealed(words: [u64; HEADER / 8 - 1], payload: &[u8]) -> [u8; HEADER] {
     let mut head = [0; HEADER];
     for (word, out) in words.iter().zip(head.chunks_exact_mut(8)) {
         out.copy_from_slice(&word.to_le_bytes());
     }
-    let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), payload);
-    head[HEADER - 8..].copy_from_slice(&u64::from(sum).to_le_bytes());
+    let own = header_sum(&head);
+    let sum = crc32c::crc32c_append(own, payload);
+    head[HEADER - 8..].copy_from_slice(&(u64::from(sum) | u64::from(own) << 32).to_le_bytes());
     head
 }
 
-/// Returns the checksum in a header.
+/// Returns the checksum of a header's words.
+pub(super) fn header_sum(head: &[u8; HEADER]) -> u32 {
+    crc32c::crc32c(&head[..HEADER - 8])
+}
+
+/// Returns the checksum of words and payload in a header.
 pub(super) fn checksum_in(head: &[u8; HEADER]) -> u32 {
     word_of(head, HEADER / 8 - 1) as u32
 }

@@ -5,7 +5,8 @@
 
 use super::bugs::{self, seeded};
 use super::epoch::{
-    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, encode_epoch, take_runs, word_of,
+    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, encode_epoch, header_sum, take_runs,
+    word_of,
 };
 use super::files::{Directory, JournalFile};
 use super::meta::Meta;
@@ -187,17 +188,13 @@ pub fn fit(
     begun: u64,
 ) -> io::Result<Fit> {
     let survey = Survey::in_directory(directory, meta.owner())?;
-    let Some(segment) = survey.segments.last() else {
-        if survey.newest_damaged > durable.epoch.max(begun) {
-            return Ok(Fit::Older(survey.newest_damaged));
-        }
-        let is_short = !meta.closed && !survey.damaged.is_empty();
-        return Ok(if is_short { Fit::Short } else { Fit::Whole });
-    };
-    let (mut reached, mut last) = (meta.checkpoint, segment.after);
+    let (mut reached, mut last) = (meta.checkpoint, Attempt::unknown(meta.checkpoint));
+    if let Some(segment) = survey.segments.last() {
+        last = segment.after;
+    }
     let mut stray = survey.stray;
     for (index, segment) in survey.segments.iter().enumerate() {
-        let next = survey.segments.get(index + 1).map(|next| next.after.epoch);
+        let next = survey.segments.get(index + 1).map(|next| next.after);
         let mut reader = Reader::new(segment);
         for epoch in segment.after.epoch + 1.. {
             let is_there = match next {
@@ -208,11 +205,16 @@ pub fn fit(
                 stray = stray.max(reader.stray(epoch)?);
                 break;
             }
-            if epoch == reached + 1 && next.is_none_or(|next| epoch <= next) {
+            let attempt = Attempt { epoch, sum: reader.chain };
+            if next.is_some_and(|next| attempt.differs(next)) {
+                // The checksum in the last block's header is damaged, or that in the next segment's.
+                break;
+            }
+            if epoch == reached + 1 && next.is_none_or(|next| epoch <= next.epoch) {
                 reached = epoch;
             }
             if next.is_none() {
-                last = Attempt { epoch, sum: reader.chain };
+                last = attempt;
             }
         }
     }
@@ -228,6 +230,8 @@ pub fn fit(
         || last.differs(durable)
         || stray > 0
         || !survey.damaged.is_empty();
+    // A closed base has everything.
+    let is_short = is_short && !(meta.closed && survey.segments.is_empty());
     Ok(if is_short && !seeded(&bugs::SHORT_CONTINUED) { Fit::Short } else { Fit::Whole })
 }
 
@@ -341,14 +345,18 @@ impl Block {
         if word(0) != BLOCK_MAGIC || lines > BLOCK_LINES || runs > lines {
             return Ok(None);
         }
+        let own = header_sum(&head);
+        if word(7) >> 32 != u64::from(own) && !seeded(&bugs::CHECKSUM_IGNORED) {
+            return Ok(None);
+        }
         let (start, bytes) = (at + HEADER as u64, runs * 8 + lines * LINE as u64);
         if let Some(change) = change {
             let mut payload = vec![0; bytes as usize];
             if file.read_at(&mut payload, start)? < payload.len() {
                 return Ok(None);
             }
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..HEADER - 8]), &payload);
-            let is_sound = word(7) == u64::from(sum) || seeded(&bugs::CHECKSUM_IGNORED);
+            let sum = crc32c::crc32c_append(own, &payload);
+            let is_sound = word(7) as u32 == sum || seeded(&bugs::CHECKSUM_IGNORED);
             if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
                 return Ok(None);
             }

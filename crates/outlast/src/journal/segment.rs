@@ -110,7 +110,11 @@ pub(super) struct Found {
 /// What a file with the name of a segment is.
 pub(super) enum Content {
     /// A segment. If its header is damaged, its first block tells the same.
-    Segment(Found),
+    Segment {
+        found: Found,
+        /// An epoch that was durable when the file was made, if it still has the header of a spare.
+        durable: Attempt,
+    },
     /// A file without an intact header and first block, or a spare.
     Other {
         /// The owner, if the header or a block names one.
@@ -124,7 +128,7 @@ pub(super) enum Content {
     Damaged {
         mark: Option<Mark>,
         damage: Damage,
-        /// The last epoch of which a block is in it.
+        /// The last epoch that its header names, or of which a block is in it.
         newest: u64,
     },
 }
@@ -179,7 +183,8 @@ impl Content {
         let whole = file.read_at(&mut bytes, 0)? == HEADER;
         let head = Head::decode(&bytes).filter(|_| whole);
         let damaged = |mark: Option<Mark>, kind| {
-            let newest = newest_block(&*file, mark)?;
+            let named = head.map_or(0, |head| head.after.epoch);
+            let newest = newest_block(&*file, mark)?.max(named);
             Ok(Content::Damaged { mark, damage: Damage { number, kind }, newest })
         };
         if let Some(head) = head
@@ -194,7 +199,8 @@ impl Content {
         }
         match head {
             Some(Head { spare: false, after, mark, .. }) => {
-                Ok(Content::Segment(Found { number, mark, after, file }))
+                let durable = Attempt::default();
+                Ok(Content::Segment { found: Found { number, mark, after, file }, durable })
             }
             _ if seeded(&bugs::HEADER_DAMAGE_IGNORED) => Ok(Content::nothing()),
             _ => Content::without_header(number, head, file),
@@ -222,19 +228,19 @@ impl Content {
         let known = spare.map(|spare| spare.mark);
         let (mark, stray) = strays(&*file, SECTOR, known, None)?;
         let block = Block::read(&*file, SECTOR, Some(&mut Change::default()))?;
+        let durable = spare.map_or(Attempt::default(), |spare| spare.after);
         if let Some(Block { epoch, index: 0, chain, mark, .. }) = block
             && let Some(epoch) = epoch.checked_sub(1)
         {
             let after = Attempt { epoch, sum: chain };
-            return Ok(Content::Segment(Found { number, mark, after, file }));
+            return Ok(Content::Segment { found: Found { number, mark, after, file }, durable });
         }
-        let durable = spare.map_or(Attempt::default(), |spare| spare.after);
         Ok(Content::Other { mark, durable, stray })
     }
 
     fn mark(&self) -> Option<Mark> {
         match self {
-            Content::Segment(found) => Some(found.mark),
+            Content::Segment { found, .. } => Some(found.mark),
             Content::Other { mark, .. } | Content::Damaged { mark, .. } => *mark,
         }
     }
@@ -257,7 +263,7 @@ pub(super) struct Survey {
     pub(super) stray: u64,
     /// What no crash leaves.
     pub(super) damaged: Vec<Damage>,
-    /// The last epoch of which a block is in such a file.
+    /// The last epoch that the header of such a file names, or of which a block is in it.
     pub(super) newest_damaged: u64,
     /// The numbers of other files in which there is a stray block.
     strays_in: Vec<u64>,
@@ -284,18 +290,21 @@ impl Survey {
             if !is_ours && !seeded(&bugs::LIFE_IGNORED) {
                 continue;
             }
+            if let Content::Segment { durable, .. } | Content::Other { durable, .. } = &content
+                && durable.epoch > 0
+                && !seeded(&bugs::SPARES_IGNORED)
+            {
+                survey.durable.push(*durable);
+            }
             match content {
-                Content::Segment(found) => {
+                Content::Segment { found, .. } => {
                     let before = survey.segments.last().map_or(0, |last| last.after.epoch);
-                    if found.after.epoch < before && !seeded(&bugs::ORDER_IGNORED) {
+                    if found.after.epoch < before {
                         survey.damaged.push(Damage { number, kind: DamageKind::Order });
                     }
                     survey.segments.push(found);
                 }
-                Content::Other { durable, stray, .. } => {
-                    if durable.epoch > 0 && !seeded(&bugs::SPARES_IGNORED) {
-                        survey.durable.push(durable);
-                    }
+                Content::Other { stray, .. } => {
                     survey.stray = survey.stray.max(stray);
                     survey.strays_in.extend((stray > 0).then_some(number));
                 }
@@ -360,7 +369,7 @@ pub fn has_others(directory: &dyn Directory, owner: Owner, end: Option<u64>) -> 
         let Some(end) = end else { continue };
         let is_ours = mark == Some(ours);
         let is_other = match content {
-            Content::Segment(found) => {
+            Content::Segment { found, .. } => {
                 let after = found.after.epoch;
                 let has_block =
                     || newest_block(&*found.file, Some(found.mark)).map(|last| last > 0);

@@ -78,6 +78,8 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         self.region(segment.offset, 32, What::Segment { shape: shape.packed as u16 });
         map.segments += 1;
+        let Segment { offset, low, depth, .. } = *segment;
+        let number = self.seen.add(map, offset, low, depth);
         let mut keys = Keys::new();
         let mut walk_buckets = |walk: &mut Self, at: u64, words: &[u64], homes: u32| {
             for (bucket, words) in words.chunks_exact(BUCKET_BYTES as usize / 8).enumerate() {
@@ -111,7 +113,7 @@ impl Walk<'_, '_> {
                 return Err(bad("one that occurred earlier in the chain".into()));
             }
             let words = self.image.words(node, NODE_BYTES / 8)?;
-            if words[0] != identity(NODE, 0, node, 0) {
+            if words[0] != node_identity(node) {
                 return Err(bad(format!("{:#x}", words[0])));
             }
             self.claim(node, NODE_BYTES, Owner::Structure)?;
@@ -120,6 +122,7 @@ impl Walk<'_, '_> {
             nodes.push(node);
             node = words[1];
         }
+        self.seen.set_whole(number);
         map.nodes += nodes.len() as u64;
         for (first, mut copies) in keys.into_values().filter(|(_, more)| !more.is_empty()) {
             map.duplicates += copies.len() as u64;
@@ -160,7 +163,7 @@ impl Walk<'_, '_> {
         }
         if (hash ^ segment.low) >> (64 - segment.depth) != 0 {
             // The slot counts as empty: a split has moved its record to another segment.
-            return Ok(());
+            return self.check_stale(map, Slot { place, words: [first, second] });
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
         let part = match home {
@@ -247,12 +250,17 @@ impl Shape {
     }
 }
 
+/// Returns the identity word of an overflow node at this offset.
+pub(super) fn node_identity(offset: u64) -> u64 {
+    identity(NODE, 0, offset, 0)
+}
+
 /// A segment's header, and its words.
 pub(super) struct Segment {
     pub(super) offset: u64,
     pub(super) low: u64,
     pub(super) depth: u32,
     pub(super) partner: u64,
-    chain: u64,
+    pub(super) chain: u64,
     words: Vec<u64>,
 }

@@ -90,11 +90,12 @@ impl Walk<'_, '_> {
         if most < 1 << initial {
             return Err(bad("an array of that size", format!("{config:?}")));
         }
+        let segments = (1 << round) + next;
         let mut table =
             Table { shape, initial, most, round, next, late, root: place, arrays: Vec::new() };
         // How many arrays there are at this turn, and how many segments they can hold.
         let (mut count, mut capacity) = (0, 0);
-        while capacity < (1 << round) + next {
+        while capacity < segments {
             if count == arrays.len() {
                 return Err(bad("a turn for which there are arrays", format!("{turn:#x}")));
             }
@@ -102,12 +103,18 @@ impl Walk<'_, '_> {
             count += 1;
         }
         self.region(first, 8 * count as u64, What::Entry);
+        let mut left = segments;
         for (array, &block) in arrays[..count].iter().enumerate() {
+            let used = table.len(array).min(left);
+            left -= used;
             let bytes = table.len(array) * table.shape.segment_bytes;
             let claimed = self.claim(block, bytes, Owner::Structure);
             table.arrays.push(claimed.is_ok().then_some(block));
             match claimed {
-                Ok(_) => self.region(block, bytes, What::Array),
+                Ok(_) => {
+                    self.region(block, bytes, What::Array);
+                    self.seen.arrays.push((block, used));
+                }
                 // The segments in the other arrays can still be read.
                 Err(damage) => {
                     map.whole = false;

@@ -4,6 +4,7 @@ use super::image::{identity, unpack};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use crate::error::{Damage, Error, Result};
+use crate::pool::layout::RecordForm;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
@@ -24,25 +25,27 @@ pub(super) const WALK_HPR: SchemeWalk = SchemeWalk {
     ..WALK
 };
 
-const BUCKET: u64 = 256;
-const SLOTS: usize = 15;
+pub(super) const BUCKET: u64 = 256;
+pub(super) const SLOTS: usize = 15;
 const TABLE: u64 = 0x6501;
-const CHUNK: u64 = 0x6502;
-const ANNEX: u64 = 0x6503;
+pub(super) const CHUNK: u64 = 0x6502;
+pub(super) const ANNEX: u64 = 0x6503;
 
 /// The overflow buckets of a chunk or an annex: the first one's offset, and how many were handed
 /// out.
 type Area = (u64, u64);
 
 /// A table, after its headers were checked.
-struct Table {
+pub(super) struct Table {
     depth: u32,
-    chunk_bits: u32,
+    pub(super) chunk_bits: u32,
     /// The chunks' offsets; `None` for a chunk that cannot be read.
-    chunks: Vec<Option<u64>>,
-    areas: Vec<Area>,
+    pub(super) chunks: Vec<Option<u64>>,
+    pub(super) areas: Vec<Area>,
     /// Overflow buckets that a chain links to.
-    linked: RefCell<HashSet<u64>>,
+    pub(super) linked: RefCell<HashSet<u64>>,
+    /// Where links lead that do not lead to such a bucket.
+    pub(super) astray: RefCell<HashSet<u64>>,
 }
 
 impl Table {
@@ -129,6 +132,9 @@ impl Walk<'_, '_> {
             }
         }
         self.check_spare(map, &table, Some(&moved))?;
+        if map.form == RecordForm::Inline && !moves {
+            self.seen.table = Some(table);
+        }
         if moves {
             let table = self.read_table(map, next, next_depth)?;
             map.depth = next_depth;
@@ -203,19 +209,27 @@ impl Walk<'_, '_> {
         self.region(at, 16, What::PhtTable);
         self.region(at + 64, 8 * count, What::PhtTable);
         let links = self.image.words(at + 64, count)?;
-        let (chunks, areas, linked) = (Vec::new(), Vec::new(), RefCell::default());
-        let mut table = Table { depth, chunk_bits, chunks, areas, linked };
+        let (chunks, areas) = (Vec::new(), Vec::new());
+        let (linked, astray) = (RefCell::default(), RefCell::default());
+        let mut table = Table { depth, chunk_bits, chunks, areas, linked, astray };
         for (number, &word) in links.iter().enumerate() {
             let read = self.read_chunk(map, &mut table, at + 64 + 8 * number as u64, word, number);
             let chunk = self.or_problem(map, read)?;
             table.chunks.push(chunk);
         }
-        let (mut link, mut word, mut seen) = (at + 8, words[1], HashSet::new());
+        let walked = self.read_annexes(&mut table, at + 8, words[1]);
+        self.or_problem(map, walked)?;
+        table.areas.sort_unstable();
+        Ok(table)
+    }
+
+    /// Reads the headers of a table's annexes. The newest has its link at `link`.
+    fn read_annexes(&mut self, table: &mut Table, mut link: u64, mut word: u64) -> Result<()> {
+        let mut seen = HashSet::new();
         loop {
             let (annex, bits) = unpack(link, word)?;
             if annex == 0 {
-                table.areas.sort_unstable();
-                return Ok(table);
+                return Ok(());
             }
             let bad = |found: &str| Err(Damage::new(annex, "an annex", found).into());
             if !annex.is_multiple_of(BUCKET) || !seen.insert(annex) {
@@ -226,7 +240,7 @@ impl Walk<'_, '_> {
                 return bad(&format!("{:#x}", words[0]));
             }
             self.claim(annex, BUCKET << bits, Owner::Structure)?;
-            self.area(&mut table, annex, words[1], annex + BUCKET, (1 << bits) - 1)?;
+            self.area(table, annex, words[1], annex + BUCKET, (1 << bits) - 1)?;
             (link, word) = (annex + 16, words[2]);
         }
     }
@@ -320,6 +334,7 @@ impl Walk<'_, '_> {
                 return Ok(false);
             }
             if !table.has(next) || !table.linked.borrow_mut().insert(next) {
+                table.astray.borrow_mut().insert(next);
                 let expected = "an overflow bucket that no other links to";
                 return Err(Damage::new(bucket + 8, expected, format!("{next:#x}")).into());
             }

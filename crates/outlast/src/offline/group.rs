@@ -15,10 +15,10 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
     walk: |walk, map, place, words, config| walk.walk_group(map, place, words[0], config),
 };
 
-const HEADER: u64 = 128;
+pub(super) const HEADER: u64 = 128;
 
-const SEGMENT: u64 = 0x6702;
-const NODE: u64 = 0x6703;
+pub(super) const SEGMENT: u64 = 0x6702;
+pub(super) const NODE: u64 = 0x6703;
 
 /// A segment, after its header was checked.
 struct Segment {
@@ -83,9 +83,10 @@ impl Walk<'_, '_> {
             self.region(at, 32, What::GroupSegment { group: group as u16 });
             map.segments += 1;
             map.depth = map.depth.max(depth);
+            let seen = self.seen.add(map, at, low, depth);
             let segment = Segment { depth, low, empty: empties[(low >> 63) as usize], group };
             match self.walk_segment_of_group(map, &segment, at, words[3]) {
-                Ok(()) => {}
+                Ok(()) => self.seen.set_whole(seen),
                 Err(Error::Damaged(damage)) => {
                     map.whole = false;
                     self.problem(damage);
@@ -174,7 +175,7 @@ impl Walk<'_, '_> {
         }
         if !here {
             // A split has moved the record to another segment and left its words here.
-            return Ok(());
+            return self.check_stale(map, Slot { place, words: [first, second] });
         }
         self.region(place, 16, What::LiveSlot { form: map.form, depth: segment.depth });
         map.records += 1;

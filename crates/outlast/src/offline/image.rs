@@ -51,6 +51,16 @@ impl<'f> Image<'f> {
         }
     }
 
+    /// Reads `more` bytes at an offset in one go, unless `bytes` of them were read ahead before.
+    pub(super) fn read_on(&self, offset: u64, bytes: u64, more: u64) {
+        let has = |(at, ahead): &(u64, Vec<u8>)| {
+            *at <= offset && offset + bytes <= *at + ahead.len() as u64
+        };
+        if !has(&self.ahead.borrow()) {
+            self.read_ahead(offset, more);
+        }
+    }
+
     /// Fails unless the file has these bytes.
     fn check(&self, offset: u64, bytes: u64) -> Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {

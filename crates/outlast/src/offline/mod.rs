@@ -21,6 +21,7 @@ mod dash_eh;
 mod dash_lh;
 mod ea_pht;
 mod group;
+mod hidden;
 mod image;
 mod phast;
 mod record;
@@ -38,7 +39,7 @@ use crate::pool::layout::{
 };
 use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
 use rapidhash::v3::RapidSecrets;
-use space::Runs;
+use space::{MAX_PROBLEMS, Runs};
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -320,6 +321,12 @@ struct Walk<'f, 'r> {
     report: Report,
     /// Slots of the map whose records have not been read yet.
     unread: Vec<record::Slot>,
+    /// What the walk of the present map has read of its structure.
+    seen: hidden::Seen,
+    /// For each map of the report, how to go on where the walk could not.
+    walked: Vec<hidden::Walked>,
+    /// Whether there may be a map that the report lacks.
+    lacks_map: bool,
     /// Called with the size, in bytes, of each block in use when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
 }
@@ -378,6 +385,7 @@ impl Walk<'_, '_> {
         if words[0] != expected {
             let expected = format!("root {slot}'s commit word {expected:#x}");
             self.problem(Damage::new(offset, expected, format!("{:#x}", words[0])));
+            self.lacks_map = true;
             return Ok(());
         }
         let kinds = words[ROOT_FIXED];
@@ -401,6 +409,7 @@ impl Walk<'_, '_> {
             (texts, scheme, form)
         else {
             self.problem(bad("a map of a known scheme", format!("kinds {kinds:#x}")));
+            self.lacks_map = true;
             return Ok(());
         };
         if self.report.maps.iter().any(|m| m.name == name) {
@@ -423,6 +432,7 @@ impl Walk<'_, '_> {
             whole: true,
         };
         let config = [words[ROOT_FIXED + 1], words[ROOT_FIXED + 2], words[ROOT_FIXED + 3]];
+        let problems = self.report.problems.len();
         let walked = (scheme.walk)(self, &mut map, offset + 8, &words[1..ROOT_FIXED], config);
         if let Err(error) = walked {
             map.whole = false;
@@ -433,6 +443,16 @@ impl Walk<'_, '_> {
         }
         self.read_records(&mut map)?;
         self.report.records += map.records;
+        self.walked.push(hidden::Walked {
+            scheme: scheme.number,
+            words: [words[1], words[2]],
+            config,
+            // A full list of problems does not get longer.
+            is_damaged: !map.whole
+                || self.report.problems.len() > problems
+                || problems == MAX_PROBLEMS,
+            seen: std::mem::take(&mut self.seen),
+        });
         self.report.maps.push(map);
         Ok(())
     }
@@ -495,6 +515,9 @@ fn walk_image<'f, 'r>(
         hash: Hash { secrets: RapidSecrets::seed(get(field::SEED)), degenerate },
         runs: Runs::default(),
         unread: Vec::new(),
+        seen: hidden::Seen::default(),
+        walked: Vec::new(),
+        lacks_map: header.words[field::DIRTY] & LACKS_ROOT != 0,
         watch,
         report: Report {
             file_bytes,
@@ -532,6 +555,7 @@ fn walk_image<'f, 'r>(
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
         walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+        walk.lacks_map = true;
     }
     if header.words[field::DIRTY] & LACKS_ROOT != 0 {
         let expected = "all roots of the last clean close";

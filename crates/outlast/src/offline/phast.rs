@@ -16,12 +16,12 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 };
 
 const MAX_SLOTS: u32 = 56;
-const LEAF_HEADER: u64 = 128;
+pub(super) const LEAF_HEADER: u64 = 128;
 const MASTER_HEADER: u64 = 64;
 const MAX_PARTITIONS: u32 = 1024;
 
 /// Returns the size, in bytes, of a leaf with `slots` slots.
-fn leaf_bytes(slots: u32) -> u64 {
+pub(super) fn leaf_bytes(slots: u32) -> u64 {
     LEAF_HEADER + u64::from(slots) * 16
 }
 
@@ -31,18 +31,43 @@ fn master_bytes(partitions: u32) -> u64 {
 }
 
 const MASTER: u64 = 0xfa57;
-const LEAF: u64 = 0xfa58;
+pub(super) const LEAF: u64 = 0xfa58;
+
+/// The layout of a map's leaves.
+#[derive(Clone, Copy)]
+pub(super) struct Leaves {
+    pub(super) slots: u32,
+}
+
+impl Leaves {
+    /// Returns the layout that a map's configuration describes, if it describes one.
+    pub(super) fn new([slots, ..]: [u64; 3]) -> Option<Leaves> {
+        let known = (4..=u64::from(MAX_SLOTS)).contains(&slots) && slots.is_multiple_of(4);
+        known.then_some(Leaves { slots: slots as u32 })
+    }
+
+    /// Returns the bitmap's bits, if the word is one of a leaf.
+    pub(super) fn bits(self, bitmap: u64) -> Option<u64> {
+        let bits = bitmap & ((1 << self.slots) - 1);
+        // The codes of the slots: the numbers with two or more bits set, with bit 6 added where
+        // needed to make their bit count odd.
+        let codes = (3..64u64).filter(|n| n.count_ones() > 1);
+        let codes = codes.map(|n| if n.count_ones() % 2 == 0 { n | 64 } else { n }).enumerate();
+        let seal = codes.filter(|(slot, _)| bits >> slot & 1 == 1).fold(128, |s, (_, n)| s ^ n);
+        (bitmap ^ bits == seal << 56).then_some(bits)
+    }
+}
 
 /// A leaf's header, after it was checked.
-struct Leaf {
-    bits: u64,
-    next: u64,
+pub(super) struct Leaf {
+    pub(super) bits: u64,
+    pub(super) next: u64,
     /// Whether the leaf may have pairs whose keys belong to the next leaf, from an unfinished split
     /// or merge.
-    moving: bool,
+    pub(super) moving: bool,
     /// The leaf's least key, and the words that encode it.
     low: Vec<u8>,
-    low_words: [u64; 2],
+    pub(super) low_words: [u64; 2],
 }
 
 impl Walk<'_, '_> {
@@ -53,16 +78,14 @@ impl Walk<'_, '_> {
         word: u64,
         config: [u64; 3],
     ) -> Result<()> {
-        let [slots, nodes, order] = config;
+        let [_, nodes, order] = config;
         let partitions = nodes >> 32;
-        let known = (4..=u64::from(MAX_SLOTS)).contains(&slots)
-            && slots % 4 == 0
-            && (4..=1024).contains(&(nodes & 0xffff_ffff))
+        let known = (4..=1024).contains(&(nodes & 0xffff_ffff))
             && (1..=u64::from(MAX_PARTITIONS)).contains(&partitions)
             && matches!(order, 0 | 1 | 2 | 4 | 8 | 0x101 | 0x102 | 0x104 | 0x108);
-        if !known {
+        let Some(leaves) = Leaves::new(config).filter(|_| known) else {
             return Err(Damage::new(place, "a shape of leaves", format!("{config:?}")).into());
-        }
+        };
         let master = word & LOW48;
         if master == 0 || word >> 48 != fold16(crc_words(&[master, MASTER])) {
             let expected = "a master array's offset";
@@ -96,15 +119,15 @@ impl Walk<'_, '_> {
                 return Err(Damage::new(at, "the first leaf", "none").into());
             }
         }
-        self.walk_leaves(map, slots as u32, &starts)
+        self.walk_leaves(map, leaves, &starts)
     }
 
     /// Walks the chain of leaves. `starts` are the first leaves of the partitions. Each of them
     /// must be on the chain.
-    fn walk_leaves(&mut self, map: &mut MapReport, slots: u32, starts: &[u64]) -> Result<()> {
+    fn walk_leaves(&mut self, map: &mut MapReport, leaves: Leaves, starts: &[u64]) -> Result<()> {
         let mut seen = HashSet::new();
         let mut at = starts[0];
-        let mut leaf = self.leaf(map.form, slots, at)?;
+        let mut leaf = self.leaf(map.form, leaves, at)?;
         if !leaf.low.iter().all(|&byte| byte == 0) || leaf.low_words != [0, 0] {
             let found = format!("{:x?}", leaf.low);
             return Err(Damage::new(at + 80, "the least key of all", found).into());
@@ -113,7 +136,7 @@ impl Walk<'_, '_> {
             seen.insert(at);
             let next = match leaf.next {
                 0 => None,
-                next => Some(self.leaf(map.form, slots, next)?),
+                next => Some(self.leaf(map.form, leaves, next)?),
             };
             if let Some(next) = &next
                 && next.low <= leaf.low
@@ -121,7 +144,7 @@ impl Walk<'_, '_> {
                 let found = format!("{:x?} after {:x?}", next.low, leaf.low);
                 return Err(Damage::new(leaf.next, "least keys that ascend", found).into());
             }
-            self.walk_leaf(map, slots, at, &leaf, next.as_ref().map(|next| &next.low))?;
+            self.walk_leaf(map, leaves, at, &leaf, next.as_ref().map(|next| &next.low))?;
             let Some(next) = next else { break };
             (at, leaf) = (leaf.next, next);
         }
@@ -135,7 +158,8 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a leaf's header, and checks it.
-    fn leaf(&self, form: RecordForm, slots: u32, at: u64) -> Result<Leaf> {
+    pub(super) fn leaf(&self, form: RecordForm, leaves: Leaves, at: u64) -> Result<Leaf> {
+        let Leaves { slots } = leaves;
         if !at.is_multiple_of(64) || at == 0 {
             return Err(Damage::new(at, "a leaf at a multiple of 64", "another offset").into());
         }
@@ -152,16 +176,10 @@ impl Walk<'_, '_> {
             let expected = "a leaf's link to the next one";
             return Err(Damage::new(at + 72, expected, format!("{link:#x}")).into());
         }
-        let bits = bitmap & ((1 << slots) - 1);
-        // The codes of the slots: the numbers with two or more bits set, with bit 6 added where
-        // needed to make their bit count odd.
-        let codes = (3..64u64).filter(|n| n.count_ones() > 1);
-        let codes = codes.map(|n| if n.count_ones() % 2 == 0 { n | 64 } else { n }).enumerate();
-        let seal = codes.filter(|(slot, _)| bits >> slot & 1 == 1).fold(128, |s, (_, n)| s ^ n);
-        if bitmap ^ bits != seal << 56 {
+        let Some(bits) = leaves.bits(bitmap) else {
             let expected = format!("bits of {slots} slots with their seal");
             return Err(Damage::new(at, expected, format!("{bitmap:#x}")).into());
-        }
+        };
         let low = match form {
             RecordForm::Inline => low_words[0].to_be_bytes().to_vec(),
             RecordForm::Bytes if low_words == [0, 0] => Vec::new(),
@@ -173,7 +191,7 @@ impl Walk<'_, '_> {
     fn walk_leaf(
         &mut self,
         map: &mut MapReport,
-        slots: u32,
+        Leaves { slots }: Leaves,
         at: u64,
         leaf: &Leaf,
         high: Option<&Vec<u8>>,
@@ -182,6 +200,9 @@ impl Walk<'_, '_> {
         self.region(at, 64, What::LeafHead { slots });
         self.region(at + 64, 32, What::LeafPlace { form: map.form, slots });
         map.segments += 1;
+        if map.form == RecordForm::Inline {
+            self.seen.leaves.push((leaf.low_words[0], at, leaf.next));
+        }
         if map.form == RecordForm::Bytes && leaf.low_words[0] != 0 {
             self.claim_record(leaf.low_words[0], Owner::Structure)?;
         }

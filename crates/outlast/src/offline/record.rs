@@ -113,6 +113,22 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    /// Checks a slot whose record a split has moved to another segment. Its link means nothing any
+    /// more, but it was that of a record.
+    pub(super) fn check_stale(&self, map: &MapReport, slot: Slot) -> Result<()> {
+        let [first, second] = slot.words;
+        let is_class = first >> 48 == u64::from(LARGE)
+            || u8::try_from(first >> 48).is_ok_and(|class| self.class_bytes(class).is_some());
+        let is_link = is_class && first & LOW48 < self.image.len && first.is_multiple_of(16);
+        match map.form == RecordForm::Inline || is_link {
+            true => Ok(()),
+            false => {
+                let found = format!("{first:#x} {second:#x}");
+                Err(Damage::new(slot.place, "an empty slot, or a record", found).into())
+            }
+        }
+    }
+
     /// Reads the records that were noted, claims their blocks, and reports what is wrong with them.
     pub(super) fn read_records(&mut self, map: &mut MapReport) -> Result<()> {
         let mut unread = std::mem::take(&mut self.unread);
@@ -231,7 +247,7 @@ impl Walk<'_, '_> {
 /// Returns whether bytes can be a value of a type. A type of fixed length takes that many bytes,
 /// and the rest of a word is 0. A `bool` is 0 or 1. Strings are UTF-8. Other types may have any
 /// bytes, as far as this walk knows.
-fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
+pub(super) fn is_of_type(schema: &str, form: RecordForm, bytes: &[u8]) -> bool {
     if schema == "str" && form == RecordForm::Bytes {
         return std::str::from_utf8(bytes).is_ok();
     }

@@ -9,6 +9,9 @@ use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
 /// How many bytes of descriptors to read in one go.
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
 
+/// How many problems are listed at most.
+pub(super) const MAX_PROBLEMS: usize = 10_000;
+
 /// A run of pages that holds blocks.
 pub(super) struct Run {
     /// Its first page.
@@ -83,7 +86,7 @@ impl Walk<'_, '_> {
 
     pub(super) fn problem(&mut self, damage: Damage) {
         // Enough to see what is wrong. A hostile file can have a problem in every word.
-        if self.report.problems.len() < 10_000 {
+        if self.report.problems.len() < MAX_PROBLEMS {
             self.report.problems.push(damage);
         }
     }
@@ -241,7 +244,13 @@ impl Walk<'_, '_> {
             let page = words[at];
             let Some(number) = self.runs.number_at(page).filter(|_| page >= after) else {
                 self.problem(bad("runs by ascending page", format!("page {page}")));
-                return Ok(false);
+                // The descriptor of this run may be damaged, so that its blocks are not known. The
+                // next run whose descriptor is intact is listed further on.
+                match self.next_saved(&words, at, after) {
+                    Some(next) => at = next,
+                    None => return Ok(false),
+                }
+                continue;
             };
             let run = &self.runs.list[number];
             let count = run.claimed.len();
@@ -273,6 +282,25 @@ impl Walk<'_, '_> {
         self.region(offset, bytes, What::SavedState);
         self.report.saved_bytes = pages << self.page_bits;
         Ok(true)
+    }
+
+    /// Returns where the saved free state goes on with a known run, if it has an unknown one at
+    /// `at`. Pages before `after` are in runs that it has listed.
+    fn next_saved(&self, words: &[u64], at: usize, after: u64) -> Option<usize> {
+        let page = words[at];
+        if !(after..self.frontier).contains(&page) {
+            return None;
+        }
+        let Some(next) = self.runs.list.iter().find(|run| run.head > page) else {
+            return Some(words.len());
+        };
+        // Bits can look like the number of a page, but hardly where a page follows as well.
+        let later = next.head + next.pages..self.frontier;
+        (at + 2..words.len()).find(|&place| {
+            let end = place + 1 + next.claimed.len();
+            words[place] == next.head
+                && (end == words.len() || words.get(end).is_some_and(|page| later.contains(page)))
+        })
     }
 
     /// Claims the block at `offset` for something of `needed` bytes, and counts it toward the total

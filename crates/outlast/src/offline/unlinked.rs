@@ -1,27 +1,39 @@
 //! Whole records that nothing leads to, because what led to them is damaged.
 //!
 //! A record's block has a checksum over its offset, its lengths, its key and its value, so it can
-//! be told from anything else without the structure above it. If the pool has its saved free state,
-//! that state says whether the block is in use. If it is, the record is neither removed nor
-//! replaced: the pool was closed, and then every block in use belongs to something. Without the
-//! saved free state, nothing tells such a record from one that was removed or replaced.
+//! be told from anything else without the structure above it. Records that are stored in place are
+//! found in [`hidden`](super::hidden).
+//!
+//! If the pool has its saved free state, that state says whether a block is in use. If it is, the
+//! record is neither removed nor replaced: the pool was closed, and then every block in use belongs
+//! to something. Without the saved free state, nothing tells such a record from one that was
+//! removed or replaced.
 
+use super::hidden::{Found, Walked};
 use super::image::{Image, Source, crc};
+use super::record::is_of_type;
 use super::space::{Runs, is_set};
-use super::{Locked, Walk, walk_image};
+use super::{Locked, MapReport, Walk, clevel, phast, walk_image};
 use crate::error::{Error, Result};
-use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use std::collections::HashSet;
 use std::path::Path;
+
+/// How many bytes of small blocks to read in one go.
+const BLOCKS_AHEAD: u64 = 1 << 16;
 
 /// A whole record that nothing leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unlinked {
-    /// The offset of its block.
+    /// The offset of its block, or of its slot if it is stored in place.
     pub offset: u64,
-    /// Whether it is a record of clevel. All other schemes have one format of records.
-    pub of_clevel: bool,
-    /// The key, as the map stores it.
+    /// The name of the only map that can have it. `None` if there are several, or may be.
+    pub map: Option<String>,
+    /// Whether the map has this record for certain. Otherwise it may have been removed or replaced.
+    pub is_certain: bool,
+    /// The key: if the map is known, as [`RawMap`](crate::RawMap) takes it, otherwise as it is
+    /// stored.
     pub key: Vec<u8>,
     /// The value, as the map stores it.
     pub value: Vec<u8>,
@@ -31,17 +43,19 @@ pub struct Unlinked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct UnlinkedCount {
-    /// The number of whole records in blocks that are in use.
-    pub in_use: u64,
-    /// The number of whole records in blocks of which it is not known whether they are in use: the
-    /// records may have been removed or replaced. 0 if the pool has its saved free state.
-    pub unknown: u64,
+    /// The number of whole records that are certain.
+    pub certain: u64,
+    /// The number of whole records that may have been removed or replaced.
+    pub uncertain: u64,
 }
 
-/// Walks the pool in the file at `path`, and passes each whole record to `each` that is in a block
-/// in use and that nothing leads to. Records of maps of 8-byte keys and values are found only in
-/// maps of clevel: in the other schemes, they have no blocks of their own. The block of a least key
-/// of PhaST looks like a record with an empty value.
+/// Walks the pool in the file at `path`, and passes on each whole record that nothing leads to.
+/// Records that are stored in place are looked for only in damaged maps. Among them can be some
+/// that the map leads to as well. If the map has a key, what is found here of that key is not
+/// newer.
+///
+/// A block does not say of which map it is. Its record is of the only damaged map that can have it,
+/// or else of the only one that can. If a map's root is damaged, it may be of that map.
 ///
 /// # Errors
 /// Those of [`walk`](super::walk), and those of `each`.
@@ -57,33 +71,78 @@ pub fn unlinked<E: From<Error>>(
     let mut watch = |_| {};
     let walk = walk_image(image, None, &mut watch)?;
     let mut count = UnlinkedCount::default();
-    for block in walk.runs.unlinked(walk.page_bits) {
-        let is_used = match block.is_used {
-            Some(false) => continue,
-            used => used.is_some(),
-        };
-        let Some(found) = walk.whole_record(block.offset, block.bytes)? else { continue };
-        if is_used {
-            count.in_use += 1;
-            each(found)?;
-        } else {
-            count.unknown += 1;
+    let mut pass = |found: Unlinked| {
+        match found.is_certain {
+            true => count.certain += 1,
+            false => count.uncertain += 1,
         }
+        each(found)
+    };
+    let mut least_keys = HashSet::new();
+    for (map, report) in walk.walked.iter().zip(&walk.report.maps) {
+        if map.is_damaged && map.scheme == phast::WALK.number && report.form == RecordForm::Bytes {
+            least_keys.extend(walk.least_keys(map)?);
+        }
+    }
+    for block in walk.runs.unlinked(walk.page_bits) {
+        if block.is_used != Some(false)
+            && !least_keys.contains(&block.offset)
+            && let Some(found) = walk.whole_record(&block)?
+        {
+            pass(found)?;
+        }
+    }
+    let all = walk.walked.iter().zip(&walk.report.maps);
+    for (map, report) in
+        all.filter(|(map, report)| map.is_damaged && report.form == RecordForm::Inline)
+    {
+        let is_alike = |(other, its): (&Walked, &MapReport)| {
+            other.scheme == map.scheme && other.is_damaged && its.form == report.form
+        };
+        let alike = walk.walked.iter().zip(&walk.report.maps).filter(|&all| is_alike(all));
+        let name = walk.name_of(report).filter(|_| alike.count() == 1);
+        walk.take_hidden(map, &mut |found: Found| {
+            let [first, second] = found.words;
+            let key = match map.scheme == phast::WALK.number {
+                true => first ^ sign(map.config),
+                false => first,
+            };
+            let (key, value) = (key.to_le_bytes(), second.to_le_bytes());
+            let is_of = |schema: &str, bytes| is_of_type(schema, report.form, bytes);
+            if !is_of(&report.key_schema, &key) || !is_of(&report.value_schema, &value) {
+                return Ok(());
+            }
+            pass(Unlinked {
+                offset: found.place,
+                map: name.clone(),
+                is_certain: found.is_certain,
+                key: key.to_vec(),
+                value: value.to_vec(),
+            })
+        })?;
     }
     Ok(count)
 }
 
+/// Returns the bit that an ordered map inverts in signed integers, or 0.
+fn sign([_, _, order]: [u64; 3]) -> u64 {
+    match (order >> 8 & 1, order & 0xff) {
+        (1, bytes @ 1..=8) => 1 << (8 * bytes - 1),
+        _ => 0,
+    }
+}
+
 /// A block that nothing leads to.
-struct Block {
-    offset: u64,
-    bytes: u64,
+pub(super) struct Block {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
     /// `None` if it is not known.
-    is_used: Option<bool>,
+    pub(super) is_used: Option<bool>,
 }
 
 impl Runs {
     /// Returns the blocks that nothing leads to.
-    fn unlinked(&self, page_bits: u32) -> impl Iterator<Item = Block> {
+    pub(super) fn unlinked(&self, page_bits: u32) -> impl Iterator<Item = Block> {
         self.list.iter().flat_map(move |run| {
             (0..run.blocks).filter(|&index| !is_set(&run.claimed, index)).map(move |index| Block {
                 offset: (run.head << page_bits) + index * run.block_bytes,
@@ -96,8 +155,9 @@ impl Runs {
 
 impl Walk<'_, '_> {
     /// Returns the record in a block, if there is a whole one.
-    fn whole_record(&self, offset: u64, block_bytes: u64) -> Result<Option<Unlinked>> {
-        self.image.read_ahead(offset, block_bytes.min(1 << 16));
+    fn whole_record(&self, block: &Block) -> Result<Option<Unlinked>> {
+        let &Block { offset, bytes: block_bytes, is_used } = block;
+        self.image.read_on(offset, block_bytes.min(BLOCKS_AHEAD), BLOCKS_AHEAD);
         let [first, second] = match self.image.array(offset) {
             Ok(head) => head,
             Err(Error::Damaged(_)) => return Ok(None),
@@ -121,6 +181,58 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         let value = body.split_off(key as usize);
-        Ok(Some(Unlinked { offset, of_clevel, key: body, value }))
+        let mut key = body;
+        let map = self.map_of(of_clevel, &key, &value);
+        let mut is_certain = is_used == Some(true);
+        if let Some((map, _)) = map.filter(|(map, _)| map.scheme == phast::WALK.number) {
+            // It may be the least key of a leaf, and the key's record may have another value.
+            is_certain &= !value.is_empty();
+            unordered(map.config, &mut key);
+        }
+        let map = map.and_then(|(_, report)| self.name_of(report));
+        Ok(Some(Unlinked { offset, map, is_certain, key, value }))
+    }
+
+    /// Returns the only map that can have a record with a block of its own.
+    fn map_of(&self, of_clevel: bool, key: &[u8], value: &[u8]) -> Option<(&Walked, &MapReport)> {
+        let has = |map: &Walked, report: &MapReport| {
+            let is_inline = report.form == RecordForm::Inline;
+            let fits = |schema, bytes| is_of_type(schema, report.form, bytes);
+            (map.scheme == clevel::WALK.number) == of_clevel
+                && (of_clevel || !is_inline)
+                && (!is_inline || (key.len(), value.len()) == (8, 8))
+                && fits(&report.key_schema, key)
+                && fits(&report.value_schema, value)
+        };
+        let all = self.walked.iter().zip(&self.report.maps);
+        let mut can = all.filter(|(map, report)| has(map, report));
+        let first = can.next()?;
+        let (mut damaged, mut count) = (first.0.is_damaged.then_some(first), 1);
+        for other in can {
+            count += 1;
+            match damaged {
+                Some(_) if other.0.is_damaged => return None,
+                None if other.0.is_damaged => damaged = Some(other),
+                _ => {}
+            }
+        }
+        damaged.or((count == 1).then_some(first)).filter(|_| !self.lacks_map)
+    }
+
+    /// Returns the name of a map, unless another one has the same.
+    fn name_of(&self, map: &MapReport) -> Option<String> {
+        let is_one = self.report.maps.iter().filter(|other| other.name == map.name).count() == 1;
+        (is_one && !self.lacks_map).then(|| map.name.clone())
+    }
+}
+
+/// Changes a stored key of an ordered map into what the map takes: integers are stored big-endian,
+/// and the sign of signed ones is inverted.
+fn unordered(config: [u64; 3], key: &mut [u8]) {
+    if key.len() as u64 == config[2] & 0xff {
+        if let (Some(first), true) = (key.first_mut(), sign(config) != 0) {
+            *first ^= 0x80;
+        }
+        key.reverse();
     }
 }

@@ -22,10 +22,13 @@
 //! were handed out are removed, and the next cut takes what is left over. If the lookup's thread
 //! then waits for durability, it waits for that next cut.
 
+mod lines;
+
 use super::LINE;
 use super::disk::Disk;
 use super::mapping::MappingError;
 use super::reserve::reserve;
+use lines::{LineSet, WORD};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
@@ -33,8 +36,11 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Bits of a word.
-const WORD: u64 = 64;
+/// The atomics of a set of lines. `outlast-check` has a test in which they are loom's.
+mod sync {
+    pub(super) use std::sync::atomic::AtomicU64;
+}
+
 /// The unit of allocation, in bytes.
 const PAGE: u64 = 4096;
 /// Where the notes begin in the working file. No journaled pool is longer.
@@ -266,14 +272,21 @@ impl Notes {
         self.words(0, CONTROL_WORDS as u64)
     }
 
+    /// Stores a word for the owner. In the harness, the process may die before it.
+    pub fn store_control(&self, index: usize, value: u64) {
+        #[cfg(any(test, feature = "traced"))]
+        super::dying::may_die();
+        self.control()[index].store(value, Ordering::Release);
+    }
+
     /// Returns the part of a set that holds the lines of the first `len` bytes of the pool.
     #[inline]
     fn set(&self, set: u64, len: u64) -> LineSet<'_> {
         let lines = len / LINE / WORD;
-        LineSet {
-            bits: self.words(self.lines_at(set), lines),
-            summary: self.words(self.summary_at(set), lines.div_ceil(WORD)),
-        }
+        LineSet::new(
+            self.words(self.lines_at(set), lines),
+            self.words(self.summary_at(set), lines.div_ceil(WORD)),
+        )
     }
 
     /// Sets the address at which the pool is mapped.
@@ -355,111 +368,6 @@ impl Drop for Notes {
         // Nothing can be done about an error.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
-}
-
-/// A set of lines: a bitmap, and a summary with a bit for each word of the bitmap, so that finding few
-/// lines in a large pool is quick.
-#[derive(Debug, Clone, Copy)]
-struct LineSet<'m> {
-    /// A bit for each line.
-    bits: &'m [AtomicU64],
-    /// A bit for each word of `bits`, which is set if that word may be nonzero.
-    summary: &'m [AtomicU64],
-}
-
-impl LineSet<'_> {
-    /// Calls `each` with the number of each word that holds lines of a range, and with their bits.
-    #[inline(always)]
-    fn words(lines: Range<u64>, mut each: impl FnMut(usize, u64)) {
-        let mut line = lines.start;
-        while line < lines.end {
-            let number = line / WORD;
-            let end = lines.end.min((number + 1) * WORD);
-            each(number as usize, (u64::MAX >> (WORD - (end - line))) << (line % WORD));
-            line = end;
-        }
-    }
-
-    /// Returns the word of the summary for word `number` of the bitmap, and the bit in it.
-    fn summary(&self, number: usize) -> (&AtomicU64, u64) {
-        (&self.summary[number / WORD as usize], 1 << (number as u64 % WORD))
-    }
-
-    /// Adds the lines of a range.
-    #[inline]
-    fn add(&self, lines: Range<u64>) {
-        Self::words(lines, |number, mask| {
-            let word = &self.bits[number];
-            let (summary, bit) = self.summary(number);
-            let in_summary = || summary.load(Ordering::SeqCst) & bit != 0;
-            // Usually, the lines have been noted already since the last cut.
-            if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
-                return;
-            }
-            // The summary comes first: after a crash, every word that holds lines has its bit.
-            if !in_summary() {
-                summary.fetch_or(bit, Ordering::SeqCst);
-            }
-            word.fetch_or(mask, Ordering::SeqCst);
-            // `remove` may have seen an empty word and cleared the bit. Either it looks at the word
-            // again after these lines were added, or it cleared the bit before this check.
-            if !in_summary() {
-                summary.fetch_or(bit, Ordering::SeqCst);
-            }
-        });
-    }
-
-    /// Removes the lines of a range.
-    fn remove(&self, lines: Range<u64>) {
-        Self::words(lines, |number, mask| {
-            let word = &self.bits[number];
-            if word.fetch_and(!mask, Ordering::SeqCst) & !mask != 0 {
-                return;
-            }
-            // The summary's bit is cleared last, because an extra bit does no harm.
-            let (summary, bit) = self.summary(number);
-            summary.fetch_and(!bit, Ordering::SeqCst);
-            if word.load(Ordering::SeqCst) != 0 {
-                summary.fetch_or(bit, Ordering::SeqCst);
-            }
-        });
-    }
-
-    /// Calls `visit` with each run of lines, in ascending order.
-    fn visit(&self, mut visit: impl FnMut(Range<u64>)) {
-        let mut run = 0..0;
-        for number in ones(self.summary) {
-            let bits = self.bits[number as usize].load(Ordering::SeqCst);
-            for bit in ones_of(bits) {
-                let line = number * WORD + bit;
-                if run.end != line {
-                    if !run.is_empty() {
-                        visit(run.clone());
-                    }
-                    run.start = line;
-                }
-                run.end = line + 1;
-            }
-        }
-        if !run.is_empty() {
-            visit(run);
-        }
-    }
-}
-
-/// Yields the numbers of the bits that are set.
-fn ones(words: &[AtomicU64]) -> impl Iterator<Item = u64> {
-    words.iter().enumerate().flat_map(|(number, word)| {
-        ones_of(word.load(Ordering::SeqCst)).map(move |bit| number as u64 * WORD + bit)
-    })
-}
-
-fn ones_of(mut bits: u64) -> impl Iterator<Item = u64> {
-    std::iter::from_fn(move || {
-        let bit = (bits != 0).then(|| u64::from(bits.trailing_zeros()))?;
-        bits &= bits - 1;
-        Some(bit)
-    })
 }
 
 #[cfg(test)]

@@ -160,6 +160,13 @@ fn an_older_copy_of_the_working_file_is_not_taken_for_the_pool() {
             matches!(&opened, Err(Error::OtherWorkingFile { why, .. }) if why.contains("older"));
         assert!(refused, "{opened:?}");
     }
+    // It does not pass for a newer one either.
+    let durable = (1 << 41) + 16 * 8;
+    flip(&working, durable * 8 + 21);
+    let opened = open(place.path());
+    let refused =
+        matches!(&opened, Err(Error::OtherWorkingFile { why, .. }) if why.contains("damaged"));
+    assert!(refused, "{opened:?}");
     // Either of the remedies that the message names.
     let rebuilt = tempfile::tempdir().unwrap();
     try_copy(place.path(), rebuilt.path()).unwrap();

@@ -102,6 +102,7 @@ impl Plan {
             start,
             events,
             second: false,
+            repaired: 0,
             allowed,
             universe: universe.into_iter().collect(),
             shape: self.shape,

@@ -22,6 +22,11 @@ fn is_sound(bytes: &[u8]) -> bool {
     u64::from(crc32c::crc32c(content)).to_le_bytes() == sum
 }
 
+fn is_sound_head(bytes: &[u8]) -> bool {
+    let sum = crc32c::crc32c(&bytes[..56]).to_le_bytes();
+    bytes[56..60] == sum && bytes[60..] == sum
+}
+
 fn journal(files: &Files) -> impl Iterator<Item = &Content> {
     files.iter().filter(|(name, _)| name.starts_with(JOURNAL)).map(|(_, content)| content)
 }
@@ -32,7 +37,7 @@ pub fn heads(files: &Files) -> impl Iterator<Item = Head> {
         let bytes = content.get(0, 64);
         let spare = bytes.starts_with(b"OLJSPAR1");
         let head = Head { spare, epoch: content.word(16), life: content.word(40) };
-        ((spare || bytes.starts_with(b"OLJSEGM3")) && is_sound(&bytes)).then_some(head)
+        ((spare || bytes.starts_with(b"OLJSEGM3")) && is_sound_head(&bytes)).then_some(head)
     })
 }
 
@@ -47,8 +52,9 @@ fn blocks(content: &Content, life: u64) -> impl Iterator<Item = (u64, u64)> {
         let len = 64 + 8 * (counts & 0xffff_ffff) + 64 * (counts >> 32);
         let whole = at + len <= content.len && {
             let payload = content.get(at + 64, len - 64);
-            let sum = crc32c::crc32c_append(crc32c::crc32c(&head[..56]), &payload);
-            content.word(at + 56) == u64::from(sum)
+            let own = crc32c::crc32c(&head[..56]);
+            let sum = crc32c::crc32c_append(own, &payload);
+            content.word(at + 56) == u64::from(sum) | u64::from(own) << 32
         };
         whole.then(|| (at, content.word(at + 8)))
     })
@@ -71,7 +77,7 @@ fn is_closed(files: &Files) -> bool {
 /// Returns whether an epoch is damaged that is not in the last segment, and only in its lines. After
 /// process death, the library does not read those lines.
 pub fn has_damaged_lines(image: &Image, mutant: &Files) -> bool {
-    let life = image.files.get(BASE).map_or(0, |base| base.word(ENTRIES[0] + 32));
+    let life = life_of(image);
     let holds = |files: &Files| -> Vec<(String, u64)> {
         let segments = files.iter().filter(|(name, _)| name.starts_with(JOURNAL));
         let blocks = segments
@@ -88,22 +94,44 @@ pub fn has_damaged_lines(image: &Image, mutant: &Files) -> bool {
     before.iter().filter(is_lost).any(same_header)
 }
 
-/// Returns why the library may go on without the working file, if it may.
-fn no_working_file(image: &Image, mutant: &Files) -> Option<&'static str> {
-    let name = working(&image.files)?;
-    let (original, Some(found)) = (&image.files[name], mutant.get(name)) else {
-        return Some("the working file is missing");
+/// Returns the last epoch of the image's life that the journal and the base of a mutant name.
+fn named(mutant: &Files, life: u64) -> u64 {
+    let heads = heads(mutant).filter(|head| head.life == life).map(|head| head.epoch);
+    let reached = entries(mutant).into_iter().filter(|entry| entry[4] == life);
+    let blocks = journal(mutant).flat_map(|content| blocks(content, life));
+    let reached = reached.map(|entry| entry[7]);
+    heads.chain(reached).chain(blocks.map(|(_, epoch)| epoch)).max().unwrap_or(0)
+}
+
+/// Returns the last epoch that a mutant names.
+pub fn last_named(image: &Image, mutant: &Files) -> u64 {
+    named(mutant, life_of(image))
+}
+
+/// Returns what blocks and headers name of the life of an image.
+fn life_of(image: &Image) -> u64 {
+    image.files.get(BASE).map_or(0, |base| base.word(ENTRIES[0] + 32))
+}
+
+/// Returns whether a mutant's working file is an older one, and nothing names an epoch that it has not
+/// begun.
+fn has_older_working(image: &Image, mutant: &Files, found: u64, life: u64) -> bool {
+    let of = |files: &Files| {
+        let file = files.get(working(&image.files)?)?;
+        Some([16, 19].map(|word| file.word(CONTROL + word * 8)))
     };
-    // What it belongs to, and what the notes say of themselves.
-    let parts = [(0, 88), (512, 24)].map(|(at, len)| (CONTROL + at, len));
-    let differs = parts.iter().any(|&(at, len)| original.get(at, len) != found.get(at, len));
-    (differs || found.len != original.len).then_some("the working file does not say whose it is")
+    let (Some([durable, begun]), Some([latest, _])) = (of(mutant), of(&image.files)) else {
+        return false;
+    };
+    let waited = image.waited.iter().filter(|(epoch, _)| *epoch <= durable);
+    let needed = waited.map(|(_, count)| *count).max().unwrap_or(0);
+    durable <= latest && found >= needed && named(mutant, life) <= begun
 }
 
 /// Returns which case of docs/model.md explains that a mutant opens with only `found` records, if one
 /// does. `died` is set if only the process has died.
 pub fn excuse(image: &Image, mutant: &Files, found: u64, died: bool) -> Option<&'static str> {
-    let no_working = no_working_file(image, mutant).filter(|_| died);
+    let name = working(&image.files).filter(|name| died && mutant.contains_key(*name));
     let is_empty = |content: &Content| blocks(content, content.word(40)).next().is_none();
     if is_closed(mutant)
         && mutant.get(BASE) != image.files.get(BASE)
@@ -111,31 +139,25 @@ pub fn excuse(image: &Image, mutant: &Files, found: u64, died: bool) -> Option<&
     {
         return Some("the pool's file is another closed one, and there is no epoch");
     }
+    let life = life_of(image);
+    if let Some(name) = name {
+        let is_older = mutant.get(name) != image.files.get(name)
+            && has_older_working(image, mutant, found, life);
+        return is_older.then_some("the working file is older, and nothing names an epoch since");
+    }
     if found >= image.durable() {
         // Only what was not waited for is missing.
-        let name = working(&image.files)?;
-        let durable = |files: &Files| files.get(name).map(|file| file.word(CONTROL + 16 * 8));
-        let is_older =
-            mutant.get(name) != image.files.get(name) && durable(mutant) == durable(&image.files);
-        return no_working
-            .or(is_older.then_some("the working file is older, without an epoch since"));
-    }
-    if died && no_working.is_none() {
-        return None;
+        return died.then_some("the working file is missing");
     }
     // Only the end of the last segment may be lost, and only if nothing names it any more.
-    let at = image.waited.iter().position(|(_, count)| *count == found)?;
-    let next = image.waited.get(at + 1)?.0;
-    let life = image.files.get(BASE)?.word(ENTRIES[0] + 32);
-    let named = heads(mutant).filter(|head| head.life == life).map(|head| head.epoch);
-    let reached =
-        entries(mutant).into_iter().filter(|entry| entry[4] == life).map(|entry| entry[7]);
-    let last_block = journal(mutant).flat_map(|content| blocks(content, life));
-    let known = named.chain(reached).chain(last_block.map(|(_, epoch)| epoch)).max().unwrap_or(0);
+    let (next, _) = *image.waited.iter().find(|(_, count)| *count > found)?;
     let (name, original) = image.files.iter().find(|(name, content)| {
         name.starts_with(JOURNAL) && blocks(content, life).any(|(_, epoch)| epoch == next)
     })?;
     let is_hit = mutant.get(name) != Some(original);
-    let is_cut = mutant.get(name).is_some_and(|content| content.len < original.len);
-    (known < next && is_hit && !is_cut).then_some("the end of the last segment")
+    // A header says how long its file is.
+    let is_cut = mutant
+        .get(name)
+        .is_some_and(|content| content.len < original.len && is_sound_head(&content.get(0, 64)));
+    (named(mutant, life) < next && is_hit && !is_cut).then_some("the end of the last segment")
 }

@@ -145,7 +145,13 @@ impl Fuzzer {
         let end = match evidence::excuse(image, mutant, found, died) {
             _ if (needed..=image.acked).contains(&found) => WHOLE,
             Some(end) => end,
-            None => return Err(format!("{found} records, and not {needed}")),
+            None => {
+                let named = evidence::last_named(image, mutant);
+                let waited = image.waited.iter().rev().take(3).collect::<Vec<_>>();
+                return Err(format!(
+                    "{found} records, and not {needed}; files name epoch {named}; waits ended at {waited:?}"
+                ));
+            }
         };
         let failed = |error| format!("opened, and a change fails: {error}");
         insert(&pool, found, 5).and_then(|()| pool.wait_durable()).map_err(failed)?;

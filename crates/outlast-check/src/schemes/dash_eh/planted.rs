@@ -132,4 +132,16 @@ pub(super) const LINES: &[Line] = &[
         "move_away: only the first copy's home is marked",
         EachStep("duel-row-back"),
     ),
+    bug(
+        "A slot that was free before its bucket was locked is taken from another thread's record",
+        Seeded::InCode(&dash_eh_bugs::NEXT_NOT_RECHECKED),
+        "insert_absent: no second look at the next bucket",
+        Held("full-home"),
+    ),
+    bug(
+        "The same in changes that share a fence",
+        Seeded::InCode(&dash_eh_bugs::ROW_NEXT_NOT_RECHECKED),
+        "Row::decide: no second look at the next bucket",
+        Held("full-home"),
+    ),
 ];

@@ -21,6 +21,38 @@ const LINES: usize = SLOTS / LINE_SLOTS;
 /// How many slots are free in the bucket that the last record of a row moves back to.
 const ROOM: usize = 6;
 
+/// Returns keys of one segment by their home and the line that their hash names.
+fn by_home(hash: impl Fn(u64) -> u64, half: u64) -> Vec<Vec<Vec<u64>>> {
+    let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
+    for key in 10..4_000 {
+        let hash = hash(key);
+        if hash >> 63 == half {
+            homes[(hash >> 8) as usize % BUCKETS][(hash >> 14) as usize % LINES].push(key);
+        }
+    }
+    homes
+}
+
+/// A bucket that is full, before one that has only a guest from it: the next record of the first
+/// one goes to the second, too.
+#[derive(Debug, Clone, Copy)]
+pub struct FullHome;
+
+impl FullHome {
+    /// How many keys fill the bucket, with the guest.
+    pub const FILLED: usize = SLOTS + 1;
+
+    /// Returns the keys that fill the bucket, and the guest. After them come three keys of the
+    /// bucket after it, and then three of the full bucket. All six would take the same slot of the
+    /// bucket after.
+    pub fn keys(hash: impl Fn(u64) -> u64) -> Vec<u64> {
+        let mut homes = by_home(hash, 0);
+        let filling = (0..Self::FILLED).map(|n| (0, n % LINES));
+        let others = [(1, 0); 3].into_iter().chain([(0, 0); 3]);
+        filling.chain(others).filter_map(|(home, line)| homes[home][line].pop()).collect()
+    }
+}
+
 impl Row {
     /// Two or three records, in both directions.
     pub const ALL: [Row; 4] = [
@@ -43,13 +75,7 @@ impl Row {
     /// fill it and the bucket after it; then those in the home itself are removed, and guests from
     /// the bucket before it take their slots.
     pub fn keys(self, hash: impl Fn(u64) -> u64, half: u64) -> Vec<u64> {
-        let mut homes = vec![vec![Vec::new(); LINES]; BUCKETS];
-        for key in 10..4_000 {
-            let hash = hash(key);
-            if hash >> 63 == half {
-                homes[(hash >> 8) as usize % BUCKETS][(hash >> 14) as usize % LINES].push(key);
-            }
-        }
+        let mut homes = by_home(hash, half);
         let first = if self.forward { 0 } else { BUCKETS - 3 };
         let home = |block: usize| if self.forward { first + block } else { first - block };
         let blocks = (0..=self.moves).map(|block| (home(block), self.of_a_home()));

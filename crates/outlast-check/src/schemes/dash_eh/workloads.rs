@@ -1,6 +1,6 @@
 //! Schedules for Dash-EH's own code paths.
 
-use super::rows::{self, Row};
+use super::rows::{self, FullHome, Row};
 use crate::parts::workload::{Aim, Before, Filling, PLAIN, Workload};
 use crate::structures::dash_eh::config;
 use crate::structures::dash_eh::phases::{BACKWARD, FORWARD};
@@ -14,6 +14,20 @@ impl Filling for Row {
 
     fn removed_after(&self, number: usize) -> Range<usize> {
         Row::removed_after(*self, number)
+    }
+}
+
+impl Filling for FullHome {
+    fn keys(&self, hash: &dyn Fn(u64) -> u64) -> Vec<u64> {
+        FullHome::keys(hash)
+    }
+
+    fn removed_after(&self, _: usize) -> Range<usize> {
+        0..0
+    }
+
+    fn records(&self) -> Option<u64> {
+        Some(FullHome::FILLED as u64)
     }
 }
 
@@ -49,6 +63,13 @@ pub(super) const ALL: &[Workload] = &[
         about: "an insert moves three records in a row back to their homes",
         before: Before::Phase(BACKWARD[2]),
         filling: Some(&Row { forward: false, moves: 3 }),
+        ..ROW
+    },
+    Workload {
+        name: "full-home",
+        about: "inserts into the bucket after a full one, whose own records come there, too",
+        filling: Some(&FullHome),
+        aim: Aim::Apart,
         ..ROW
     },
     Workload { name: "stash", about: "an insert goes to the stash", before: STASH, ..PLAIN },

@@ -120,4 +120,10 @@ pub(super) const LINES: &[Line] = &[
         "split_next: the mark of the thread that allocates stays",
         Refused,
     ),
+    bug(
+        "What a dead process has erased and not flushed comes back: there is nothing left to erase",
+        Seeded::InCode(&dash_lh_bugs::ERASED_UNFLUSHED),
+        "erase_header: flushes only if it finds a header",
+        Alone,
+    ),
 ];

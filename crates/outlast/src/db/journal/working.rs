@@ -69,25 +69,18 @@ impl Owned {
 
     /// Stores the record, with the path of the base, and makes it the one that counts.
     pub(super) fn store(&self, notes: &Notes, base: &Path) {
-        let control = notes.control();
-        let which = 1 - (control[WHICH].load(Ordering::Relaxed) & 1) as usize;
+        let which = 1 - (notes.control()[WHICH].load(Ordering::Relaxed) & 1) as usize;
         let path = base.as_os_str().as_bytes();
         let path = if path.len() > PATH_MAX { &[] } else { path };
         let mut bytes = path.to_vec();
         bytes.resize(PATH_MAX, 0);
         let head = path.len() as u64 | u64::from(crc32c::crc32c(path)) << 32;
         let text = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let at = |start: usize| control[start..].iter();
-        for (word, value) in at(PATHS[which]).zip(std::iter::once(head).chain(text)) {
-            word.store(value, Ordering::Relaxed);
-        }
-        for (word, value) in at(RECORDS[which]).zip(self.words()) {
-            word.store(value, Ordering::Relaxed);
-        }
-        // Release: pairs with the Acquire in `load`. After the death of this process, its stores are
-        // seen in their order.
-        control[WHICH].store(which as u64, Ordering::Release);
-        control[0].store(MAGIC, Ordering::Release);
+        let path = (PATHS[which]..).zip(std::iter::once(head).chain(text));
+        // After the death of this process, its stores are seen in their order.
+        path.chain((RECORDS[which]..).zip(self.words()))
+            .chain([(WHICH, which as u64), (0, MAGIC)])
+            .for_each(|(index, value)| notes.store_control(index, value));
     }
 
     /// Loads the record that counts, and the path of the base if it is noted. Returns `None` if the
@@ -280,7 +273,14 @@ impl Search<'_> {
                 // The base is the whole pool, as of another moment than the working file.
                 continue;
             }
-            let is_ahead = match self.fit(durable, Attempt::begun(&notes, DURABLE))? {
+            let begun = Attempt::begun(&notes, DURABLE);
+            if self.lock.is_some() && begun.wrapping_sub(durable.epoch) > 1 {
+                let last = durable.epoch;
+                return Err(differs(format!(
+                    "it is damaged: by its notes, epoch {last} is durable, and {begun} is being written"
+                )));
+            }
+            let is_ahead = match self.fit(durable, begun)? {
                 Fit::Whole => false,
                 Fit::Short => true,
                 Fit::Older(epoch) => {
@@ -367,4 +367,47 @@ pub(super) fn copy(base: &File, working: &File, size: u64, threads: usize) -> st
         }
     });
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{Disk, dying_after};
+
+    fn owned(life: u128) -> Owned {
+        let base = Identity { device: 1, inode: 2, born: 3, file_system: 4 };
+        Owned { owner: Owner { pool: 5, life }, boot: 6, base }
+    }
+
+    /// A process dies between any two stores of the control page. The next one finds the record
+    /// that was there before, or the new one, with its path; after the first record, none or that
+    /// one.
+    #[test]
+    fn a_process_that_dies_while_it_stores_a_record_leaves_the_old_one_or_the_new_one() {
+        let file = tempfile::tempfile().unwrap();
+        let notes = Notes::create(&Disk::default(), &file, 1 << 20).unwrap();
+        let record = |life: u128| (owned(life), Some(PathBuf::from(format!("/a/base/{life}"))));
+        let (mut found, mut stores) = (None, Vec::new());
+        for life in 1..=4 {
+            let (new, path) = record(life);
+            let dies =
+                |n: &u64| dying_after(*n, || new.store(&notes, path.as_ref().unwrap())).is_none();
+            stores.push(
+                (0..)
+                    .find(|n| {
+                        let died = dies(n);
+                        let now = Owned::load(&notes);
+                        assert!(
+                            now == found || now == Some(record(life)),
+                            "{life}, after {n} stores"
+                        );
+                        !died
+                    })
+                    .unwrap(),
+            );
+            found = Owned::load(&notes);
+            assert!(found == Some(record(life)));
+        }
+        assert!(stores.iter().all(|stores| *stores > 200), "{stores:?}");
+    }
 }

@@ -303,7 +303,7 @@
 //!   changed. Here a search continues with the levels that were added.
 //! - The paper's two buckets are anywhere in a level. Here they are in one group, so that
 //!   iteration, the trace and estimates can go by ranges of hashes. The load factor at expansions
-//!   is the same within a hundredth (the test in `tests/clevel.rs` prints it).
+//!   is the same within a hundredth (the test in `tests/library/clevel.rs` prints it).
 //! - The paper adds a level as soon as one record finds no slot. The larger the table, the emptier
 //!   it is then. Here an unlucky record goes to its group's overflow chain until 0.84 of the slots
 //!   are in use (0.5 in tables of less than 8,192 slots). So do records that share a hash with many

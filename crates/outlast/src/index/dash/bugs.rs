@@ -12,6 +12,10 @@ crate::seeded_bugs! {
     SECOND_COPY_KEPT = "SecondCopyKept";
     /// A removal locks a bucket twice.
     LOCKED_TWICE = "LockedTwice";
+    /// An insert looks for a free slot of the next bucket before it has locked that bucket.
+    NEXT_NOT_RECHECKED = "NextNotRechecked";
+    /// The same in changes that share a fence.
+    ROW_NEXT_NOT_RECHECKED = "RowNextNotRechecked";
     /// Changes that share a fence are shown to readers before it.
     ROW_SHOWN_EARLY = "RowShownEarly";
     /// A split does not mark, for the trace, the overflow records that stay in place.

@@ -339,7 +339,9 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             }
         };
         // The next bucket may have filled up before it was locked.
-        let done = match self.bits(next.bucket).free_slot(first) {
+        let is_late = self.seeded(&bugs::NEXT_NOT_RECHECKED);
+        let next_bits = if is_late { next_bits } else { self.bits(next.bucket) };
+        let done = match next_bits.free_slot(first) {
             Some(slot) => {
                 self.insert_into(next.bucket, slot, words, hash, true);
                 Ok(true)

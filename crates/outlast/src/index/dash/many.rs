@@ -130,7 +130,9 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
                 None => {
                     let locked = try_lock(next)?;
                     // The bucket may have filled up before it was locked.
-                    (next, table.bits(next).free_slot(first)?, Some(locked))
+                    let is_late = table.seeded(&bugs::ROW_NEXT_NOT_RECHECKED);
+                    let next_bits = if is_late { next_bits } else { table.bits(next) };
+                    (next, next_bits.free_slot(first)?, Some(locked))
                 }
             };
             let action = Action::Fill { fingerprint: key.hash as u8, is_guest: locked.is_some() };

@@ -7,4 +7,6 @@ crate::seeded_bugs! {
     PLACE_OFF_BY_ONE = "PlaceOffByOne";
     /// A refused allocation leaves the mark that a thread allocates what the next turn needs.
     GROWING_KEPT = "GrowingKept";
+    /// A stale header that a process erased is flushed by that process only.
+    ERASED_UNFLUSHED = "ErasedUnflushed";
 }

@@ -11,8 +11,7 @@ crate::commit_points! { "dash-lh" and crate::index::dash::points::ALL:
     /// Fenced by [`REPAIR_FOUND`].
     REPAIR_STATE = "repair: state of a segment": flush;
     /// Erases a stale header at the place of a segment that is still to be made. The fence comes
-    /// before the turn's store, and also covers the entry of a new array. Recovery fences with
-    /// [`REPAIR_FOUND`].
+    /// before the turn's store, and also covers the entry of a new array.
     ERASED = "expansion: no new segment": store, flush, fence;
     /// Stores the turn, for one of two reasons. It passes on to the next segment: the split flushes
     /// it, and [`SPLIT_NEW`] fences. Or it records that there are *late* segments, whose split has

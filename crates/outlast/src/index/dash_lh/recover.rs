@@ -3,7 +3,7 @@
 use super::layout::{Made, SegmentHeader, Turn};
 use super::segments::{Segments, Unready};
 use super::{
-    Array, Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, points,
+    Array, Config, Dash, DashLh, Directory, LinearSegments, Route, Segment, Structure, bugs, points,
 };
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
@@ -212,6 +212,9 @@ impl<S: Seam, R: Record> DashLh<S, R> {
         let made = Made::of(low >> (63 - depth) | 1, depth + 1, self.addressing.initial);
         if self.is_after_crash() {
             self.erase_header(structure, made)?;
+            // That there is no header, or was none, must be durable before anything is stored
+            // because of it.
+            self.core.memory.fence(&points::ERASED);
             return self.note_late(structure);
         }
         let offset = self.place(structure, made)?;
@@ -229,8 +232,11 @@ impl<S: Seam, R: Record> DashLh<S, R> {
     pub(super) fn erase_header(&self, structure: &mut Structure, made: Made) -> Result<(), Damage> {
         let memory = &self.core.memory;
         let offset = self.place(structure, made)?;
-        if let Some(first) = self.find_segment(offset, made.low(self.addressing.initial))? {
+        let found = self.find_segment(offset, made.low(self.addressing.initial))?;
+        if let Some(first) = found {
             memory.store(first, 0, &points::ERASED);
+        } else if self.seeded(&bugs::ERASED_UNFLUSHED) {
+            return Ok(());
         }
         // Flush even if there is no header: a process that has died may have erased it without
         // flushing the line.

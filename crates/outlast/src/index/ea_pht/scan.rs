@@ -223,8 +223,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
                 handed.inspect(|handed| _ = handed.link(bucket.offset(memory), self.seam()));
                 let owner = memory.load(bucket.bucket.lock.word());
                 // The store of the owner is not flushed, so a power loss can undo it.
-                if owner != 0 && route.table.owner(memory, bucket) != Some(route.index)
-                {
+                if owner != 0 && route.table.owner(memory, bucket) != Some(route.index) {
                     let expected = format!("a bucket that chain {} owns", route.index);
                     audit.wrong(bucket.offset(memory), &expected, format!("{owner:#x}"));
                 }

@@ -11,7 +11,7 @@ use outlast::pool::layout::{Descriptor, PageKind};
 use outlast::{Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
 
-#[path = "golden/content.rs"]
+#[path = "../golden/content.rs"]
 mod content;
 use content::{LARGE, TEXTS, WORDS, large, removed, text, value, word};
 

@@ -1,9 +1,7 @@
 //! Pools that a power loss may have torn: what of them can be accepted, and what the process that
 //! closes, syncs or accepts a pool leaves if it is killed.
 
-mod files;
-
-use files::dir;
+use crate::files::dir;
 use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Pool, PoolOptions, offline};
 use std::fs::{self, File};

@@ -1,8 +1,6 @@
 //! How `outlast load` ends: interrupted, or at an input that was cut short.
 
-mod common;
-
-use common::{Place, finished, loading, signal};
+use crate::common::{Place, finished, loading, signal};
 
 #[test]
 fn a_load_that_is_interrupted_leaves_a_closed_pool() {

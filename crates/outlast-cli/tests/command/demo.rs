@@ -1,8 +1,6 @@
 //! The demonstration on a small scale, as a user runs it.
 
-mod common;
-
-use common::{Place, Run, command, finished};
+use crate::common::{Place, Run, command, finished};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

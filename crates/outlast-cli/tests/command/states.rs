@@ -2,9 +2,7 @@
 //! tools agree with each other, and with what opening the pool then finds. None of them calls a
 //! sound pool damaged.
 
-mod common;
-
-use common::{Place, Run, command, finished};
+use crate::common::{Place, Run, command, finished};
 use outlast::offline::walk;
 use outlast::{Error, JournalOptions, Map, MapOptions, Pool, PoolOptions, Scheme};
 use serde_json::{Value, json};
@@ -79,7 +77,7 @@ impl Life {
     /// number of records that the pool has then.
     fn start(&self, place: &Place) -> (Child, u64) {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
+            .args(["--exact", "states::child", "--nocapture", "--test-threads", "1"])
             .env(CHILD, place.dir.path())
             .env("OUTLAST_TEST_LIFE", self.text())
             .stdin(Stdio::piped())

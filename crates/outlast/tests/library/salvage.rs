@@ -6,8 +6,6 @@
 //! like none.) Method: the test overwrites random lines of a closed pool's file, for each scheme
 //! and record form.
 
-mod files;
-
 use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,7 +44,7 @@ fn record(form: RecordForm, n: u64) -> (Vec<u8>, Vec<u8>) {
 
 /// Makes a closed pool with one map.
 fn fill(path: &Path, scheme: Scheme, form: RecordForm) -> HashMap<Vec<u8>, Vec<u8>> {
-    let pool = files::create(path);
+    let pool = crate::files::create(path);
     let options = MapOptions::new().scheme(scheme).form(form);
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     let map = pool.raw_map_with("m", schema, schema, &options).unwrap();
@@ -199,7 +197,7 @@ fn a_mixture_of_two_states_of_a_pool_is_salvaged_without_wrong_records() {
         }
         let before = fill(path, scheme, form);
         let first = std::fs::read(path).unwrap();
-        let pool = files::open(path).unwrap();
+        let pool = crate::files::open(path).unwrap();
         let map = pool.raw_map("m").unwrap();
         let mut after = before.clone();
         for n in (0..2 * RECORDS).step_by(2) {
@@ -254,7 +252,7 @@ fn figures_of_300_000_rows() {
     println!("scheme, lines: MiB; found by get, salvaged, found and not salvaged; damaged places");
     for &scheme in Scheme::ALL {
         let path = dir.path().join(format!("{scheme}.pool"));
-        let pool = files::create(&path);
+        let pool = crate::files::create(&path);
         let options = MapOptions::new().scheme(scheme);
         let map = pool.raw_map_with("m", "bytes", "bytes", &options).unwrap();
         for n in 0..ROWS {

@@ -2,9 +2,7 @@
 //! key prefixes, plain text as input and output, help and shell completions, escaping on terminals,
 //! and refusals that prevent mistakes.
 
-mod common;
-
-use common::{Place, command, finished};
+use crate::common::{Place, command, finished};
 use serde_json::json;
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,14 +1,12 @@
 //! `restore` and `working-files`.
 
-mod common;
-
-use common::Place;
+use crate::common::Place;
 
 /// Returns what `get` prints of a key of this pool.
 fn value(place: &Place, pool: &str, key: &str) -> Option<String> {
-    let mut command = common::command();
+    let mut command = crate::common::command();
     command.arg("--pool").arg(place.path(pool)).args(["get", key]);
-    let run = common::finished(command.output().unwrap());
+    let run = crate::common::finished(command.output().unwrap());
     (run.code == 0).then(|| run.text().trim().to_string())
 }
 
@@ -54,7 +52,7 @@ fn working_files_are_listed() {
     let place = Place::new();
     let dir = place.path("");
     let none = place.run(["--json", "working-files", dir.to_str().unwrap()]).expect(0);
-    let here = |run: &common::Run| {
+    let here = |run: &crate::common::Run| {
         let dir = dir.to_str().unwrap().to_string();
         let is_here =
             move |file: &serde_json::Value| file["path"].as_str().unwrap().starts_with(&dir);

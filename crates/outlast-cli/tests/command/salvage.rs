@@ -1,11 +1,8 @@
 //! Damaged pools: what `scan` prints of them, and what `salvage` copies into a new one.
 
-mod common;
-
-use common::{Place, Run};
-use outlast::offline::{Region, What};
+use crate::common::{Place, Run, in_new, salvage};
 use outlast::pmem::{Call, Disk, DiskWatch, Fate};
-use outlast::{MapOptions, PoolOptions, Scheme};
+use outlast::{PoolOptions, Scheme};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,20 +31,6 @@ fn damage(pool: &Path, text: &str) {
     let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
     bytes[at / 64 * 64..][..64].fill(0xa7);
     std::fs::write(pool, bytes).unwrap();
-}
-
-fn salvage(place: &Place, more: &[&str]) -> Run {
-    let (from, to) = (place.pool(), place.path("new.pool"));
-    let mut command = common::command();
-    command.arg("salvage").arg(from).arg(to).args(more).env_remove("OUTLAST_POOL");
-    common::finished(command.output().unwrap())
-}
-
-/// Runs a command on the new pool.
-fn in_new(place: &Place, args: &[&str]) -> Run {
-    let mut command = common::command();
-    command.arg("--pool").arg(place.path("new.pool")).args(args);
-    common::finished(command.output().unwrap())
 }
 
 #[test]
@@ -199,8 +182,8 @@ fn a_record_that_nothing_leads_to_is_missed_and_found_by_its_block() {
     let copy = place.path("copy.pool");
     let snapshot = [OsStr::new("snapshot"), copy.as_os_str()];
     assert!(place.run(snapshot).expect(3).err.contains("32 bytes leaked"));
-    let compact = common::command().arg("compact").arg(place.pool()).output().unwrap();
-    assert!(common::finished(compact).expect(3).err.contains("32 bytes leaked"));
+    let compact = crate::common::command().arg("compact").arg(place.pool()).output().unwrap();
+    assert!(crate::common::finished(compact).expect(3).err.contains("32 bytes leaked"));
     let told = incomplete(&place, "32 bytes leaked");
     assert_eq!((&told["records"], &told["unlinked"]), (&100.into(), &1.into()));
     assert_eq!(in_new(&place, &["get", "key 77"]).expect(0).text(), "value 77\n");
@@ -236,9 +219,9 @@ fn a_salvaged_pool_that_is_not_complete_does_not_have_its_name() {
     let lines: String = (0..100_000).map(|n| format!("key {n}\tvalue {n}\n")).collect();
     place.run_with(["load"], lines.as_bytes()).expect(0);
     let (new, unfinished) = (place.path("new.pool"), place.path("new.pool.salvaging"));
-    let mut command = common::command();
+    let mut command = crate::common::command();
     let mut killed =
-        common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
+        crate::common::stopped(command.arg("salvage").arg(place.pool()).arg(&new), &unfinished);
     killed.kill().unwrap();
     killed.wait().unwrap();
     assert!(unfinished.exists() && !new.exists());
@@ -346,7 +329,7 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
 fn a_salvage_without_the_working_file_reads_base_and_journal() {
     let place = Place::new();
     place.run(["put", "k", "v", "--journal"]).expect(0);
-    let (mut load, _input) = common::loading(&place, 100_000);
+    let (mut load, _input) = crate::common::loading(&place, 100_000);
     let facts = || PoolOptions::new().facts(place.pool()).unwrap().journal.unwrap();
     // Until the journal has nothing more to write, so that all that was loaded is durable.
     let mut durable = facts().durable;
@@ -380,153 +363,4 @@ fn a_salvage_without_the_working_file_reads_base_and_journal() {
     assert!(!copy.exists());
     let records = lines(&in_new(&place, &["scan"]).expect(0));
     assert!(records.contains("k\tv") && records.len() > 1000, "{}", records.len());
-}
-
-/// A generator of numbers; the same seed gives the same numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-}
-
-/// Damages 20 lines of a closed pool of so many rows, and salvages it. Of these lines, `structural`
-/// are lines of the map's structure, the others any lines. Returns how many rows are missing.
-fn missing(scheme: Scheme, rows: u64, structural: usize, seed: u64) -> u64 {
-    let place = Place::new();
-    // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
-    let map = pool.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
-    let text = |n: u64, of: &str| format!("{of} {n} {}", "x".repeat((n % 40) as usize));
-    // Every tenth row is replaced, and as many others were removed.
-    for n in 0..rows {
-        let value = if n % 10 == 0 { "old value" } else { "value" };
-        map.insert(&text(n, "key"), &text(n, value)).unwrap();
-        if n % 10 == 0 {
-            map.insert(&text(n, "other key"), "removed").unwrap();
-        }
-    }
-    for n in (0..rows).step_by(10) {
-        map.put(&text(n, "key"), &text(n, "value")).unwrap();
-        map.remove(&text(n, "other key")).unwrap();
-    }
-    drop(map);
-    pool.close().unwrap();
-    let mut bytes = std::fs::read(place.pool()).unwrap();
-    let (_, regions) = outlast::offline::regions(&bytes).unwrap();
-    let of_structure = |region: &&Region| {
-        let others = matches!(
-            region.what,
-            What::Header
-                | What::Frontier
-                | What::RootCommit
-                | What::RootFixed
-                | What::Descriptor { .. }
-                | What::SavedState
-                | What::Record
-                | What::ClevelRecord
-        );
-        !others
-    };
-    let structure: Vec<_> = regions.iter().filter(of_structure).collect();
-    let mut numbers = Numbers(seed);
-    // The first pages hold the header and the roots.
-    let first = 2 << 16;
-    for n in 0..20 {
-        let at = if n < structural {
-            let region = structure[numbers.below(structure.len() as u64) as usize];
-            region.offset + numbers.below(region.bytes)
-        } else {
-            first + numbers.below(bytes.len() as u64 - first)
-        };
-        let line = &mut bytes[(at / 64 * 64) as usize..][..64];
-        line.iter_mut().for_each(|byte| *byte ^= 1 + numbers.below(255) as u8);
-    }
-    std::fs::write(place.pool(), bytes).unwrap();
-    let report = salvage(&place, &["--json"]).expect(3).objects();
-    let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
-    // SAFETY: no one else uses the file.
-    let new = unsafe { PoolOptions::new().open(place.path("new.pool")).unwrap() };
-    let map = new.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
-    let wrong = (0..rows).filter(|&n| {
-        let found = map.get(&text(n, "key")).unwrap();
-        assert!(found.as_ref().is_none_or(|value| *value == text(n, "value")), "{n}: {found:?}");
-        found.is_none()
-    });
-    let wrong = wrong.count() as u64;
-    assert_eq!(map.len().unwrap(), rows - wrong, "a row that was removed");
-    println!("{scheme}, seed {seed}, {structural} structural: {wrong} of {rows} missing, {sum}");
-    wrong
-}
-
-/// One damaged line hides no rows but its own, wherever it is. `OUTLAST_SALVAGE_ROWS` and
-/// `OUTLAST_SALVAGE_POOLS` make it larger.
-#[test]
-fn a_damaged_line_costs_only_what_it_holds() {
-    let number = |name, default| {
-        std::env::var(name).map_or(default, |text: String| text.parse::<u64>().unwrap())
-    };
-    let rows = number("OUTLAST_SALVAGE_ROWS", 30_000);
-    let pools = number("OUTLAST_SALVAGE_POOLS", 2);
-    for &scheme in Scheme::ALL {
-        for seed in 0..pools {
-            let structural = if seed % 2 == 0 { 0 } else { 10 };
-            let missing = missing(scheme, rows, structural, seed);
-            assert!(missing <= 100, "{scheme}, seed {seed}: {missing} rows are missing");
-        }
-    }
-}
-
-/// Without the saved free state, a record that was removed looks like one that damage hides.
-#[test]
-fn what_was_removed_does_not_come_back_from_a_pool_that_was_not_closed() {
-    for &scheme in Scheme::ALL {
-        let place = Place::new();
-        let options = PoolOptions::new().background(false);
-        // SAFETY: no one else uses the file.
-        let pool = unsafe { options.create(place.pool()).unwrap() };
-        let map = pool.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
-        for n in 0..3_000 {
-            map.insert(&format!("key {n}"), &format!("value {n}")).unwrap();
-        }
-        for n in 0..300 {
-            map.remove(&format!("key {}", n * 10)).unwrap();
-        }
-        // The same file, as its process would leave it if it were killed now.
-        let mut bytes = std::fs::read(place.pool()).unwrap();
-        drop((map, pool));
-        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
-        let heads = regions.iter().filter(|region| {
-            use What::{ChainHead, Level, PhtArea};
-            use What::{GroupSegment, LeafHead, Segment};
-            matches!(
-                region.what,
-                Segment { .. }
-                    | LeafHead { .. }
-                    | GroupSegment { .. }
-                    | PhtArea
-                    | Level { .. }
-                    | ChainHead
-            )
-        });
-        let at = heads.map(|region| region.offset).next().unwrap() as usize;
-        bytes[at / 64 * 64..][..64].fill(0xa7);
-        std::fs::write(place.pool(), bytes).unwrap();
-        let report = salvage(&place, &["--json"]).expect(3).objects();
-        let sum = report.iter().find(|object| object["event"] == "salvage").unwrap();
-        assert_eq!(sum["unlinked"], 0, "{scheme}: {sum}");
-        assert!(sum["unlinked_left"].as_u64().unwrap() >= 300, "{scheme}: {sum}");
-        let copied = sum["records"].as_u64().unwrap();
-        // SAFETY: no one else uses the file.
-        let new = unsafe { PoolOptions::new().open(place.path("new.pool")).unwrap() };
-        let map = new.map_with::<str, str>("rows", &MapOptions::new().scheme(scheme)).unwrap();
-        assert_eq!(map.len().unwrap(), copied);
-        for n in 0..300 {
-            assert_eq!(map.get(&format!("key {}", n * 10)).unwrap(), None, "{scheme}");
-        }
-    }
 }

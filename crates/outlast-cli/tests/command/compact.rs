@@ -1,8 +1,6 @@
 //! `compact`: what it keeps, how small it makes a pool, and what it refuses.
 
-mod common;
-
-use common::{Place, Run};
+use crate::common::{Place, Run};
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +15,9 @@ fn large() -> u64 {
 }
 
 fn compact<const N: usize>(paths: [&Path; N]) -> Run {
-    let mut command = common::command();
+    let mut command = crate::common::command();
     command.arg("compact").args(paths).env_remove("OUTLAST_POOL");
-    common::finished(command.output().unwrap())
+    crate::common::finished(command.output().unwrap())
 }
 
 fn options() -> PoolOptions {
@@ -108,9 +106,9 @@ fn a_copy_leaves_the_old_pool_as_it_is() {
     assert!(compact([&path, &new]).expect(1).err.contains("exists already"));
     assert!(compact([&path, &path]).expect(2).err.contains("is the pool itself"));
     check_worn(&open(&new));
-    let mut command = common::command();
+    let mut command = crate::common::command();
     command.arg("--pool").arg(&path).arg("compact").arg(&path);
-    common::finished(command.output().unwrap()).expect(2);
+    crate::common::finished(command.output().unwrap()).expect(2);
     assert!(compact([&place.path("no.pool")]).expect(1).err.contains("no.pool"));
 }
 
@@ -233,7 +231,7 @@ fn a_copy_leaves_a_killed_pool_and_its_journal_as_they_are() {
     let place = Place::new();
     let (path, new) = (place.pool(), place.path("new.pool"));
     place.run(["put", "k0", "v", "--journal"]).expect(0);
-    let (mut load, _input) = common::loading(&place, 100_000);
+    let (mut load, _input) = crate::common::loading(&place, 100_000);
     load.kill().unwrap();
     load.wait().unwrap();
     let state = || {
@@ -258,9 +256,10 @@ fn interrupted(path: &Path, meanwhile: impl FnOnce(&Path)) -> Run {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".compacting");
     let unfinished = Path::new(&unfinished);
-    let child = common::stopped(common::command().arg("compact").arg(path), unfinished);
+    let child =
+        crate::common::stopped(crate::common::command().arg("compact").arg(path), unfinished);
     meanwhile(unfinished);
-    common::resumed(child)
+    crate::common::resumed(child)
 }
 
 #[test]
@@ -273,13 +272,13 @@ fn a_copy_gives_other_users_no_more_than_the_pool() {
     for given in [0o600, 0o640, 0o644] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(given)).unwrap();
         for command in ["compact", "salvage", "snapshot", "backup"] {
-            let mut process = common::command();
+            let mut process = crate::common::command();
             if ["compact", "salvage"].contains(&command) {
                 process.arg(command).arg(&path).arg(&copy).env_remove("OUTLAST_POOL");
             } else {
                 process.arg("--pool").arg(&path).arg(command).arg(&copy);
             }
-            common::finished(process.output().unwrap()).expect(0);
+            crate::common::finished(process.output().unwrap()).expect(0);
             assert_eq!(mode(&copy), given & usual, "{command}, {given:o}");
             std::fs::remove_file(&copy).unwrap();
         }
@@ -364,7 +363,7 @@ fn a_kill_leaves_the_old_pool_or_the_new_one() {
     let path = place.pool();
     worn(&options(), &path);
     for round in 0..25 {
-        let mut child = common::command().arg("compact").arg(&path).spawn().unwrap();
+        let mut child = crate::common::command().arg("compact").arg(&path).spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(4 * round));
         let _ = child.kill();
         child.wait().unwrap();
@@ -387,13 +386,13 @@ fn a_copy_that_is_not_complete_does_not_have_its_name() {
     worn(&options(), &path);
     let unfinished = place.path("new.pool.compacting");
     let start = || {
-        let mut command = common::command();
-        common::stopped(command.arg("compact").arg(&path).arg(&new), &unfinished)
+        let mut command = crate::common::command();
+        crate::common::stopped(command.arg("compact").arg(&path).arg(&new), &unfinished)
     };
     // A file that gets the name meanwhile is not replaced.
     let child = start();
     std::fs::write(&new, "another").unwrap();
-    assert!(common::resumed(child).expect(1).err.contains("new.pool: File exists"));
+    assert!(crate::common::resumed(child).expect(1).err.contains("new.pool: File exists"));
     assert_eq!(std::fs::read(&new).unwrap(), b"another");
     std::fs::remove_file(&new).unwrap();
     // A kill leaves no file of that name either. The next run removes what it left under the

@@ -1,7 +1,5 @@
 //! Helpers that the tests of the command share.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -159,4 +157,19 @@ pub(crate) fn loading(place: &Place, records: u32) -> (Child, ChildStdin) {
     let lines: String = (0..records).map(|n| format!("k{n}\t{n}\n")).collect();
     input.write_all(lines.as_bytes()).unwrap();
     (load, input)
+}
+
+/// Salvages the pool into `new.pool`.
+pub(crate) fn salvage(place: &Place, more: &[&str]) -> Run {
+    let (from, to) = (place.pool(), place.path("new.pool"));
+    let mut command = command();
+    command.arg("salvage").arg(from).arg(to).args(more).env_remove("OUTLAST_POOL");
+    finished(command.output().unwrap())
+}
+
+/// Runs a command on the pool that [`salvage`] has made.
+pub(crate) fn in_new(place: &Place, args: &[&str]) -> Run {
+    let mut command = command();
+    command.arg("--pool").arg(place.path("new.pool")).args(args);
+    finished(command.output().unwrap())
 }

@@ -1,8 +1,6 @@
 //! When something is wrong, a pool returns a typed error and loses nothing.
 
-mod files;
-
-use files::{check_filled, create, dir, filled, open};
+use crate::files::{check_filled, create, dir, filled, open};
 use outlast::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES, MapOptions, PoolOptions, Scheme, TornReason};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

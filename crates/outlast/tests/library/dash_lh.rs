@@ -1,9 +1,7 @@
 //! The turn of Dash-LH (the word that says which segment is split next): splits that find no space,
 //! splits that a crash prevents, and a turn that is older than the segments.
 
-mod files;
-
-use files::{dir, open};
+use crate::files::{dir, open};
 use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
 use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};

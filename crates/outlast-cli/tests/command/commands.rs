@@ -1,9 +1,7 @@
 //! The basic commands, as a user runs them: their output, their exit codes, and what they must not
 //! change.
 
-mod common;
-
-use common::{Place, command, loading};
+use crate::common::{Place, command, loading};
 use outlast::PoolOptions;
 use serde_json::json;
 use std::ffi::OsStr;

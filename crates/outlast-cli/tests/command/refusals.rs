@@ -1,8 +1,6 @@
 //! What the command says when it cannot go on: full disks, missing directories, other processes.
 
-mod common;
-
-use common::{Place, command, finished};
+use crate::common::{Place, command, finished};
 use outlast::PoolOptions;
 use std::ffi::{CString, OsStr};
 use std::fs::File;

@@ -1,9 +1,7 @@
 //! Batches make all of their changes or none, also in a full pool, alongside other threads, and
 //! after a kill.
 
-mod files;
-
-use files::{child_path, create, dir, in_child, open};
+use crate::files::{child_path, create, dir, in_child, open};
 use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -301,7 +299,8 @@ fn a_killed_process_leaves_whole_batches() {
     pool.close().unwrap();
     let mut seen = 0;
     for kill in 0..12 {
-        let mut child = in_child("a_killed_process_leaves_whole_batches", &path).spawn().unwrap();
+        let mut child =
+            in_child("batch::a_killed_process_leaves_whole_batches", &path).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(60 + 7 * kill));
         child.kill().unwrap();
         child.wait().unwrap();

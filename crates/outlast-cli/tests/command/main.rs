@@ -1,0 +1,15 @@
+//! Tests of the `outlast` command, in one program: building a program takes longer than running most of
+//! them.
+
+mod common;
+
+mod commands;
+mod compact;
+mod demo;
+mod load;
+mod refusals;
+mod restore;
+mod salvage;
+mod states;
+mod tools;
+mod unlinked;
