@@ -284,7 +284,7 @@ fn named(disk: &SimDisk, life: u128) -> io::Result<u64> {
         let sum = u64::from(crc32c::crc32c(&bytes[..56]));
         let is_intact = sum | sum << 32 == word(56);
         if is_intact
-            && [&b"OLJSEGM3"[..], b"OLJSPAR1"].contains(&&bytes[..8])
+            && [&b"OLJSEGM1"[..], b"OLJSPAR1"].contains(&&bytes[..8])
             && word(40) == life as u64
         {
             last = last.max(word(16));

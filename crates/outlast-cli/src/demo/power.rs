@@ -55,7 +55,7 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let bytes = std::fs::read(entry?.path())?;
-        if bytes.starts_with(b"OLJSEGM3") {
+        if bytes.starts_with(b"OLJSEGM1") {
             segments.push((word(&bytes, 8) & u64::from(u32::MAX), bytes));
         }
     }
@@ -76,7 +76,7 @@ fn cut(directory: &Path, durable: u64, random: &mut Random) -> io::Result<()> {
 fn first_unsynced(segment: &[u8], durable: u64, only: bool) -> u64 {
     let mut at = 4096;
     while let Some(block) = segment.get(at..at + 64)
-        && block.starts_with(b"OLJBLOK2")
+        && block.starts_with(b"OLJBLOK1")
         && word(block, 8) <= durable
     {
         let counts = word(block, 24);

@@ -29,7 +29,7 @@ const SOON: usize = 24;
 pub(super) const BLOCK_LINES: u64 = 1 << 14;
 /// Memory for lines that is kept from one epoch to the next, in bytes.
 pub(super) const KEPT: usize = 32 << 20;
-pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK2");
+pub(super) const BLOCK_MAGIC: u64 = u64::from_le_bytes(*b"OLJBLOK1");
 
 /// An attempt at an epoch. If writing an epoch fails, it is attempted again. The failed attempt is void,
 /// but can be intact on the disk.

@@ -24,7 +24,7 @@ use std::io;
 
 /// Epochs begin at multiples of this many bytes, because no sector of a disk is larger.
 pub(super) const SECTOR: u64 = 4096;
-const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM3");
+const SEGMENT_MAGIC: u64 = u64::from_le_bytes(*b"OLJSEGM1");
 const SPARE_MAGIC: u64 = u64::from_le_bytes(*b"OLJSPAR1");
 /// The greatest number of a segment.
 const LAST_NUMBER: u64 = u32::MAX as u64;

@@ -44,7 +44,7 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-const _: () = assert!(COMPATIBLE == 1, "no feature that the walk would have to know");
+const _: () = assert!(COMPATIBLE == 0, "no feature that the walk would have to know");
 
 /// The result of a walk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -71,9 +71,7 @@ impl Header {
         self.set(field::DEVICE, file.device);
         self.set(field::INODE, file.inode);
         self.set(field::FILE_SYSTEM, file.file_system);
-        self.set(field::COMPATIBLE, self.get(field::COMPATIBLE) | layout::COMPATIBLE_BORN);
         self.set(field::BORN, file.born);
-        self.set(field::BORN_OF, self.born_of());
     }
 
     /// Whether the pool was modified since it was last made clean.
@@ -105,28 +103,14 @@ impl Header {
     /// Records that the dirty mark is on the disk. If this process dies, the next one has the same
     /// page cache below it and need not wait for the disk again.
     pub fn confirm(&mut self) {
-        self.set(field::CONFIRMED, self.confirmation());
+        self.set(field::CONFIRMED, 1);
     }
 
     /// Whether the dirty mark is on the disk already and names this writer.
     pub fn is_confirmed(&self, file: Identity, boot: u128) -> bool {
         let mut ours = self.clone();
         ours.set_writer(file, boot);
-        self.is_dirty()
-            && ours.words == self.words
-            && self.confirmation() == self.get(field::CONFIRMED)
-    }
-
-    /// The value of [`field::CONFIRMED`] in a confirmed header. Never 0, which means unconfirmed.
-    fn confirmation(&self) -> u64 {
-        self.get(field::BORN_OF) ^ self.get(field::BORN).rotate_left(32) | 1
-    }
-
-    /// Computes the value that ties a birth time to the writer that recorded it.
-    fn born_of(&self) -> u64 {
-        [field::BOOT_LOW, field::BOOT_HIGH, field::DEVICE, field::INODE]
-            .into_iter()
-            .fold(0, |sum: u64, index| sum.rotate_left(13) ^ self.get(index))
+        self.is_dirty() && ours.words == self.words && self.get(field::CONFIRMED) == 1
     }
 
     /// Returns whether the pool may be torn: by a power loss since its last sync, or because it is a
@@ -164,11 +148,10 @@ impl Header {
 
     /// Returns the identity of the file that the last writer wrote to.
     fn writer(&self) -> Identity {
-        let is_known = self.get(field::BORN_OF) == self.born_of();
         Identity {
             device: self.get(field::DEVICE),
             inode: self.get(field::INODE),
-            born: if is_known { self.get(field::BORN) } else { 0 },
+            born: self.get(field::BORN),
             file_system: self.get(field::FILE_SYSTEM),
         }
     }
@@ -464,14 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_birth_that_an_older_build_has_left_counts_for_nothing() {
-        let mut header = dirty(MediumKind::Dax);
-        // An older build has made a copy of the pool dirty. It knows nothing of birth times.
-        header.set(field::BOOT_LOW, 5);
-        header.set(field::INODE, 13);
-        let copy = Identity { inode: 13, born: 2_000, ..ORIGINAL };
-        assert_eq!(header.possibly_torn(copy, 5), None);
-        // A pool that only the older build has written has no birth time at all.
+    fn a_file_without_a_birth_time_is_told_by_its_other_marks() {
         let mut header = dirty(MediumKind::Dax);
         header.set(field::BORN, 0);
         assert_eq!(header.possibly_torn(Identity { born: 9, ..ORIGINAL }, 1), None);

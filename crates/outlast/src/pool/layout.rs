@@ -7,10 +7,8 @@ use std::fmt;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"outlast\0");
 /// The format that this build reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
-/// Compatible feature: [`field::BORN`] and [`field::BORN_OF`] are valid.
-pub const COMPATIBLE_BORN: u64 = 1;
 /// Features that an older build may ignore.
-pub const COMPATIBLE: u64 = COMPATIBLE_BORN;
+pub const COMPATIBLE: u64 = 0;
 /// Features that an older build may ignore if it only reads.
 pub const READ_ONLY_COMPATIBLE: u64 = 0;
 /// Features that an older build must refuse.
@@ -99,23 +97,18 @@ pub mod field {
     /// When the file that was written was created, in nanoseconds since 1970; 0 if the file system
     /// does not report it.
     pub const BORN: usize = 21;
-    /// Ties [`BORN`] to the writer that recorded it: the boot id, device and inode number, combined
-    /// by rotation and exclusive or. A build that does not know [`BORN`] and this field updates
-    /// those three only, so a mismatch means that [`BORN`] is out of date.
-    pub const BORN_OF: usize = 22;
-    /// Set by a writer once its dirty mark is known to be on the disk; see `Header::confirm`. Valid
-    /// only for the same file under the same boot.
-    pub const CONFIRMED: usize = 23;
-    /// The commit words of all roots of a clean pool; see [`pack_roots`](super::pack_roots). A
-    /// build that does not know this field advances the header's sequence number but not the one in
-    /// this field, so a mismatch means that the field is out of date.
-    pub const ROOTS: usize = 24;
+    /// 1 once the writer's dirty mark is known to be on the disk; see `Header::confirm`. Valid only for
+    /// the same file under the same boot.
+    pub const CONFIRMED: usize = 22;
+    /// The commit words of all roots of a clean pool; see [`pack_roots`](super::pack_roots). If the
+    /// header's sequence number is not the one in this field, the field has no meaning.
+    pub const ROOTS: usize = 23;
     /// The header's sequence number when the background thread made the pool clean while it was
     /// open. If the header's number is now another one, this field has no meaning.
-    pub const SYNCED_IDLE: usize = 25;
+    pub const SYNCED_IDLE: usize = 24;
     /// The id of the file system of the file that was written; 0 if it reports none that outlasts a
     /// mount.
-    pub const FILE_SYSTEM: usize = 26;
+    pub const FILE_SYSTEM: usize = 25;
     /// Low half: CRC-32C of words 0 to 62.
     pub const CHECKSUM: usize = super::HEADER_WORDS - 1;
 }

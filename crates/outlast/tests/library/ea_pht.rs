@@ -133,7 +133,7 @@ fn a_lost_link_is_noticed() {
                 layout::owner(256 - owner.offset / 64, 8).pack(bucket),
                 false,
             ),
-            ("no owner, as earlier builds made it", bucket, 0, true),
+            ("no owner, as a power loss can leave it", bucket, 0, true),
         ];
         for (name, at, now, is_sound) in damages {
             let mut bytes = sound.clone();

@@ -37,7 +37,7 @@ pub fn heads(files: &Files) -> impl Iterator<Item = Head> {
         let bytes = content.get(0, 64);
         let spare = bytes.starts_with(b"OLJSPAR1");
         let head = Head { spare, epoch: content.word(16), life: content.word(40) };
-        ((spare || bytes.starts_with(b"OLJSEGM3")) && is_sound_head(&bytes)).then_some(head)
+        ((spare || bytes.starts_with(b"OLJSEGM1")) && is_sound_head(&bytes)).then_some(head)
     })
 }
 
@@ -45,7 +45,7 @@ pub fn heads(files: &Files) -> impl Iterator<Item = Head> {
 fn blocks(content: &Content, life: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..content.used()).map(|page| page * PAGE).filter_map(move |at| {
         let head = content.get(at, 64);
-        if !head.starts_with(b"OLJBLOK2") || content.word(at + 40) != life {
+        if !head.starts_with(b"OLJBLOK1") || content.word(at + 40) != life {
             return None;
         }
         let counts = content.word(at + 24);

@@ -132,7 +132,7 @@ impl JournalOptions {
 
     /// Returns the directories that the working file can be in: the one set in the options, the one
     /// that the base notes for the current life, and the default ones. The note can be missing:
-    /// earlier builds wrote none, and a path that is too long is not noted.
+    /// a path that is too long is not noted.
     pub(in crate::db) fn places(
         &self,
         directory: &Path,

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes copied at a time when a working file is built.
 const PIECE: u64 = 4 << 20;
 /// The first word of a working file's control page.
-const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF2");
+const MAGIC: u64 = u64::from_le_bytes(*b"OLWORKF1");
 /// The index of the word that says which of the two records counts.
 const WHICH: usize = 1;
 /// The first words of the two records of what the file belongs to. The one that does not count is

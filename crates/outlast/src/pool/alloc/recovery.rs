@@ -35,7 +35,7 @@ impl Alloc {
             Some(Descriptor { kind: PageKind::Free | PageKind::Saved, .. }) => Slot::Free,
             // A crash cut short the claim that wrote this descriptor, and later another claim's
             // frontier became durable but its descriptors did not. That happens only in a torn
-            // pool, or in one of an older build that had no fence between descriptors and frontier.
+            // pool.
             Some(d) if !self.is_below_frontier(page, d) => Slot::Free,
             Some(d) => Slot::Run(Box::new(self.old_run(page, d)?)),
         })
