@@ -117,9 +117,13 @@ impl Walk<'_, '_> {
     /// more, but it was that of a record.
     pub(super) fn check_stale(&self, map: &MapReport, slot: Slot) -> Result<()> {
         let [first, second] = slot.words;
-        let is_class = first >> 48 == u64::from(LARGE)
-            || u8::try_from(first >> 48).is_ok_and(|class| self.class_bytes(class).is_some());
-        let is_link = is_class && first & LOW48 < self.image.len && first.is_multiple_of(16);
+        let bytes = match u8::try_from(first >> 48) {
+            Ok(LARGE) => Some(0),
+            Ok(class) => self.class_bytes(class),
+            Err(_) => None,
+        };
+        let is_inside = |bytes: u64| (first & LOW48) + bytes <= self.image.len;
+        let is_link = bytes.is_some_and(is_inside) && first.is_multiple_of(8);
         match map.form == RecordForm::Inline || is_link {
             true => Ok(()),
             false => {

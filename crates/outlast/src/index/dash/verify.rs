@@ -62,7 +62,10 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
             let expected = format!("a slot that is {}", if listed { "in use" } else { "free" });
             audit.wrong(at, &expected, format!("{record:?}"));
         }
-        let Some((words, _)) = record else { return Ok(()) };
+        let Some((words, _)) = record else {
+            audit.verified.damage.extend(self.stray(segment, &bucket.slots[slot]));
+            return Ok(());
+        };
         audit.check_slot(&self.core, at, words, |slot| {
             let home = self.bucket(segment, self.home(slot.hash));
             let lock = self.lock_of(home).load(Ordering::Relaxed);

@@ -174,15 +174,21 @@ impl<S: Seam, R: Record> Group<S, R> {
         cell: Cell<'_>,
         found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
+        self.stray(segment, cell).map_or(Ok(()), |damage| found.step_over(damage))
+    }
+
+    /// Returns the damage of a cell that looks as if a split had left it behind, but whose link cannot
+    /// be that of a record.
+    pub(super) fn stray(&self, segment: Segment, cell: Cell<'_>) -> Option<Damage> {
         let words = cell.slot().read_whole(&self.core.memory);
         let is_empty = words.first == self.empty(segment.low);
         if is_empty || segment.holds(self.hash_of(words)) {
-            return Ok(());
+            return None;
         }
-        R::check_link(&self.core, words).or_else(|_| {
+        R::check_link(&self.core, words).err().map(|_| {
             let at = self.core.memory.offset_of(cell.slot()).raw();
             let stray = format!("{:#x} {:#x}", words.first, words.second);
-            found.step_over(Damage::new(at, "an empty cell, or a record", stray))
+            Damage::new(at, "an empty cell, or a record", stray)
         })
     }
 }

@@ -56,10 +56,11 @@ impl<S: Seam, R: Record> Group<S, R> {
             let expected = format!("a cell that is {}", if free { "free" } else { "in use" });
             audit.wrong(at, &expected, format!("{record:?}"));
         }
-        if let Some((words, _)) = record {
-            audit.check_slot(&self.core, at, words, |slot| {
+        match record {
+            Some((words, _)) => audit.check_slot(&self.core, at, words, |slot| {
                 Ok(self.search(segment, slot)?.map(|(_, words)| words))
-            });
+            }),
+            None => audit.verified.damage.extend(self.stray(segment, cell)),
         }
         Ok(())
     }
