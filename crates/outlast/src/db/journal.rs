@@ -9,7 +9,7 @@ pub use leftovers::{WorkingFile, WorkingFileUse};
 pub use options::JournalOptions;
 
 use leftovers::remove_needless;
-use working::{DURABLE, copy};
+use working::{DURABLE, copy, lock_patiently};
 pub(super) use working::{Found, Owned, Search, Working, user_of, working_path};
 
 use super::handle::Pool;
@@ -276,8 +276,8 @@ impl PoolOptions {
             .map_err(io)?;
         let size = header.get(field::SIZE);
         let made = || -> Result<Notes> {
-            crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|e| io(e.into()))?;
+            // Another process that looks for needless files may have locked it for a moment.
+            lock_patiently(&file, FlockOperation::NonBlockingLockExclusive)?;
             // If root opens another user's pool, that user must be able to open the working file
             // later.
             let owner = base.metadata().map_err(io)?;

@@ -1,6 +1,6 @@
 //! Putting a backup in the place of a pool.
 
-use super::journal;
+use super::journal::{self, JournalOptions};
 use super::options::{PoolOptions, open_parent};
 use crate::error::{Error, Result};
 use crate::journal::files::DiskDirectory;
@@ -100,6 +100,7 @@ impl PoolOptions {
         // SAFETY: the caller's promise is the same.
         let pool = unsafe { plain.accept_possibly_torn(false).open_read_only(backup)? };
         if old == OldPool::Kept {
+            self.undo_cut_short(path)?;
             self.complete_old(path)?;
         }
         let mut replaced = Replaced::default();
@@ -119,6 +120,27 @@ impl PoolOptions {
             });
         }
         Ok(Restored { bytes: pool.stats().size, old: replaced.old })
+    }
+
+    /// Undoes what a restore has done that was cut short before the new pool was in its place: the old
+    /// pool has both names, and its journal lies beside the other one.
+    fn undo_cut_short(&self, path: &Path) -> Result<()> {
+        let io = |e| Error::io(format!("replacing {}", path.display()), e);
+        let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
+        let kept = name_for(path, &meta).map_err(io)?;
+        if self.journal.as_ref().is_some_and(JournalOptions::has_directory)
+            || kept.symlink_metadata().is_err()
+        {
+            return Ok(());
+        }
+        let options = self.journal.clone().unwrap_or_default();
+        let (from, to) = (options.directory_for(&kept), options.directory_for(path));
+        if from.is_dir() {
+            // An opening meanwhile may have made an empty one.
+            let _ = std::fs::remove_dir(&to);
+            rename_new(&from, &to).map_err(io)?;
+        }
+        std::fs::remove_file(&kept).map_err(io)
     }
 
     /// Completes and closes the old pool, so that it is one file.

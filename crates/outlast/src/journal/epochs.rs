@@ -220,13 +220,14 @@ pub fn fit(
     }
     let afters = survey.segments.iter().map(|segment| segment.after.epoch);
     let known = afters.chain(survey.durable.iter().map(|durable| durable.epoch));
-    let known = known.chain([meta.reached]).max().unwrap_or(0);
+    let known = known.max().unwrap_or(0);
     let written = durable.epoch.max(begun).min(durable.epoch + 1);
-    let newest = last.epoch.max(stray).max(survey.newest_damaged);
+    // A rebuild that was cut short can have brought the base to the epoch that was being written.
+    let newest = last.epoch.max(stray).max(survey.newest_damaged).max(meta.reached);
     if (known > durable.epoch || newest > written) && !seeded(&bugs::OLDER_USED) {
         return Ok(Fit::Older(known.max(newest)));
     }
-    let is_short = reached.min(last.epoch) < durable.epoch
+    let is_short = reached.min(last.epoch) < durable.epoch.max(meta.reached)
         || last.differs(durable)
         || stray > 0
         || !survey.damaged.is_empty();

@@ -91,6 +91,7 @@ impl Walk<'_, '_> {
             return Err(bad("an array of that size", format!("{config:?}")));
         }
         let segments = (1 << round) + next;
+        self.seen.is_late = late;
         let mut table =
             Table { shape, initial, most, round, next, late, root: place, arrays: Vec::new() };
         // How many arrays there are at this turn, and how many segments they can hold.

@@ -41,6 +41,9 @@ pub(super) struct Seen {
     pub(super) leaves: Vec<(u64, u64, u64)>,
     /// The table of EA-PHT, unless its records are being moved to another one.
     pub(super) table: Option<ea_pht::Table>,
+    /// Whether a segment may not have been made yet whose place in an array counts as used (Dash-LH). A
+    /// split that was cut short can have left copies there.
+    pub(super) is_late: bool,
 }
 
 impl Seen {
@@ -248,7 +251,7 @@ impl Walk<'_, '_> {
                     hidden.push(Hidden { segment, chain, is_certain });
                 }
                 Err(Error::Damaged(_)) if self.looks_like_segment(layout, at)? => {
-                    headless.push((at, is_certain));
+                    headless.push((at, is_certain && !map.seen.is_late));
                 }
                 Err(Error::Damaged(_)) => {}
                 Err(error) => return Err(error.into()),

@@ -94,8 +94,8 @@ impl Journaled {
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
         let copy = Copy { file: file.map_err(io)?, path, is_named: false };
-        let lock = FlockOperation::NonBlockingLockExclusive;
-        crate::pmem::flock(&copy.file, lock).map_err(|e| io(e.into()))?;
+        // Another process that looks for needless files may have locked it for a moment.
+        crate::pmem::flock(&copy.file, FlockOperation::LockExclusive).map_err(|e| io(e.into()))?;
         let owner = old.metadata().map_err(io)?;
         let _ = std::os::unix::fs::fchown(&copy.file, Some(owner.uid()), Some(owner.gid()));
         let (disk, len) = (self.mapping.disk(), self.mapping.len());
@@ -132,8 +132,10 @@ impl Journaled {
             let _ = std::fs::remove_file(&to);
             return Err(io(error));
         }
-        // The mapping keeps the old file open, and with it the memory that it takes.
-        let _ = old.set_len(0);
+        // The mapping keeps the old file open, and with it the memory that it takes. (The file stays as
+        // long as it was: another process may have mapped its notes to see whose it is.)
+        let len = old.metadata().map_err(io)?.len();
+        let _ = self.mapping.disk().punch_hole(old, 0..len);
         self.journal.set_working(to);
         self.wants_room.store(false, Ordering::Relaxed);
         Ok(())

@@ -65,7 +65,7 @@ fn flip(file: &Path, bit: usize) {
 }
 
 /// Copies a file of which most takes no space.
-fn copy_sparse(from: &Path, to: &Path) {
+pub(super) fn copy_sparse(from: &Path, to: &Path) {
     let done = Command::new("cp").arg("--sparse=always").args([from, to]).status().unwrap();
     assert!(done.success());
 }

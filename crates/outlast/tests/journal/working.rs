@@ -44,6 +44,31 @@ fn working_files_are_listed_with_who_needs_them_and_needless_ones_are_removed() 
     assert_eq!(listed(place.path()), []);
 }
 
+/// What another user's working file names can be anything.
+#[test]
+fn a_pipe_in_the_place_of_a_pool_holds_nobody_up() {
+    let place = tempfile::tempdir().unwrap();
+    left_by_a_kill(place.path());
+    let path = place.path().join("a.pool");
+    std::fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let [(_, use_of)] = listed(place.path())[..] else { panic!("one working file") };
+    assert!(matches!(use_of, WorkingFileUse::PoolGone | WorkingFileUse::Unknown), "{use_of:?}");
+}
+
+/// A process that dies while it moves the file leaves it in both places.
+#[test]
+fn of_two_equal_working_files_one_is_used_and_the_other_is_removed() {
+    let place = tempfile::tempdir().unwrap();
+    let returned = left_by_a_kill(place.path());
+    let working = working_files(place.path()).remove(0);
+    let journal = place.path().join("a.pool.journal");
+    let twin = journal.join(working.file_name().unwrap());
+    super::evidence::copy_sparse(&working, &twin);
+    assert_holds_all(place.path(), returned);
+    assert!(!working.exists() && !twin.exists(), "the pool was closed");
+}
+
 /// A file system that has no room for working files of more than some size in one directory.
 struct Small {
     place: PathBuf,

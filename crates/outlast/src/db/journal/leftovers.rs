@@ -122,10 +122,17 @@ fn look_at(path: &Path, boot: u128) -> Option<WorkingFile> {
     Some(found)
 }
 
+/// Opens a file for reading that another user's working file names. It can be anything: opening a pipe
+/// must not wait for a writer.
+pub(super) fn open_unknown(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
 /// Returns whether the base at this path needs a working file that belongs to `of`, which is of the
 /// current boot.
 fn use_by(base: &Path, of: Owned) -> WorkingFileUse {
-    let file = match File::open(base) {
+    let file = match open_unknown(base) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return WorkingFileUse::PoolGone;

@@ -1,5 +1,6 @@
 //! The working files of journaled pools: where they are, and to which pool and life they belong.
 
+use super::leftovers::open_unknown;
 use crate::db::boot::is_missing;
 use crate::db::options::{header_of, lock};
 use crate::error::{Error, Result};
@@ -175,8 +176,8 @@ fn open_working(path: &Path, owner: u32) -> Result<Option<File>> {
 }
 
 /// Locks the working file of a process that has died. The kernel may still be tearing down that
-/// process's mapping of the file, which also keeps the lock.
-fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
+/// process's mapping of the file, which also keeps the lock. Or another process looks at it.
+pub(super) fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     let start = Instant::now();
     loop {
         match lock(file, how) {
@@ -300,16 +301,35 @@ impl Search<'_> {
             }
             let header = header_of(&file, notes.covered(), &path)?;
             let size = header.get(field::SIZE);
+            self.remove_twins(&file, &path);
             let working = Working { file, path, notes, header, size, is_ahead };
             return Ok(Found::Working(Box::new(working)));
         }
         Ok(Found::Nothing)
     }
 
+    /// Removes the other working files of this life: a process that died while it moved the file can have
+    /// left it in both places, with the same content. Only a process that has locked the one that it
+    /// uses may do so.
+    fn remove_twins(&self, used: &File, path: &Path) {
+        if !matches!(self.lock, Some(FlockOperation::NonBlockingLockExclusive)) {
+            return;
+        }
+        let number = |meta: std::fs::Metadata| (meta.dev(), meta.ino());
+        let Ok(ours) = used.metadata().map(number) else { return };
+        for place in self.places {
+            let twin = working_path(place, self.owned.owner.life);
+            let is_other = |meta| number(meta) != ours;
+            if twin != path && twin.symlink_metadata().is_ok_and(is_other) {
+                let _ = std::fs::remove_file(twin);
+            }
+        }
+    }
+
     /// Returns whether another file, with this identity, is at this path. A file that this user may
     /// not open counts as gone.
     fn is_original(&self, path: &Path, base: Identity) -> Result<bool> {
-        let there = match File::open(path) {
+        let there = match open_unknown(path) {
             Ok(file) => Identity::of(&file)?,
             Err(error) if is_missing(&error) => return Ok(false),
             Err(error) => return Err(Error::io(format!("opening {}", path.display()), error)),

@@ -240,7 +240,11 @@ fn a_working_file_is_compared_with_the_journal() {
         }
     }
     let reached = Meta { reached: LAST + 1, ..meta };
-    assert_eq!(fits(&disk, &reached, last, LAST + 1), Fit::Older(LAST + 1));
+    assert_eq!(fits(&disk, &reached, last, LAST), Fit::Older(LAST + 1));
+    // A rebuild without the working file was cut short.
+    assert_eq!(fits(&disk, &reached, last, LAST + 1), Fit::Short);
+    let reached = Meta { reached: LAST, ..meta };
+    assert_eq!(fits(&disk, &reached, attempt(LAST - 1), LAST), Fit::Whole);
     // The journal lacks something: the last epoch, the valid attempt at it, what comes before.
     assert_eq!(fits(&disk, &meta, attempt(LAST + 1), LAST + 1), Fit::Short);
     let void = Attempt { sum: !last.sum, ..last };

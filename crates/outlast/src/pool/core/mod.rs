@@ -176,6 +176,9 @@ impl<S: Seam> Core<S> {
         let frontier = memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?;
         memory.store(frontier, pack_frontier(geometry.first_page()), &points::CREATE);
         memory.flush(frontier, &points::CREATE);
+        let batch = memory.at(Offset::<Word>::new(BATCH_OFFSET))?;
+        memory.store(batch, 0, &points::CREATE);
+        memory.flush(batch, &points::CREATE);
         memory.fence(&points::CREATE);
         header.write(&memory, &points::HEADER)?;
         header.write(&memory, &points::HEADER)?;
