@@ -316,7 +316,10 @@ fn what_another_compaction_has_made_replaces_nothing() {
         std::fs::remove_file(unfinished).unwrap();
         std::fs::write(unfinished, "another's").unwrap();
     });
-    assert!(run.expect(1).err.contains("replaced by another process"));
+    let err = run.expect(1).err.clone();
+    // The library may notice it first, when it closes the pool that has lost its name.
+    let told = ["replaced by another process", "has no name any more"];
+    assert!(told.iter().any(|text| err.contains(text)), "{err}");
     check_worn(&open(&path));
 }
 
