@@ -49,7 +49,8 @@ impl PoolOptions {
     ///
     /// The replacement is atomic: a crash leaves the old pool at `path`, or the restored one. If the old
     /// pool could not be completed, a crash can also leave it under both names, and its journal beside
-    /// the new one. Then restore once more.
+    /// the new one. With [`OldPool::Removed`], a crash can leave the old pool's journal, so that the new
+    /// one gets none of its own. In either case, restore once more.
     ///
     /// The restored pool has no journal. Give it one when you open it, if it is to have one. Of the
     /// options, only those of the old pool's [journal](Self::journal) matter.

@@ -51,7 +51,9 @@ impl<'m> LineSet<'m> {
             if word.load(Ordering::Relaxed) & mask == mask && in_summary() {
                 return;
             }
-            // The summary comes first: after a crash, every word that holds lines has its bit.
+            // The summary comes first: after a crash, every word that holds lines has its bit. (The
+            // exception is a death in `remove` between clearing the bit and setting it again, while a
+            // lookup adds a line. That lookup has not returned.)
             if !in_summary() {
                 summary.fetch_or(bit, Ordering::SeqCst);
             }
