@@ -127,18 +127,23 @@ fn missing(place: &Place, scheme: Scheme, form: RecordForm, rows: u64) -> HashSe
     missing
 }
 
-/// Damages 20 lines of a closed pool of so many rows, and salvages it. Of these lines, `structural`
-/// are lines of the map's structure, and the others any lines. Returns how many rows are missing
-/// and not listed.
-fn lost((scheme, form): (Scheme, RecordForm), rows: u64, structural: usize, seed: u64) -> u64 {
-    let place = Place::new();
+/// Makes a closed pool of so many rows, and returns its bytes.
+fn closed(place: &Place, scheme: Scheme, form: RecordForm, rows: u64) -> Vec<u8> {
     // SAFETY: no one else uses the file.
     let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
     let map = map_of(&pool, "rows", scheme, form);
     fill(&map, rows);
     drop(map);
     pool.close().unwrap();
-    let mut bytes = std::fs::read(place.pool()).unwrap();
+    std::fs::read(place.pool()).unwrap()
+}
+
+/// Damages 20 lines of a closed pool of so many rows, and salvages it. Of these lines, `structural`
+/// are lines of the map's structure, and the others any lines. Returns how many rows are missing
+/// and not listed.
+fn lost((scheme, form): (Scheme, RecordForm), rows: u64, structural: usize, seed: u64) -> u64 {
+    let place = Place::new();
+    let mut bytes = closed(&place, scheme, form, rows);
     let (_, regions) = outlast::offline::regions(&bytes).unwrap();
     let structure: Vec<_> = regions.iter().filter(|region| is_structure(region)).collect();
     let mut numbers = Numbers(seed);
@@ -362,13 +367,7 @@ fn a_damaged_descriptor_leaves_other_blocks_certain() {
     const ROWS: u64 = 30_000;
     let (scheme, form) = (Scheme::Group, RecordForm::Bytes);
     let place = Place::new();
-    // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
-    let map = map_of(&pool, "rows", scheme, form);
-    fill(&map, ROWS);
-    drop(map);
-    pool.close().unwrap();
-    let mut bytes = std::fs::read(place.pool()).unwrap();
+    let mut bytes = closed(&place, scheme, form, ROWS);
     let (_, regions) = outlast::offline::regions(&bytes).unwrap();
     let of = |is: &dyn Fn(What) -> bool| {
         let all: Vec<_> = regions.iter().filter(|region| is(region.what)).collect();

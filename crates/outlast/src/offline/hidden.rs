@@ -81,7 +81,7 @@ pub(super) struct Found {
     pub(super) is_certain: bool,
 }
 
-/// Takes what is found.
+/// Called with each record that is found.
 pub(super) type Take<'t, E> = &'t mut dyn FnMut(Found) -> Result<(), E>;
 
 /// The layout of the segments of a map.

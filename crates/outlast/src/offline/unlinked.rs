@@ -50,9 +50,9 @@ pub struct UnlinkedCount {
 }
 
 /// Walks the pool in the file at `path`, and passes on each whole record that nothing leads to.
-/// Records that are stored in place are looked for only in damaged maps. Among them can be some
-/// that the map leads to as well. If the map has a key, what is found here of that key is not
-/// newer.
+/// Only damaged maps are searched for records that are stored in place. Such a search can also find
+/// records that the map still leads to, and older records of keys that it leads to. It finds no newer
+/// record of such a key.
 ///
 /// A block does not say of which map it is. Its record is of the only damaged map that can have it,
 /// or else of the only one that can. If a map's root is damaged, it may be of that map.
