@@ -54,12 +54,12 @@ pub(crate) enum Command {
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),
     /// Check a pool that a power loss may have torn, and put it back into use if it is sound
-    Accept,
+    Accept(AcceptArgs),
     /// Check the pool and copy it; the copy is cleanly closed
-    Snapshot(SnapshotArgs),
-    /// Copy the pool (if it has a journal, even while another process uses it); the copy is cleanly
-    /// closed and has no journal
-    Backup(BackupArgs),
+    Snapshot(CopyArgs),
+    /// Copy the pool (if it has a journal, even while another process uses it), and check the copy; it is
+    /// cleanly closed and has no journal
+    Backup(CopyArgs),
     /// Put a backup in the place of the pool, which is kept under another name
     ///
     /// The backup is checked first, and stays where it is. The pool must not be open.
@@ -321,6 +321,17 @@ pub(crate) struct StatArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
+/// Arguments of [`Command::Accept`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct AcceptArgs {
+    /// If the journal is incomplete, use what the pool's file holds without it
+    ///
+    /// What was stored since the last checkpoint is missing then. The pool is kept as it is, with its journal,
+    /// under another name.
+    #[arg(long)]
+    pub(crate) without_journal: bool,
+}
+
 /// Arguments of [`Command::Verify`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct VerifyArgs {
@@ -329,24 +340,17 @@ pub(crate) struct VerifyArgs {
     pub(crate) accept_possibly_torn: bool,
 }
 
-/// Arguments of [`Command::Snapshot`].
+/// Arguments of [`Command::Snapshot`] and of [`Command::Backup`].
 #[derive(Debug, ClapArgs)]
-pub(crate) struct SnapshotArgs {
-    #[command(flatten)]
-    pub(crate) copy: BackupArgs,
-    /// Copy the pool without a check; this never replaces an existing file
-    #[arg(long)]
-    pub(crate) no_verify: bool,
-}
-
-/// Arguments of [`Command::Backup`].
-#[derive(Debug, ClapArgs)]
-pub(crate) struct BackupArgs {
+pub(crate) struct CopyArgs {
     /// The path of the copy
     pub(crate) to: PathBuf,
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+    /// Copy the pool without a check; this never replaces an existing file
+    #[arg(long)]
+    pub(crate) no_verify: bool,
 }
 
 /// Arguments of [`Command::WorkingFiles`].

@@ -55,7 +55,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Drop(drop) => commands::drop::run(pool, drop, output),
         Command::Stat(stat) => commands::stat::run(pool, stat, output),
         Command::Verify(verify) => commands::verify::run(pool, verify, output),
-        Command::Accept => commands::verify::accept(pool, output),
+        Command::Accept(accept) => commands::accept::run(pool, accept, output),
         Command::Snapshot(snapshot) => commands::snapshot::run(pool, snapshot, output),
         Command::Backup(backup) => commands::backup::run(pool, backup, output),
         Command::Restore(restore) => commands::restore::run(pool, restore, output),

@@ -75,7 +75,8 @@ pub(crate) fn to_read_if_free(
     }
 }
 
-fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
+/// Like [`to_read`], but returns the library's error.
+pub(crate) fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
     let options = options(false).accept_possibly_torn(accept_possibly_torn);
     // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
     // out other users of the library.
@@ -158,29 +159,20 @@ fn is_half_made(path: &Path, refused: &Error) -> bool {
     matches!(refused, Error::PoolFull { .. } | Error::DiskFull { .. }) && has_no_journal()
 }
 
-/// If a pool is refused because its working file is gone, or is that of its original, completes it from
-/// its journal. Returns whether it did.
-pub(crate) fn complete(path: &Path) -> Result<bool, Failure> {
-    if !matches!(read(path, false), Err(Error::NoWorkingFile | Error::CopyOfPool { .. })) {
-        return Ok(false);
-    }
-    // SAFETY: as in `read`.
-    match unsafe { PoolOptions::new().open(path) } {
-        Ok(pool) => close(pool).map(|()| true),
-        // The journal is incomplete as well, so only the base is left.
-        Err(error) if error.is_damage() => Ok(false),
-        Err(error) => Err(about(path, error)),
-    }
-}
-
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     to_write_with(path, false)
 }
 
+/// Like [`to_write`], but returns the library's error.
+pub(crate) fn to_write_or_error(path: &Path) -> Result<Pool, Error> {
+    // SAFETY: as in `read`.
+    unsafe { options(false).open(path) }
+}
+
 /// Like [`to_write`]. Gives the pool a journal if `journal` is set.
 pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
-    // SAFETY: as in `to_read`.
+    // SAFETY: as in `read`.
     let pool = unsafe { options(journal).open(path) }.map_err(|e| about(path, e))?;
     if journal {
         warn_if_in_memory(path, &pool);
@@ -226,11 +218,21 @@ pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
 pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
     let has_journal = pool.durability().interval.is_some();
     pool.close().map_err(|error| match error {
-        Error::Io { .. } if has_journal => Failure::Failed(format!(
-            "{}; everything stored so far is in the pool and survives the death of any process, but not \
-             yet a power loss. Make room if the disk is full: the next command that writes to the pool completes it",
-            Failure::from(error).message()
-        )),
+        Error::Io { ref source, .. } if has_journal => {
+            let then = match source.kind() {
+                ErrorKind::NotFound => {
+                    "If its file or its journal was removed, `outlast accept` keeps what there is"
+                }
+                _ => {
+                    "Make room if the disk is full: the next command that writes to the pool completes it"
+                }
+            };
+            Failure::Failed(format!(
+                "{}; everything stored so far is in the pool's working file and survives the death of any \
+                 process, but not yet a power loss. {then}",
+                Failure::from(error).message()
+            ))
+        }
         error => error.into(),
     })
 }
@@ -423,8 +425,8 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             path.display()
         )),
         Error::IncompleteJournal(_) => Failure::Damaged(format!(
-            "{}: {}. Put it back if it is elsewhere. Otherwise restore a snapshot, or let `outlast \
-             accept` check what is left without the journal; get, scan, stat and verify read that with \
+            "{}: {}. Put it back if it is elsewhere. Otherwise restore a snapshot, or see what `outlast \
+             accept` can do without it; get, scan, stat and verify read what is left with \
              --accept-possibly-torn",
             path.display(),
             why_refused(&error)
@@ -443,7 +445,9 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
                 why_refused(&error)
             ))
         }
-        Error::OtherWorkingFile { .. } => Failure::Damaged(error.to_string()),
+        Error::OtherWorkingFile { .. } => Failure::Damaged(format!(
+            "{error}. Once it is elsewhere, `outlast accept` completes the pool"
+        )),
         Error::CopyOfPool { .. } => {
             Failure::Damaged(format!("{}: {error}. `outlast accept` does so", path.display()))
         }

@@ -1,5 +1,6 @@
 //! The default locations of files, and checks for free space.
 
+use crate::args::CopyArgs;
 use crate::failure::Failure;
 use outlast::pmem::{Mapping, free_bytes};
 use std::fs::File;
@@ -78,6 +79,17 @@ pub(crate) fn check_copy(from: &Path, to: &Path, force: Option<bool>) -> Result<
         Some(false) => Err(Failure::Failed(format!("{to} exists already; --force replaces it"))),
         None => Err(Failure::Failed(format!("{to} exists already"))),
     }
+}
+
+/// Checks the path to which a pool is to be copied. Only a copy that is checked replaces a file.
+pub(crate) fn check_target(from: &Path, args: &CopyArgs) -> Result<(), Failure> {
+    check_copy(from, &args.to, Some(args.force))?;
+    if args.no_verify && args.to.symlink_metadata().is_ok() {
+        let why = "is not replaced by a pool that was not checked: name another file";
+        let to = args.to.display();
+        return Err(Failure::Usage(format!("{to} {why}, or leave out --no-verify")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

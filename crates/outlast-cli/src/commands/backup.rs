@@ -1,23 +1,38 @@
-//! `backup`: copies a pool. If the pool has a journal, another process may be using it.
+//! `backup`: copies a pool, and checks the copy, unless told not to. If the pool has a journal, another
+//! process may be using it.
+//!
+//! Until the copy is checked, it has another name, so that a damaged pool does not replace an earlier
+//! backup.
 
-use crate::args::BackupArgs;
+use super::unfinished::cleared;
+use super::verify::require_sound;
+use crate::args::CopyArgs;
 use crate::failure::Failure;
-use crate::open;
-use crate::output::Output;
+use crate::open::{self, RemovedAtEnd};
+use crate::output::{Output, complain};
 use crate::place;
 use crate::progress;
 use outlast::PoolOptions;
+use outlast::pmem::rename_new;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
+use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
-pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> Result<(), Failure> {
+/// The suffix of the copy's name until it is checked.
+const UNCHECKED: &str = ".unchecked";
+
+pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Result<(), Failure> {
     let from = open::path(pool)?;
-    place::check_copy(&from, &args.to, Some(args.force))?;
+    place::check_target(&from, args)?;
     let bytes = from.metadata().map_or(0, |meta| meta.len());
     place::check_space(place::parent(&args.to), bytes, "")?;
     allow_many_files();
+    let lacks = lacks_working_file(&from);
+    let unchecked = (!args.no_verify).then(|| cleared(&args.to, UNCHECKED)).transpose()?;
+    let unchecked = unchecked.map(RemovedAtEnd);
+    let to = unchecked.as_ref().map_or(&args.to, |unchecked| &unchecked.0);
     let bar = progress::bytes(bytes, "copying");
     let told = bar.clone();
     let options = PoolOptions::new().recovery_progress(move |progress| {
@@ -26,10 +41,28 @@ pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> R
     });
     let start = Instant::now();
     // SAFETY: as in `open::to_read`.
-    let done = unsafe { options.backup(&from, &args.to) };
+    let done = unsafe { options.backup(&from, to) };
     let done = done.map_err(|e| open::about(&from, e))?;
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
+    if let Some(unchecked) = &unchecked {
+        let so = "the copy was not kept; --no-verify copies the pool as it is";
+        require_sound(&unchecked.0, &open::to_read(&unchecked.0, false)?, so)?;
+        let rename = || -> std::io::Result<()> {
+            match args.force {
+                true => std::fs::rename(&unchecked.0, &args.to)?,
+                false => rename_new(&unchecked.0, &args.to)?,
+            }
+            File::open(place::parent(&args.to))?.sync_all()
+        };
+        rename().map_err(|e| Failure::io(format!("creating {}", args.to.display()), &e))?;
+    }
+    if lacks {
+        complain(&format!(
+            "the working file of {} is gone; the copy lacks what was not durable in the journal",
+            from.display()
+        ));
+    }
     out.object(&json!({
         "event": "backup",
         "from": from.to_string_lossy(),
@@ -38,11 +71,19 @@ pub(crate) fn run(pool: Option<&Path>, args: &BackupArgs, out: &mut Output) -> R
         "in_use": done.in_use,
         "epochs": done.epochs,
         "attempts": done.attempts,
+        "verified": !args.no_verify,
+        "working_file_gone": lacks,
         "seconds": seconds,
     }))?;
     let size = indicatif::BinaryBytes(done.bytes);
     let how = if done.in_use { ", which is in use" } else { "" };
     out.line(format!("{} is a copy of {}{how}, {size}", args.to.display(), from.display()))
+}
+
+/// Whether a pool was not closed, and its working file with the last changes is gone.
+fn lacks_working_file(path: &Path) -> bool {
+    let journal = PoolOptions::new().facts(path).ok().and_then(|facts| facts.journal);
+    journal.is_some_and(|it| !it.closed && !it.restarted && it.working.is_none())
 }
 
 /// Raises this process's limit on open files as far as allowed, because a backup opens all segments

@@ -1,5 +1,6 @@
 //! The commands, one per file.
 
+pub(crate) mod accept;
 pub(crate) mod backup;
 pub(crate) mod compact;
 pub(crate) mod completions;

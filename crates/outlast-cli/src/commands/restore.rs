@@ -9,6 +9,7 @@ use crate::place;
 use crate::progress;
 use outlast::{OldPool, PoolOptions};
 use serde_json::json;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -19,6 +20,11 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let to = open::path(args.target.as_deref().or(pool))?;
     let from = open::resolved(args.backup.clone())?;
+    let number = |path: &Path| path.metadata().map(|meta| (meta.dev(), meta.ino())).ok();
+    if number(&from).is_some() && number(&from) == number(&to) {
+        return Err(Failure::Usage(format!("{} is the backup itself", to.display())));
+    }
+    let had_journal = PoolOptions::new().facts(&to).is_ok_and(|facts| facts.journal.is_some());
     let backup = open::to_read(&from, false)?;
     place::check_space(place::parent(&to), backup.stats().size, "")?;
     require_sound(&from, &backup, "nothing was restored")?;
@@ -36,11 +42,16 @@ pub(crate) fn run(
         "from": from.to_string_lossy(),
         "to": to.to_string_lossy(),
         "bytes": restored.bytes,
+        "had_journal": had_journal,
         "old": restored.old.as_ref().map(|old| old.to_string_lossy()),
         "seconds": seconds,
     }))?;
     let size = indicatif::BinaryBytes(restored.bytes);
     let kept =
         restored.old.map_or_else(String::new, |old| format!("; the old pool is {}", old.display()));
-    out.line(format!("{} is a copy of {}, {size}{kept}", to.display(), from.display()))
+    out.line(format!("{} is a copy of {}, {size}{kept}", to.display(), from.display()))?;
+    match had_journal {
+        true => out.line("It has no journal: the next put or load with --journal gives it one"),
+        false => Ok(()),
+    }
 }

@@ -1,7 +1,7 @@
 //! `snapshot`: checks the pool, unless told not to, and copies it. The copy is cleanly closed.
 
 use super::verify::require_sound;
-use crate::args::SnapshotArgs;
+use crate::args::CopyArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
@@ -11,18 +11,10 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
 
-pub(crate) fn run(
-    pool: Option<&Path>,
-    args: &SnapshotArgs,
-    out: &mut Output,
-) -> Result<(), Failure> {
+pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Result<(), Failure> {
     let from = open::path(pool)?;
-    let (to, no_verify) = (&args.copy.to, args.no_verify);
-    place::check_copy(&from, to, Some(args.copy.force))?;
-    if no_verify && to.symlink_metadata().is_ok() {
-        let why = "is not replaced by a pool that was not checked: name another file";
-        return Err(Failure::Usage(format!("{} {why}, or leave out --no-verify", to.display())));
-    }
+    let (to, no_verify) = (&args.to, args.no_verify);
+    place::check_target(&from, args)?;
     let pool = open::to_read(&from, false)?;
     let bytes = pool.stats().size;
     place::check_space(place::parent(to), bytes, "")?;

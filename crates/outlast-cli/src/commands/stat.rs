@@ -82,10 +82,13 @@ impl Survival {
         let medium = Medium::detect(kind);
         let mut files = [Some(path), journal.map(|journal| &*journal.directory)].into_iter();
         let in_memory = files.any(|path| path.is_some_and(place::is_in_memory));
-        let confirmed = !in_memory && !suspect;
+        let is_gone = journal.is_some_and(|journal| !journal.closed && journal.segments == 0);
+        let confirmed = !in_memory && !suspect && !is_gone;
         let all = medium.survives_power_loss() && confirmed;
         let text = if in_memory {
             "process death, but no power loss, because the pool or its journal is on a file system in memory"
+        } else if is_gone {
+            "process death, but no power loss, because its journal is gone; `outlast accept` helps"
         } else if suspect {
             "process death; perhaps not a power loss, until `outlast accept` has found the pool sound"
         } else if all {

@@ -1,6 +1,5 @@
 //! `verify`: checks everything and changes nothing, except that opening an unfinished pool first
-//! completes it. `accept`: checks a pool that a power loss may have torn, and puts it back into use
-//! if it is sound.
+//! completes it.
 
 use crate::account;
 use crate::args::VerifyArgs;
@@ -17,44 +16,6 @@ use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     check(&open::path(pool)?, args.accept_possibly_torn, out)
-}
-
-/// If a pool is refused, or its disk may not hold everything, verifies it, and if it is sound,
-/// closes it as clean. If only its working file is gone, first completes it from its journal.
-pub(crate) fn accept(pool: Option<&Path>, out: &mut Output) -> Result<(), Failure> {
-    let path = open::path(pool)?;
-    let was_completed = open::complete(&path)?;
-    let is_refused = match open::to_read(&path, false) {
-        Ok(pool) => pool.durability().is_suspect,
-        Err(_) => true,
-    };
-    if is_refused {
-        // Nothing is written before the library's verification and the walk have found the pool
-        // sound.
-        check(&path, true, out)?;
-        let bar = progress::spinner("writing back");
-        let pool = open::to_accept(&path)?;
-        // The pool was opened as suspect. This verification first writes every page back, and if it
-        // finds the pool sound, the pool is no longer suspect.
-        pool.verify()?.ensure_sound()?;
-        pool.close()?;
-        bar.finish_and_clear();
-    }
-    out.object(&json!({
-        "event": "accept",
-        "path": path.to_string_lossy(),
-        "was_refused": is_refused || was_completed,
-    }))?;
-    let path = path.display();
-    out.line(match (is_refused, was_completed) {
-        (true, _) => {
-            format!("{path} can be used again; any changes since its last sync may be missing")
-        }
-        (false, true) => {
-            format!("{path} was completed from its journal; what was not durable is missing")
-        }
-        (false, false) => format!("{path} is not torn; nothing was done"),
-    })
 }
 
 /// What the library's verification and the walk have found in a pool.
@@ -129,7 +90,11 @@ pub(super) fn require_sound(path: &Path, pool: &Pool, so: &str) -> Result<u64, F
     )))
 }
 
-fn check(path: &Path, accept_possibly_torn: bool, out: &mut Output) -> Result<(), Failure> {
+pub(super) fn check(
+    path: &Path,
+    accept_possibly_torn: bool,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let pool = open::to_read(path, accept_possibly_torn)?;
     let examined = examine(path, &pool)?;
     let sound = examined.is_sound();

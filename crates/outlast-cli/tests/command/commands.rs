@@ -490,54 +490,6 @@ fn every_command_that_writes_gives_a_pool_a_journal() {
 }
 
 #[test]
-fn an_incomplete_journal_is_told_with_all_ways_out() {
-    let place = Place::new();
-    place.run(["put", "k", "v", "--journal"]).expect(0);
-    // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().open(place.pool()).unwrap() };
-    pool.map::<str, str>("main").unwrap().put("k", "w").unwrap();
-    let copy = Place::new();
-    std::fs::copy(place.pool(), copy.pool()).unwrap();
-    for args in [&["get", "k"][..], &["put", "k", "x"], &["scan"], &["stat"], &["verify"]] {
-        let err = copy.run(args).expect(3).err;
-        for way in ["Put it back", "snapshot", "outlast accept", "--accept-possibly-torn"] {
-            assert!(err.contains(way), "{args:?}: {err}");
-        }
-    }
-    let args = ["get", "k", "--accept-possibly-torn"];
-    assert_eq!(copy.run(args).expect(0).text(), "v\n");
-    copy.run(["accept"]).expect(0);
-    assert_eq!(copy.run(["get", "k"]).expect(0).text(), "v\n");
-}
-
-/// Only the working file holds what a killed process had acknowledged but not yet made durable.
-#[test]
-fn a_pool_whose_working_file_is_gone_is_completed_only_when_asked() {
-    let place = Place::new();
-    place.run(["put", "k0", "v", "--journal"]).expect(0);
-    let (mut load, _input) = loading(&place, 100_000);
-    load.kill().unwrap();
-    load.wait().unwrap();
-    // `stat` names the file for a user who wants to delete the pool.
-    let stat = place.run(["stat", "--json"]).expect(0).objects();
-    assert_eq!(stat[0]["in_use"], false);
-    std::fs::remove_file(stat[0]["working_file"].as_str().unwrap()).unwrap();
-    let before = std::fs::read(place.pool()).unwrap();
-    let writing = [&["put", "k", "x"][..], &["del", "k0"], &["load"]];
-    for args in [&["get", "k0"][..], &["scan"], &["count"], &["verify"]].iter().chain(&writing) {
-        let err = place.run(*args).expect(3).err;
-        assert!(err.contains("working file") && err.contains("outlast accept"), "{args:?}: {err}");
-    }
-    let copy = place.path("copy.pool");
-    let copied = place.run([OsStr::new("backup"), copy.as_os_str()]).expect(0);
-    assert!(!copied.text().contains("in use"), "{}", copied.text());
-    assert!(std::fs::read(place.pool()).unwrap() == before, "nothing was changed");
-    assert!(place.run(["accept"]).expect(0).text().contains("completed from its journal"));
-    place.run(["get", "k0"]).expect(0);
-    place.run(["verify"]).expect(0);
-}
-
-#[test]
 fn a_pool_in_use_without_a_journal_is_not_backed_up() {
     let place = Place::new();
     place.run(["put", "k", "v"]).expect(0);

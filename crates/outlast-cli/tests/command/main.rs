@@ -3,6 +3,7 @@
 
 mod common;
 
+mod accept;
 mod commands;
 mod compact;
 mod demo;

@@ -2,10 +2,10 @@
 //! tools agree with each other, and with what opening the pool then finds. None of them calls a
 //! sound pool damaged.
 
-use crate::common::{Place, Run, command, finished};
+use crate::common::{Place, Run, command, finished, told};
 use outlast::offline::walk;
 use outlast::{Error, JournalOptions, Map, MapOptions, Pool, PoolOptions, Scheme};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -327,12 +327,6 @@ fn alone(records: u64, place: &Place) -> u64 {
 /// Runs the command on paths instead of the pool.
 fn on_paths(args: &[&str], paths: &[&Path]) -> Run {
     finished(command().args(args).args(paths).output().unwrap())
-}
-
-/// Returns the JSON object of this event that a run has printed.
-fn told(run: &Run, event: &str) -> Value {
-    let mut objects = run.objects().into_iter();
-    objects.find(|object| object["event"] == event).unwrap_or_default()
 }
 
 /// Runs all tools that leave the pool as it is.

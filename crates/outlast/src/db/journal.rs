@@ -22,7 +22,7 @@ use crate::journal::files::{DiskDirectory, DiskFile};
 use crate::journal::log::Writer;
 use crate::journal::meta::Meta;
 use crate::journal::running::{Journal, LEAST_AHEAD, Settings, Source};
-use crate::journal::segment::{Owner, has_others, has_segments, remove_others};
+use crate::journal::segment::{Owner, has_others, has_segments, holds_segments, remove_others};
 use crate::pmem::{Disk, MapAccess, Mapping, MappingError, MediumKind, Notes, Real};
 use crate::pool::backing::{Backing, Journaled, mapping_error};
 use crate::pool::core::{Core, random};
@@ -440,6 +440,30 @@ impl Drop for JournalThreads {
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+impl PoolOptions {
+    /// Fails if the journal of a pool lies where the journal of a new pool at this path would be.
+    pub(super) fn check_no_journal(&self, path: &Path) -> Result<()> {
+        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
+        if !directory.is_dir() {
+            return Ok(());
+        }
+        match holds_segments(&DiskDirectory::read_only(directory.clone())) {
+            Ok(true) => Err(Error::Invalid {
+                what: "path of the pool",
+                why: format!(
+                    "{} holds the journal of a pool whose file is not there. If it was moved, put it \
+                     back; `restore` puts a backup in its place. If no pool needs the journal, remove it",
+                    directory.display()
+                ),
+            }),
+            Ok(false) => Ok(()),
+            // The directory may be another user's.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(Error::io(format!("reading {}", directory.display()), error)),
         }
     }
 }

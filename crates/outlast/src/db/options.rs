@@ -10,6 +10,7 @@ use super::store::Store;
 use super::trim::TRIM_AFTER;
 use super::worker::Worker;
 use crate::error::{Error, Result};
+use crate::journal::meta::Meta;
 use crate::pmem::{
     Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, rename_new,
     reserve_for,
@@ -91,7 +92,9 @@ impl PoolOptions {
         }
     }
 
-    /// Creates a pool at `path`. The file appears there complete or not at all.
+    /// Creates a pool at `path`. The file appears there complete or not at all. If the journal of a
+    /// pool lies where this pool's would be, the creation fails: that pool's file was removed or renamed,
+    /// and perhaps can still be put back.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -110,22 +113,23 @@ impl PoolOptions {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Io`] if `path` exists already; [`Error::DiskFull`], [`Error::AddressSpace`],
-    /// [`Error::Invalid`].
+    /// [`Error::Io`] if `path` exists already; [`Error::Invalid`], also if there is a journal;
+    /// [`Error::DiskFull`], [`Error::AddressSpace`].
     ///
     /// # Safety
     /// Same as for [`open`](PoolOptions::open).
     pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
         let path = path.as_ref();
+        let action = || format!("creating {}", path.display());
+        if path.symlink_metadata().is_ok() {
+            let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+            return Err(Error::io(action(), exists));
+        }
+        self.check_no_journal(path)?;
         if self.journal.is_some() {
             return self.create_journaled(path);
         }
         let parent = parent(path);
-        if path.symlink_metadata().is_ok() {
-            let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(Error::io(format!("creating {}", path.display()), exists));
-        }
-        let action = || format!("creating {}", path.display());
         let made = snapshot::new_file(parent, snapshot::NEW, snapshot::MODE);
         let (file, temporary) = made.map_err(|e| Error::io(action(), e))?;
         let result = self.create_in(&file, path, temporary.as_deref());
@@ -393,7 +397,7 @@ impl PoolOptions {
             }
             (Some(_), false) => {
                 let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
-                match self.open_journaled(path, file, meta) {
+                match self.open_journaled_or_clear(path, file, meta) {
                     Err(Error::IncompleteJournal(why)) if self.core.accept_possibly_torn => {
                         tracing::warn!(why, "opening the pool without its journal");
                         let file = kept.try_clone();
@@ -422,15 +426,20 @@ impl PoolOptions {
                     // or given its name to another file. So start again.
                     return self.open_file(path, false);
                 }
-                let missing = self.missing_directory(path);
-                let opened = self.open_journaled(path, file, None);
-                if opened.is_err() {
-                    // The directory stays if anything is in it.
-                    let _ = missing.map(std::fs::remove_dir);
-                }
-                opened
+                self.open_journaled_or_clear(path, file, None)
             }
         }
+    }
+
+    /// Opens a journaled pool. If that fails, it leaves no empty directory of the journal.
+    fn open_journaled_or_clear(&self, path: &Path, file: File, meta: Option<Meta>) -> Result<Pool> {
+        let missing = self.missing_directory(path);
+        let opened = self.open_journaled(path, file, meta);
+        if opened.is_err() {
+            // The directory stays if anything is in it.
+            let _ = missing.map(std::fs::remove_dir);
+        }
+        opened
     }
 
     /// Opens a pool without a journal. If `file` is the working file of a read-only pool, `locked`

@@ -4,11 +4,11 @@ use super::journal::{self, JournalOptions};
 use super::options::{PoolOptions, open_parent};
 use crate::error::{Error, Result};
 use crate::journal::files::DiskDirectory;
-use crate::journal::segment::{has_others, remove_all_of};
+use crate::journal::segment::{has_others, holds_segments, remove_all_of};
 use crate::pmem::rename_new;
 use rustix::fs::{AtFlags, CWD};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -107,7 +107,9 @@ impl PoolOptions {
         let mut replaced = Replaced::default();
         let copied = pool.snapshot_with(path, |file| match File::open(path) {
             Ok(found) => self.take_away(path, &found, file, old, &mut replaced),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.take_journal_away(path, old, None, &mut replaced)
+            }
             Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
         });
         if let Err(error) = copied {
@@ -128,7 +130,7 @@ impl PoolOptions {
     fn undo_cut_short(&self, path: &Path) -> Result<()> {
         let io = |e| Error::io(format!("replacing {}", path.display()), e);
         let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
-        let kept = name_for(path, &meta).map_err(io)?;
+        let kept = name_for(path, Some(&meta)).map_err(io)?;
         if self.journal.as_ref().is_some_and(JournalOptions::has_directory)
             || kept.symlink_metadata().is_err()
         {
@@ -190,7 +192,6 @@ impl PoolOptions {
             }
         }
         if old == OldPool::Removed {
-            replaced.journal = Some((directory.clone(), directory));
             if let Some(meta) = needs_journal {
                 let options = self.journal.clone().unwrap_or_default();
                 let directory = options.directory_for(path);
@@ -198,39 +199,69 @@ impl PoolOptions {
                 replaced.working =
                     places.iter().map(|it| journal::working_path(it, meta.life)).collect();
             }
-            return Ok(());
+            return self.take_journal_away(path, old, Some(&meta), replaced);
         }
-        let kept = name_for(path, &meta).map_err(io)?;
+        let kept = name_for(path, Some(&meta)).map_err(io)?;
         if kept.symlink_metadata().is_err() {
             let fd = format!("/proc/self/fd/{}", found.as_raw_fd());
             rustix::fs::linkat(CWD, &fd, CWD, &kept, AtFlags::SYMLINK_FOLLOW)
                 .map_err(|e| io(e.into()))?;
         }
-        replaced.old = Some(kept.clone());
+        replaced.old = Some(kept);
+        self.take_journal_away(path, old, Some(&meta), replaced)?;
+        self.disk.fsync_directory(&open_parent(path)?).map_err(io)
+    }
+
+    /// Moves the journal at the old pool's path to that of the name that the old pool is kept under, or
+    /// notes that it is to be removed. It can also be the journal of a pool that is not there, beside
+    /// which the new one would not open. `meta` is that of the old pool's file.
+    fn take_journal_away(
+        &self,
+        path: &Path,
+        old: OldPool,
+        meta: Option<&Metadata>,
+        replaced: &mut Replaced,
+    ) -> Result<()> {
+        let io = |e| Error::io(format!("replacing {}", path.display()), e);
+        let options = self.journal.clone().unwrap_or_default();
+        let directory = options.directory_for(path);
+        if old == OldPool::Removed {
+            replaced.journal = Some((directory.clone(), directory));
+            return Ok(());
+        }
         // A directory that was chosen stays, and is named when the old pool is opened.
-        let moves = self.journal.as_ref().is_none_or(|journal| !journal.has_directory());
-        if needs_journal.is_some() && moves && directory.is_dir() {
-            let to = self.journal.clone().unwrap_or_default().directory_for(&kept);
+        let holds_any = || holds_segments(&DiskDirectory::read_only(directory.clone()));
+        if !options.has_directory() && directory.is_dir() && holds_any().map_err(io)? {
+            let to = options.directory_for(&name_for(path, meta).map_err(io)?);
             rename_new(&directory, &to).map_err(io)?;
             replaced.journal = Some((directory, to));
         }
-        self.disk.fsync_directory(&open_parent(path)?).map_err(io)
+        Ok(())
     }
 }
 
-/// Returns the first free name for the old pool, or one that it already has.
-fn name_for(path: &Path, meta: &std::fs::Metadata) -> std::io::Result<PathBuf> {
-    for number in 1..=NAMES {
+/// Returns the names under which pools are kept that were at this path.
+pub(super) fn names_of_old(path: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=NAMES).map(move |number| {
         let mut name = OsString::from(path);
         name.push(".old");
         if number > 1 {
             name.push(number.to_string());
         }
-        let name = PathBuf::from(name);
+        name.into()
+    })
+}
+
+/// Returns the first free name for the old pool, or one that it already has.
+fn name_for(path: &Path, meta: Option<&Metadata>) -> std::io::Result<PathBuf> {
+    let number = |meta: &Metadata| (meta.dev(), meta.ino());
+    for name in names_of_old(path) {
         match name.symlink_metadata() {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(name),
             // A restore that was cut short has left it.
-            Ok(found) if (found.dev(), found.ino()) == (meta.dev(), meta.ino()) => return Ok(name),
+            Ok(found) if meta.is_some_and(|meta| number(meta) == number(&found)) => {
+                return Ok(name);
+            }
             Ok(_) => {}
             Err(error) => return Err(error),
         }

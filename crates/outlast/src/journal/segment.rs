@@ -390,6 +390,16 @@ pub fn has_segments(directory: &dyn Directory, owner: Owner) -> io::Result<bool>
     Ok(!Survey::in_directory(directory, owner)?.segments.is_empty())
 }
 
+/// Returns whether there is a segment of any pool. A spare that was never used does not count.
+pub fn holds_segments(directory: &dyn Directory) -> io::Result<bool> {
+    for (number, file) in files_in(directory)? {
+        if Content::of(number, file)?.mark().is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Deletes the segments of a pool that no longer needs them, or only those of one of its lives.
 pub fn remove_all_of(directory: &dyn Directory, pool: u128, life: Option<u128>) -> io::Result<()> {
     for (number, file) in files_in(directory)? {

@@ -173,3 +173,9 @@ pub(crate) fn in_new(place: &Place, args: &[&str]) -> Run {
     command.arg("--pool").arg(place.path("new.pool")).args(args);
     finished(command.output().unwrap())
 }
+
+/// Returns the JSON object of this event that a run has printed.
+pub(crate) fn told(run: &Run, event: &str) -> Value {
+    let mut objects = run.objects().into_iter();
+    objects.find(|object| object["event"] == event).unwrap_or_default()
+}

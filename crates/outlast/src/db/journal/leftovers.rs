@@ -4,6 +4,7 @@ use super::options::{JournalOptions, MEMORY};
 use super::peek;
 use super::working::{Owned, is_unfinished_name, is_working_name};
 use crate::db::options::{PoolOptions, lock};
+use crate::db::restore::names_of_old;
 use crate::error::Result;
 use crate::pmem::Notes;
 use crate::pool::identity::{Identity, Relation};
@@ -129,9 +130,17 @@ pub(super) fn open_unknown(path: &Path) -> std::io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-/// Returns whether the base at this path needs a working file that belongs to `of`, which is of the
-/// current boot.
+/// Returns whether a pool needs a working file that belongs to `of`, which is of the current boot. The
+/// pool was at this path, and a restore may have kept it under another name.
 fn use_by(base: &Path, of: Owned) -> WorkingFileUse {
+    let kept = names_of_old(base).take_while(|name| name.symlink_metadata().is_ok());
+    let names = std::iter::once(base.to_owned()).chain(kept);
+    let mut uses = names.map(|name| use_at(&name, of));
+    uses.find(|&found| found != WorkingFileUse::PoolGone).unwrap_or(WorkingFileUse::PoolGone)
+}
+
+/// Returns whether the base at this path needs the working file.
+fn use_at(base: &Path, of: Owned) -> WorkingFileUse {
     let file = match open_unknown(base) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
