@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::systems::Setup;
-use outlast::index::group::layout::second_chunks;
+use outlast::internals::index::group::layout::second_chunks;
 use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
 use serde::{Deserialize, Serialize};
 

@@ -9,8 +9,10 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::Setup;
-use outlast::index::phast::points::INSERT;
-use outlast::pmem::{FlushInstruction, FlushMode, LINE, MapAccess, Mapping, Memory, Real, Word};
+use outlast::internals::index::phast::points::INSERT;
+use outlast::internals::pmem::{
+    FlushInstruction, FlushMode, LINE, MapAccess, Mapping, Memory, Real, Word,
+};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::time::Instant;

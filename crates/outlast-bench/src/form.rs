@@ -1,7 +1,7 @@
 //! The encoding of a workload's keys and values, which are words, as records of words or of byte
 //! strings.
 
-use outlast::pool::hash::Hasher as OurHasher;
+use outlast::internals::pool::hash::Hasher as OurHasher;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash, Hasher};
 

@@ -3,7 +3,7 @@
 
 use crate::report::thousands;
 use crate::{Failure, Fallible};
-use outlast::pmem::free_bytes;
+use outlast::internals::pmem::free_bytes;
 use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 use std::path::Path;

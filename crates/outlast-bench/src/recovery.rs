@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::Setup;
 use crate::team;
-use outlast::pmem::{MapAccess, Mapping};
+use outlast::internals::pmem::{MapAccess, Mapping};
 use outlast::{JournalOptions, Map, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};

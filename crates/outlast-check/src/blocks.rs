@@ -8,8 +8,8 @@ use crate::random::Random;
 use crate::session::{PoolShape, Session, recorder};
 use crate::state::{Checked, Fault, ensure};
 use outlast::Error;
-use outlast::pmem::Alive;
-use outlast::pool::alloc::Block;
+use outlast::internals::pmem::Alive;
+use outlast::internals::pool::alloc::Block;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

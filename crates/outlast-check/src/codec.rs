@@ -13,8 +13,8 @@
 //! | odd value from 2^32 | itself | a record of more than half a page, in a run of several |
 
 use outlast::RecordForm;
-use outlast::db::store::AnyIndex;
-use outlast::index::{Bytes, Index, Inline, Record};
+use outlast::internals::db::store::AnyIndex;
+use outlast::internals::index::{Bytes, Index, Inline, Record};
 
 /// Values from here on make blocks of more than half a page. Keys from here on collide under the degenerate hash
 /// function.
@@ -147,12 +147,12 @@ pub fn record_form(text: &str) -> Result<RecordForm, String> {
 macro_rules! with_form {
     ($any:expr, $form:ident, $index:ident => $body:expr) => {
         match $any {
-            outlast::db::store::AnyIndex::Inline($index) => {
-                type $form = outlast::index::Inline;
+            outlast::internals::db::store::AnyIndex::Inline($index) => {
+                type $form = outlast::internals::index::Inline;
                 $body
             }
-            outlast::db::store::AnyIndex::Bytes($index) => {
-                type $form = outlast::index::Bytes;
+            outlast::internals::db::store::AnyIndex::Bytes($index) => {
+                type $form = outlast::internals::index::Bytes;
                 $body
             }
         }

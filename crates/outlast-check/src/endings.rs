@@ -12,7 +12,7 @@
 
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
-use outlast::pmem::{Call, Disk, DiskWatch, Fate, Moment};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, Moment};
 use outlast::{JournalOptions, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

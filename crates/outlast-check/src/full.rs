@@ -5,7 +5,7 @@ use crate::codec::key_bytes;
 use crate::growth::map_options;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::was_killed;
-use outlast::db::store::ReclaimState;
+use outlast::ReclaimState;
 use outlast::{Error, Map, PoolOptions, Scheme};
 use std::path::Path;
 use std::process::{Command, Stdio};

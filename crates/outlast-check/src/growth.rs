@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::cells::Cells;
 use crate::torture::was_killed;
-use outlast::db::store::ReclaimState;
+use outlast::ReclaimState;
 use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

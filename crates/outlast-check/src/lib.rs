@@ -22,7 +22,7 @@
 //!   cannot grow and is killed when almost full. [`guard`]: references held for a long time.
 //! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
-//! Everything works through the trait [`Index`](outlast::index::Index), for each scheme and both
+//! Everything works through the trait [`Index`](outlast::internals::index::Index), for each scheme and both
 //! record forms. A scheme's folder in [`structures`] describes its maps, and its folder in
 //! [`schemes`] has what it adds to the tests. Numbers stand for keys and values ([`codec`]), and a
 //! [`State`](state::State) of numbers stands for the contents of a pool. A

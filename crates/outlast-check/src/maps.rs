@@ -4,7 +4,7 @@ use crate::codec::{Form, key_bytes, value_bytes};
 use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};
 use crate::structures::structure;
-use outlast::index::{Bytes, Inline};
+use outlast::internals::index::{Bytes, Inline};
 use outlast::{Map, MapOptions, Pool, RecordForm, Scheme};
 
 /// A map of either record form.

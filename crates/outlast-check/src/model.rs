@@ -20,8 +20,8 @@
 //! leave too, and at that moment no more contents are allowed.
 
 use crate::random::Random;
-use outlast::pmem::{Access, Event, LINE, Mark, Point};
-use outlast::pool::layout::{HEADER_OFFSETS, field};
+use outlast::internals::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::internals::pool::layout::{HEADER_OFFSETS, field};
 use std::collections::BTreeMap;
 
 /// The byte that fills fresh space: nothing may rely on zeroes there.

@@ -12,8 +12,8 @@
 //! Whether a word is volatile depends on the store that wrote it. A durable store that is followed
 //! by a volatile one to the same word must still become durable.
 
-use outlast::pmem::{Access, Event, LINE, Mark, Point};
-use outlast::pool;
+use outlast::internals::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::internals::pool;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -230,7 +230,7 @@ fn note(pending: &mut BTreeMap<u64, Pending>, event: &Event, offset: u64, nontem
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
+    use outlast::internals::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
 
     fn store(offset: u64, point: &'static Point) -> Event {
         let access = Access::Store { offset, value: 1, nontemporal: false };

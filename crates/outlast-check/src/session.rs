@@ -16,12 +16,12 @@ pub use kinds::{Batched, Do, Kind, Step};
 use opening::options;
 pub use opening::{PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher};
 use outlast::RecordForm;
-use outlast::db::batch::BatchRecord;
-use outlast::db::store::{MapRequest, OpenMap, ReclaimState, Store};
-use outlast::index::Index;
-use outlast::pmem::{Alive, Event, Mark, Seam, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
+use outlast::internals::db::batch::BatchRecord;
+use outlast::internals::db::store::{MapRequest, OpenMap, ReclaimState, Store};
+use outlast::internals::index::Index;
+use outlast::internals::pmem::{Alive, Event, Mark, Seam, Traced};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -538,7 +538,7 @@ impl Session {
             || "verify".into(),
             None,
             |s| {
-                let found = outlast::db::verify::verify(&s.store)?;
+                let found = outlast::internals::db::verify::verify(&s.store)?;
                 check_verification(&found, records)?;
                 let kept = s.store.core().unfreeable();
                 ensure(kept == 0, || format!("{kept} blocks could not be freed"))
@@ -556,7 +556,9 @@ impl Session {
     pub fn hash(&self, form: RecordForm, key: u64) -> u64 {
         let hasher = &self.store.core().hasher;
         match form {
-            RecordForm::Inline => hasher.word(<outlast::index::Inline as Form>::nth_key(key)),
+            RecordForm::Inline => {
+                hasher.word(<outlast::internals::index::Inline as Form>::nth_key(key))
+            }
             RecordForm::Bytes => hasher.bytes(&crate::codec::key_bytes(key)),
         }
     }

@@ -4,8 +4,8 @@
 //! only they stop. If another thread waits for a stopped one, all stopped threads continue: the
 //! interleaving that the test wanted cannot happen.
 
-use outlast::pmem::{Access, Control, Point, Traced};
-use outlast::pool::threads::{OWNERS, number_this_thread};
+use outlast::internals::pmem::{Access, Control, Point, Traced};
+use outlast::internals::pool::threads::{OWNERS, number_this_thread};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -243,10 +243,10 @@ pub fn number(role: Option<Role>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast::index::dash_eh::points;
-    use outlast::pmem::Seam;
-    use outlast::pool::backing::{Backing, Heap};
-    use outlast::pool::core::{Core, CoreOptions};
+    use outlast::internals::index::dash_eh::points;
+    use outlast::internals::pmem::Seam;
+    use outlast::internals::pool::backing::{Backing, Heap};
+    use outlast::internals::pool::core::{Core, CoreOptions};
 
     /// Makes four stores in a thread that stops before the third. Returns what `meanwhile`
     /// returned, and how many stores were made at the end.

@@ -7,7 +7,7 @@
 
 use crate::session::Kind;
 use comfy_table::{CellAlignment, Table, presets};
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -228,7 +228,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast::index::dash_eh::points::{INSERT, SPLIT_NEW};
+    use outlast::internals::index::dash_eh::points::{INSERT, SPLIT_NEW};
 
     fn site(kind: Kind) -> Site {
         Site { kind, phase: None, kept: None, lost: Some(&INSERT), nested: false }

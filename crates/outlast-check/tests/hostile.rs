@@ -13,10 +13,10 @@
 
 const LOW48: u64 = (1 << 48) - 1;
 
+use outlast::internals::pmem::Alive;
+use outlast::internals::pool::geometry::Geometry;
+use outlast::internals::pool::layout::{Descriptor, PageKind};
 use outlast::offline::{self, Region, What};
-use outlast::pmem::Alive;
-use outlast::pool::geometry::Geometry;
-use outlast::pool::layout::{Descriptor, PageKind};
 use outlast::{Error, PoolOptions, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, small_images};
 use outlast_check::fuzz::operate::use_pool;

@@ -4,12 +4,12 @@
 //! other thread does an operation. Then the first continues. If the second has to wait for a lock
 //! of the first, the first is released early.
 
-use outlast::db::store::Store;
-use outlast::pmem::{Alive, Control, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::header::Header;
-use outlast::pool::layout::HEADER_WORDS;
+use outlast::internals::db::store::Store;
+use outlast::internals::pmem::{Alive, Control, Traced};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
+use outlast::internals::pool::header::Header;
+use outlast::internals::pool::layout::HEADER_WORDS;
 use outlast::{RecordForm, Scheme};
 use outlast_check::explore::catalogue;
 use outlast_check::model::GARBAGE;
@@ -122,7 +122,7 @@ impl Control for SizeIsTold {
             Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
         })
         .unwrap();
-        let told = header.get(outlast::pool::layout::field::SIZE);
+        let told = header.get(outlast::internals::pool::layout::field::SIZE);
         assert!(told >= len, "{len} bytes are in use, the header says {told}");
     }
 }

@@ -1,7 +1,7 @@
 //! Chosen interleavings of a few threads, crashes in them, and threads stopped for ever.
 
-use outlast::pmem::{Seeded, Traced};
-use outlast::pool::bugs;
+use outlast::internals::pmem::{Seeded, Traced};
+use outlast::internals::pool::bugs;
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::history::Call;

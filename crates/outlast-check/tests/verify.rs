@@ -4,16 +4,16 @@
 //! damage. They must notice it in pools that were closed and, if it can be seen there, in pools
 //! that a kill left.
 
-use outlast::db::batch::BatchRecord;
-use outlast::db::store::{AnyIndex, OpenMap};
-use outlast::index::ea_pht::layout::{self as ea_pht, Kind, Link};
-use outlast::index::group::layout as group;
-use outlast::index::{Change, Previous};
-use outlast::offline::{Region, What};
-use outlast::pmem::Alive;
-use outlast::pool::layout::{
+use outlast::internals::db::batch::BatchRecord;
+use outlast::internals::db::store::{AnyIndex, OpenMap};
+use outlast::internals::index::ea_pht::layout::{self as ea_pht, Kind, Link};
+use outlast::internals::index::group::layout as group;
+use outlast::internals::index::{Change, Previous};
+use outlast::internals::pmem::Alive;
+use outlast::internals::pool::layout::{
     BATCH_MAGIC, BATCH_OFFSET, DIRTY, HEADER_OFFSETS, LACKS_ROOT, field, pack_batch,
 };
+use outlast::offline::{Region, What};
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
 use outlast_check::fuzz::pool::{
@@ -277,7 +277,7 @@ fn a_root_that_a_closed_pool_has_lost_is_told() {
                     let map = store.open_map(&other.name).unwrap();
                     drop(map);
                     store.sync().unwrap();
-                    let _ = outlast::db::verify::verify(&store).unwrap();
+                    let _ = outlast::internals::db::verify::verify(&store).unwrap();
                     store.sync().unwrap();
                     bytes = outlast_check::fuzz::pool::bytes_of(&store);
                     store.close().unwrap();
@@ -484,9 +484,9 @@ fn given_up(scheme: Scheme, what: &str, bytes: &[u8]) {
     let refused = store.make_batch(&[], &[record(1)]);
     assert!(matches!(refused, Err(Error::Damaged(_))), "{scheme}: {what}: {refused:?}");
     change(&store.open_map("a").unwrap(), Some(11));
-    let found = outlast::db::verify::verify(&store).unwrap();
+    let found = outlast::internals::db::verify::verify(&store).unwrap();
     assert_eq!(found.all_damage().count(), 1, "{scheme}: {what}: {found:?}");
-    let found = outlast::db::verify::verify(&store).unwrap();
+    let found = outlast::internals::db::verify::verify(&store).unwrap();
     assert!(found.is_sound(), "{scheme}: {what}: {found:?}");
     assert!(store.make_batch(&[], &[record(2)]).unwrap(), "{scheme}: {what}");
     let store = open(&bytes_of(&store), &ALIVE).unwrap();

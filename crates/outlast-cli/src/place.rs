@@ -2,7 +2,7 @@
 
 use crate::args::CopyArgs;
 use crate::failure::Failure;
-use outlast::pmem::{Mapping, free_bytes};
+use outlast::internals::pmem::{Mapping, free_bytes};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

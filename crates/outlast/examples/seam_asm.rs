@@ -4,7 +4,7 @@
 //! The bare function also takes the seam, which it ignores, so that both get their arguments in the
 //! same registers.
 
-use outlast::pmem::{Point, Real, Seam, Word};
+use outlast::internals::pmem::{Point, Real, Seam, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static AT: Point = Point::new("seam-asm", "access");

@@ -3,7 +3,7 @@
 mod files;
 
 use files::{check_filled, child_path, create, dir, filled, in_child, open};
-use outlast::pmem::MediumKind;
+use outlast::MediumKind;
 use outlast::{Error, JournalOptions, Pool, PoolOptions, TornReason};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -165,11 +165,11 @@ fn a_copy_gives_other_users_no_more_than_the_pool() {
     }
     // What was meant for the pool's group is not for another group.
     let meta = fs::metadata(&path).unwrap();
-    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o644);
+    assert_eq!(outlast::internals::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o644);
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     let meta = fs::metadata(&path).unwrap();
-    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o640);
-    assert_eq!(outlast::pmem::mode_of_copy(&meta, meta.gid() + 1, 0o644), 0o600);
+    assert_eq!(outlast::internals::pmem::mode_of_copy(&meta, meta.gid(), 0o644), 0o640);
+    assert_eq!(outlast::internals::pmem::mode_of_copy(&meta, meta.gid() + 1, 0o644), 0o600);
 }
 
 #[test]

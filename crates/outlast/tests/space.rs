@@ -306,12 +306,11 @@ fn the_medium_is_named() {
     assert_eq!(reader.durability().medium, durability.medium);
     drop(reader);
     // SAFETY: the file belongs to this test.
-    let pool = unsafe {
-        PoolOptions::new().emulate_pm(outlast::pmem::Latency::default()).open(&path).unwrap()
-    };
+    let pool =
+        unsafe { PoolOptions::new().emulate_pm(outlast::Latency::default()).open(&path).unwrap() };
     check_filled(&pool);
-    assert_eq!(pool.durability().medium, outlast::pmem::MediumKind::EmulatedPm);
-    assert!(matches!(pool.durability().flush, outlast::pmem::FlushMode::Lines(_)));
+    assert_eq!(pool.durability().medium, outlast::MediumKind::EmulatedPm);
+    assert!(matches!(pool.durability().flush, outlast::FlushMode::Lines(_)));
     assert!(!pool.durability().survives_power_loss);
     let anonymous = PoolOptions::new().anonymous().unwrap();
     assert!(!anonymous.durability().survives_process_death);

@@ -3,7 +3,7 @@
 mod files;
 
 use files::{child_path, dir, in_child, open};
-use outlast::pmem::{Call, Disk, DiskWatch, Fate};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -26,7 +26,7 @@ use crate::systems::{Medium, Setup};
 use crate::team;
 use crate::usage;
 use outlast::RecordForm;
-use outlast::pmem::{MapAccess, Mapping};
+use outlast::internals::pmem::{MapAccess, Mapping};
 pub use promise::{Promise, Store};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::{Many, Room, Setup, System};
 use crate::Fallible;
 use crate::form::{Hand, Reads, spelled};
 use crate::scratch::Scratch;
-use outlast::pmem::Latency;
+use outlast::Latency;
 use outlast::{
     JournalOptions, Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap, RecordForm,
 };

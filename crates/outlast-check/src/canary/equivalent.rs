@@ -4,7 +4,7 @@ use super::Canary;
 use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::schemes::parts;
 use outlast::Scheme;
-use outlast::pool::points as pool;
+use outlast::internals::pool::points as pool;
 
 /// The pool's harmless mutants. A scheme's harmless mutants are in the scheme's folder.
 ///

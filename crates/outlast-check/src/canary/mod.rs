@@ -21,7 +21,7 @@ use crate::parts::mutants::{Act, Reason, Wrong};
 use crate::session::alive;
 use crate::state::{Checked, Fault};
 use mutation::mutate;
-use outlast::pmem::{Access, Alive, LINE, Point};
+use outlast::internals::pmem::{Access, Alive, LINE, Point};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -225,7 +225,7 @@ impl CanaryReport {
 
 /// Returns every commit point that a map of a scheme depends on: its own and the pool's.
 pub fn declared(scheme: Scheme) -> Vec<&'static Point> {
-    [outlast::pool::points::ALL, &scheme.commit_points()].concat()
+    [outlast::internals::pool::points::ALL, &scheme.commit_points()].concat()
 }
 
 /// The runs, from the cheapest to the most expensive.
@@ -456,7 +456,7 @@ pub fn run(
         }
     };
     let mut canaries = Vec::new();
-    let pool = outlast::pool::points::ALL;
+    let pool = outlast::internals::pool::points::ALL;
     for &point in points.iter().filter(|point| budget.pool || !pool.contains(point)) {
         for (act, done) in [(Act::Flush, point.flush), (Act::Fence, point.fence)] {
             if done {

@@ -7,7 +7,7 @@
 use crate::model::stored;
 use crate::parts::mutants::{Act, Wrong};
 use crate::response::needed_flushes;
-use outlast::pmem::{Access, Event, LINE, Mark, Point};
+use outlast::internals::pmem::{Access, Event, LINE, Mark, Point};
 use std::collections::BTreeSet;
 
 /// A mutated trace.
@@ -170,7 +170,7 @@ impl Mutated {
 mod tests {
     use super::*;
     use crate::parts::mutants::Which;
-    use outlast::index::dash_eh::points::{INSERT, RECORD};
+    use outlast::internals::index::dash_eh::points::{INSERT, RECORD};
 
     fn event(point: &'static Point, access: Access) -> Event {
         Event { thread: 0, point: Some(point), access }

@@ -9,9 +9,9 @@ use crate::state::{self, Checked, Records, State, ensure};
 use crate::structures::Shape;
 use imbl::ordmap::DiffItem;
 use outlast::Error;
-use outlast::db::store::MapRequest;
-use outlast::pmem::{Access, Alive, Event, Mark, Seam};
-use outlast::pool::layout::ROOT_SLOTS;
+use outlast::internals::db::store::MapRequest;
+use outlast::internals::pmem::{Access, Alive, Event, Mark, Seam};
+use outlast::internals::pool::layout::ROOT_SLOTS;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 

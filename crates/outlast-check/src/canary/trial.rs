@@ -6,7 +6,7 @@ use crate::explore::image::caught;
 use crate::explore::{Case, Setting};
 use crate::model::{Image, Kept, OpenLine, Timeline, stored, windows};
 use crate::state::{Checked, Fault};
-use outlast::pmem::{Access, Alive, Event, Mark};
+use outlast::internals::pmem::{Access, Alive, Event, Mark};
 use std::sync::Arc;
 
 /// The result of a trial.

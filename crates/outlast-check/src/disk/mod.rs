@@ -1,7 +1,7 @@
 //! Injects faults into the file system below a pool, and checks that no promise breaks.
 //!
 //! Every call by which the pool asks its file system to keep something goes through
-//! [`outlast::pmem::Disk`]. A script of operations ([`script`]) makes each such call in each
+//! [`outlast::internals::pmem::Disk`]. A script of operations ([`script`]) makes each such call in each
 //! situation: creation, the first change, growth, `sync`, `snapshot`, `verify`, `close`, and after
 //! process death. It runs once to count the calls, and then once more for each call, outcome and
 //! continuation:
@@ -39,7 +39,7 @@ pub mod watch;
 
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
-use outlast::pmem::{Call, Disk, MediumKind};
+use outlast::internals::pmem::{Call, Disk, MediumKind};
 use outlast::{Error, RecordForm, Scheme};
 use script::{BOOT, Content, Expected, Play, STEPS, Step, Subject, content_of, differs};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 use super::watch::{FaultAt, Watch};
 use crate::codec::{key_bytes, value_bytes};
 use crate::state::{Checked, Fault, ensure};
-use outlast::pmem::{Disk, MediumKind};
+use outlast::internals::pmem::{Disk, MediumKind};
 use outlast::{Error, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

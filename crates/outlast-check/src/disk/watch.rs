@@ -1,7 +1,7 @@
 //! The file system as the harness sees it: each call, its outcome, and what a power loss leaves.
 
 use crate::random::Random;
-use outlast::pmem::{Call, DiskWatch, Fate};
+use outlast::internals::pmem::{Call, DiskWatch, Fate};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, MutexGuard};

@@ -120,9 +120,9 @@ impl Cuts {
 mod tests {
     use super::*;
     use crate::model::Image;
-    use outlast::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
-    use outlast::pmem::Point;
-    use outlast::pmem::{Access, Event};
+    use outlast::internals::index::dash_eh::points::{INSERT, SPLIT_DONE as VOLATILE};
+    use outlast::internals::pmem::Point;
+    use outlast::internals::pmem::{Access, Event};
     use std::collections::BTreeSet;
 
     fn cuts(stores: &[(u64, &'static Point)], limit: usize) -> BTreeSet<Vec<(u64, usize)>> {

@@ -10,7 +10,7 @@ use crate::state::{Checked, Fault, Judge, State, ensure};
 use crate::structures::Shape;
 use crate::structures::phases::{Phase, phases_of};
 use outlast::Error;
-use outlast::pmem::{Alive, LineSet};
+use outlast::internals::pmem::{Alive, LineSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -157,8 +157,11 @@ impl Case<'_> {
         };
         // The first access starts recovery: the reclaim, a lookup or an iteration.
         let way = random.below(3);
-        let verified =
-            if way == 0 { Some(outlast::db::verify::verify(session.store())?) } else { None };
+        let verified = if way == 0 {
+            Some(outlast::internals::db::verify::verify(session.store())?)
+        } else {
+            None
+        };
         session.settle(self.judge, &universe, way == 1)?;
         let digest = seam.digest();
         let recovery = phases_of(&seam.take(), shape);

@@ -4,7 +4,7 @@ use crate::model::{GARBAGE, Image, Timeline, stored, windows};
 use crate::response::{self, Pending, is_relied_on};
 use crate::session::{Kind, Step};
 use crate::state::Allowed;
-use outlast::pmem::{Access, Event, Mark, Point};
+use outlast::internals::pmem::{Access, Event, Mark, Point};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;

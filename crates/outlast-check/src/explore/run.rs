@@ -13,7 +13,7 @@ use crate::session::alive;
 use crate::state::{Fault, State};
 use crate::structures::phases::{Phase, phases_of};
 use crate::tally::{Site, Tally};
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};

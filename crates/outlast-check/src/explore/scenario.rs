@@ -11,8 +11,8 @@ use crate::schemes::parts;
 use crate::session::{PAGE_BITS, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault};
 use crate::structures::{Shape, structure};
-use outlast::pmem::{Alive, Point};
-use outlast::pool::points as pool;
+use outlast::internals::pmem::{Alive, Point};
+use outlast::internals::pool::points as pool;
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
@@ -73,8 +73,11 @@ impl Scenario {
     }
 }
 
-fn is_end(event: &outlast::pmem::Event) -> bool {
-    matches!(event.access, outlast::pmem::Access::Mark(outlast::pmem::Mark::End(_)))
+fn is_end(event: &outlast::internals::pmem::Event) -> bool {
+    matches!(
+        event.access,
+        outlast::internals::pmem::Access::Mark(outlast::internals::pmem::Mark::End(_))
+    )
 }
 
 /// Lists every scenario of a scheme for one record form: the ones that all schemes share, and its

@@ -7,7 +7,7 @@ use super::violation::{Place, Violation, minimise};
 use crate::model::{Kept, windows};
 use crate::parts::scenario::Scenario;
 use crate::random::Random;
-use outlast::pmem::{Alive, Event};
+use outlast::internals::pmem::{Alive, Event};
 use std::sync::Arc;
 
 /// How many images a search for one violation may check.

@@ -6,7 +6,7 @@ use super::recording::Recording;
 use crate::model::{Image, Kept, Timeline};
 use crate::parts::scenario::Scenario;
 use crate::state::{Fault, Judge};
-use outlast::pmem::LINE;
+use outlast::internals::pmem::LINE;
 use outlast::{RecordForm, Scheme};
 use std::fmt;
 

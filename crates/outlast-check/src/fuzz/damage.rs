@@ -3,8 +3,8 @@
 
 use super::images::Image;
 use super::pool::word_at;
-use outlast::index::clevel::layout::state;
-use outlast::index::phast::layout::LEAF_HEADER;
+use outlast::internals::index::clevel::layout::state;
+use outlast::internals::index::phast::layout::LEAF_HEADER;
 use outlast::offline::What;
 use outlast::{RecordForm, Scheme};
 use std::collections::HashSet;

@@ -6,12 +6,12 @@
 //! exists as it was closed and as a kill left it, both with the file's content at an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
-use outlast::db::roots::MapInfo;
-use outlast::db::store::AnyIndex;
-use outlast::db::verify::verify;
-use outlast::index::dash_eh::layout as dash;
-use outlast::index::phast::layout as phast;
-use outlast::index::{Change, Previous};
+use outlast::internals::db::roots::MapInfo;
+use outlast::internals::db::store::AnyIndex;
+use outlast::internals::db::verify::verify;
+use outlast::internals::index::dash_eh::layout as dash;
+use outlast::internals::index::phast::layout as phast;
+use outlast::internals::index::{Change, Previous};
 use outlast::offline::{self, Region, What};
 use outlast::{RecordForm, Scheme};
 use std::collections::BTreeMap;

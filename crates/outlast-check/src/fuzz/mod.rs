@@ -27,7 +27,7 @@ use crate::random::Random;
 use images::Image;
 use mutate::{Mutant, Mutator};
 use outlast::Scheme;
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,10 +5,10 @@ use super::images::Image;
 use super::pool::{set_word, word_at};
 use super::repair::repair;
 use crate::random::Random;
-use outlast::index::dash_eh::layout as dash;
-use outlast::index::group::layout as group;
+use outlast::internals::index::dash_eh::layout as dash;
+use outlast::internals::index::group::layout as group;
+use outlast::internals::pool::layout::{HEADER_OFFSETS, HEADER_WORDS, SYSTEM_BYTES};
 use outlast::offline::{Region, What};
-use outlast::pool::layout::{HEADER_OFFSETS, HEADER_WORDS, SYSTEM_BYTES};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 

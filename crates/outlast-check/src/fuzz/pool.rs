@@ -1,13 +1,13 @@
 //! Pools in the process's memory, without file or background thread.
 
 use crate::structures::structure;
-use outlast::db::roots::MapInfo;
-use outlast::db::store::{MapRequest, OpenMap, Store};
-use outlast::pmem::{Alive, FlushMode, Real};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::header::Header;
-use outlast::pool::layout::{HEADER_WORDS, field};
+use outlast::internals::db::roots::MapInfo;
+use outlast::internals::db::store::{MapRequest, OpenMap, Store};
+use outlast::internals::pmem::{Alive, FlushMode, Real};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
+use outlast::internals::pool::header::Header;
+use outlast::internals::pool::layout::{HEADER_WORDS, field};
 use outlast::{Error, RecordForm, Scheme};
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
 //! Recomputes checksums after a change, so that the library believes the changed bytes.
 
 use super::pool::{set_word, word_at};
-use outlast::index::clevel::layout as clevel;
-use outlast::index::dash_eh::layout as dash;
-use outlast::index::dash_lh::layout as dash_lh;
-use outlast::index::ea_pht::layout as pht;
-use outlast::index::group::layout as group;
-use outlast::index::phast::layout as phast;
+use outlast::internals::index::clevel::layout as clevel;
+use outlast::internals::index::dash_eh::layout as dash;
+use outlast::internals::index::dash_lh::layout as dash_lh;
+use outlast::internals::index::ea_pht::layout as pht;
+use outlast::internals::index::group::layout as group;
+use outlast::internals::index::phast::layout as phast;
+use outlast::internals::pool::layout::{self, field};
 use outlast::offline::{Region, What};
-use outlast::pool::layout::{self, field};
 
 fn crc(words: &[u64]) -> u64 {
     let sum = words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));

@@ -6,11 +6,11 @@ use super::images::{Image, KnownMap, Records, value_of};
 use super::mutate::Mutant;
 use super::pool::{Opening, Pool, bytes_of, open_by, word_at};
 use crate::random::Random;
-use outlast::db::store::{AnyIndex, OpenMap};
-use outlast::db::verify::verify;
-use outlast::index::{Bytes, Change, Cursor, Index, Inline, Previous};
+use outlast::internals::db::store::{AnyIndex, OpenMap};
+use outlast::internals::db::verify::verify;
+use outlast::internals::index::{Bytes, Change, Cursor, Index, Inline, Previous};
+use outlast::internals::pmem::Alive;
 use outlast::offline;
-use outlast::pmem::Alive;
 use outlast::{Error, RecordForm};
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! The medium `journal`: what a power loss leaves of base and segments, at any call to the disk.
 //!
 //! A recorded run (see [`explore`](crate::explore)) becomes a *life* of a journaled pool. Its
-//! stores go to the working file, its flushes to the real [`Notes`](outlast::pmem::Notes), and the
-//! real [`Journal`](outlast::journal::running::Journal) works on a [simulated
-//! disk](outlast::journal::sim::SimDisk): it cuts between operations, writes epochs, and makes
+//! stores go to the working file, its flushes to the real [`Notes`](outlast::internals::pmem::Notes), and the
+//! real [`Journal`](outlast::internals::journal::running::Journal) works on a [simulated
+//! disk](outlast::internals::journal::sim::SimDisk): it cuts between operations, writes epochs, and makes
 //! checkpoints while operations go on.
 //!
 //! 1. The disk is copied before some of its calls. Each copy loses power in several ways: of what
@@ -33,7 +33,7 @@ use crate::explore::image::caught;
 use crate::parts::scenario::Scenario;
 use crate::session::alive;
 use crate::state::{Checked, Fault};
-use outlast::pmem::{Alive, Traced};
+use outlast::internals::pmem::{Alive, Traced};
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};

@@ -3,8 +3,8 @@
 use super::{Budget, Counts, Trial};
 use crate::parts::scenario::Scenario;
 use comfy_table::{Table, presets};
-use outlast::journal::bugs;
-use outlast::pmem::{Alive, Seeded, SeededBug};
+use outlast::internals::journal::bugs;
+use outlast::internals::pmem::{Alive, Seeded, SeededBug};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

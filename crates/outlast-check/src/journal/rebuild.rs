@@ -7,12 +7,12 @@ use crate::explore::Recording;
 use crate::model::Image;
 use crate::random::Random;
 use crate::state::{Checked, Fault, ensure};
-use outlast::journal::base::{Base, Rebuilt, complete};
-use outlast::journal::epoch::{Attempt, Change, LINE};
-use outlast::journal::files::Directory;
-use outlast::journal::log::Writer;
-use outlast::journal::segment::{Owner, has_others};
-use outlast::journal::sim::{BASE, SimDisk};
+use outlast::internals::journal::base::{Base, Rebuilt, complete};
+use outlast::internals::journal::epoch::{Attempt, Change, LINE};
+use outlast::internals::journal::files::Directory;
+use outlast::internals::journal::log::Writer;
+use outlast::internals::journal::segment::{Owner, has_others};
+use outlast::internals::journal::sim::{BASE, SimDisk};
 use std::io;
 use std::sync::Arc;
 

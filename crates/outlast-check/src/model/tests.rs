@@ -1,7 +1,7 @@
 //! Tests of the crash model.
 
 use super::*;
-use outlast::index::dash_eh::points::INSERT;
+use outlast::internals::index::dash_eh::points::INSERT;
 use std::collections::BTreeSet;
 
 fn event(thread: usize, access: Access) -> Event {

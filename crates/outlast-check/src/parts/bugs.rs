@@ -2,7 +2,7 @@
 //! the checker that must find it, or the reason why there is none.
 
 use outlast::RecordForm;
-use outlast::pmem::Seeded;
+use outlast::internals::pmem::Seeded;
 
 // Bugs of the pool for which a scheme may have its own line.
 pub(crate) const SIZE_TOLD_EARLY: &str = "A pool's new size is used before the header has it";

@@ -1,7 +1,7 @@
 //! Mutants: the ways to do a flush or a fence wrong, and those that do no harm.
 
 use crate::random::Random;
-use outlast::pmem::{Access, Event, Point};
+use outlast::internals::pmem::{Access, Event, Point};
 use std::fmt;
 
 /// An act that makes stores durable.

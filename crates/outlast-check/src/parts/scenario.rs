@@ -5,7 +5,7 @@ use crate::session::PoolShape;
 use crate::state::Checked;
 use crate::structures::Shape;
 use crate::structures::phases::{Phase, phase};
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 
 /// A named run.
 #[derive(Clone)]

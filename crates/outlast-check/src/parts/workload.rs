@@ -2,7 +2,7 @@
 
 use crate::structures::phases::{Phase, phase};
 use crate::structures::structure;
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 use outlast::{Config, Scheme};
 use std::ops::Range;
 

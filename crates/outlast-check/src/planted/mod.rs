@@ -1,7 +1,7 @@
 //! Seeded bugs: for each published bug that can apply, a similar one is put into the shipped
 //! operations, and the harness must find it. The code calls them *planted*.
 //!
-//! A bug is a value of [`outlast::pmem::Seeded`]. A check sets it for its thread, and every
+//! A bug is a value of [`outlast::internals::pmem::Seeded`]. A check sets it for its thread, and every
 //! recorder that is created meanwhile has the bug. Without a bug, the same checks must find
 //! nothing.
 
@@ -12,7 +12,7 @@ pub mod table;
 use crate::parts::bugs::{Checker, Line, Stand};
 use crate::session::alive;
 use checkers::Found;
-use outlast::pmem::Seeded;
+use outlast::internals::pmem::Seeded;
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};

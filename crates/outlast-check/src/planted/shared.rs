@@ -4,11 +4,11 @@
 use crate::parts::bugs::Checker::{Alone, Guard, Held, Refused, Stopped};
 use crate::parts::bugs::{Line, SIZE_TOLD_EARLY, UNDURABLE_GROWTH, bug, bytes, cannot, inline};
 use crate::parts::published::*;
-use outlast::db::bugs as db_bugs;
-use outlast::index::bugs as index_bugs;
-use outlast::pmem::Seeded;
-use outlast::pool::bugs as pool_bugs;
-use outlast::pool::points;
+use outlast::internals::db::bugs as db_bugs;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::pmem::Seeded;
+use outlast::internals::pool::bugs as pool_bugs;
+use outlast::internals::pool::points;
 
 /// The lines that every scheme shares, unless it has its own line for the same bug.
 pub(super) const LINES: &[Line] = &[

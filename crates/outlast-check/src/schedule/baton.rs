@@ -8,7 +8,7 @@
 use super::directed::Held;
 use crate::random::Random;
 use crate::response::is_durable;
-use outlast::pmem::{Access, Control, Point};
+use outlast::internals::pmem::{Access, Control, Point};
 use std::cell::Cell;
 use std::mem::{Discriminant, discriminant};
 use std::panic::resume_unwind;

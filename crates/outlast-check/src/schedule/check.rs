@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::response::{is_durable, undurable};
 use crate::session::{Do, Session, recorder};
 use crate::state::{Checked, Fault};
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use rapidhash::fast::RapidHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -194,7 +194,7 @@ impl Checker<'_> {
             // iteration.
             let way = random.below(3);
             if way == 0 {
-                let found = outlast::db::verify::verify(session.store())?;
+                let found = outlast::internals::db::verify::verify(session.store())?;
                 let damage: Vec<_> = found.all_damage().map(ToString::to_string).collect();
                 if !damage.is_empty() {
                     return Err(Fault(format!("damage: {}", damage.join("; "))));

@@ -8,7 +8,7 @@ use super::run::{Run, run as run_once};
 use super::workload::{Holding, Instance};
 use crate::parts::workload::Workload;
 use crate::state::{Checked, Fault};
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::replay::{Named, describe};
 use super::workload::{self, Instance};
 use crate::parts::workload::Workload;
 use crate::session::alive;
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

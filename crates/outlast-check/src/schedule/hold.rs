@@ -5,11 +5,11 @@ use crate::codec::Form;
 use crate::history::{Answer, Call};
 use crate::with_form;
 use outlast::RecordForm;
-use outlast::db::store::{OpenMap, Store};
-use outlast::index::record::RecordRef;
-use outlast::index::{Bytes, Cursor, Index, Inline};
-use outlast::pmem::Traced;
-use outlast::pool::core::Core;
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::index::record::RecordRef;
+use outlast::internals::index::{Bytes, Cursor, Index, Inline};
+use outlast::internals::pmem::Traced;
+use outlast::internals::pool::core::Core;
 use self_cell::self_cell;
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 use super::act::{Act, MAP};
 use super::workload::Instance;
 use crate::session::open_beside;
-use outlast::db::store::{OpenMap, Store};
-use outlast::pmem::{Alive, Seam, Traced};
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::pmem::{Alive, Seam, Traced};
 use outlast::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -12,10 +12,10 @@ use crate::session::{Do, PoolShape, Session, alive};
 use crate::state::{Checked, Fault, ensure};
 use crate::structures::Shape;
 use crate::with_form;
-use outlast::db::store::Store;
-use outlast::index::{Change, Cursor, Index, Previous};
-use outlast::pmem::Traced;
-use outlast::pool::threads;
+use outlast::internals::db::store::Store;
+use outlast::internals::index::{Change, Cursor, Index, Previous};
+use outlast::internals::pmem::Traced;
+use outlast::internals::pool::threads;
 use outlast::{RecordForm, Scheme};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

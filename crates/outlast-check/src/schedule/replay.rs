@@ -12,7 +12,7 @@ use crate::parts::workload::Workload;
 use crate::session::alive;
 use crate::state::{Checked, Fault};
 use crate::structures::Shape;
-use outlast::pmem::Alive;
+use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -11,10 +11,10 @@ use crate::session::Do;
 use crate::state::{Checked, Fault, Records};
 use crate::with_form;
 use outlast::Error;
-use outlast::db::batch::BatchRecord;
-use outlast::db::store::{MapRequest, OpenMap};
-use outlast::index::{Cursor, Index, Previous};
-use outlast::pmem::{Mark, Seam, Traced};
+use outlast::internals::db::batch::BatchRecord;
+use outlast::internals::db::store::{MapRequest, OpenMap};
+use outlast::internals::index::{Cursor, Index, Previous};
+use outlast::internals::pmem::{Mark, Seam, Traced};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -5,7 +5,7 @@ use crate::parts::scenario::Scenario;
 use crate::session::Do;
 use crate::state::Checked;
 use outlast::RecordForm;
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 
 /// Fills places that growth and removals have left empty, some of them after a crash.
 pub(super) fn again(play: &mut Play) -> Checked {

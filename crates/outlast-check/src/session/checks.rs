@@ -4,7 +4,7 @@ use super::Do;
 use crate::codec::Form;
 use crate::state::{Checked, Fault, Records, State, ensure};
 use crate::structures::structure;
-use outlast::index::{Cursor, Index, Previous};
+use outlast::internals::index::{Cursor, Index, Previous};
 use outlast::{Scheme, Verification};
 use std::cell::Cell;
 

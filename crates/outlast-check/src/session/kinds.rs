@@ -2,7 +2,7 @@
 
 use crate::codec::Form;
 use crate::state::State;
-use outlast::index::Change;
+use outlast::internals::index::Change;
 use std::fmt;
 use std::sync::Arc;
 

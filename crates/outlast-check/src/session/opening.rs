@@ -1,12 +1,12 @@
 //! Recorders, and pools that are opened in memory.
 
 use crate::model::GARBAGE;
-use outlast::db::store::Store;
-use outlast::pmem::{Alive, Control, MediumKind, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::header::Header;
-use outlast::pool::layout::HEADER_WORDS;
+use outlast::internals::db::store::Store;
+use outlast::internals::pmem::{Alive, Control, MediumKind, Traced};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
+use outlast::internals::pool::header::Header;
+use outlast::internals::pool::layout::HEADER_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -13,10 +13,10 @@ pub mod phases;
 pub mod phast;
 
 use crate::state::Checked;
-use outlast::db::roots::MapInfo;
-use outlast::index::IndexStats;
+use outlast::internals::db::roots::MapInfo;
+use outlast::internals::index::IndexStats;
+use outlast::internals::pmem::{Event, Point};
 use outlast::offline::MapReport;
-use outlast::pmem::{Event, Point};
 use outlast::{Config, MapOptions, RecordForm, Scheme};
 pub use phases::Phase;
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 //! of sizes or keys could silently make it miss them.
 
 use super::Shape;
-use outlast::pmem::{Event, Point};
+use outlast::internals::pmem::{Event, Point};
 use std::collections::{BTreeSet, HashSet};
 
 /// The name of a phase: `owner/name` of a commit point, or a name from the scheme's folder.

@@ -187,7 +187,7 @@ pub fn child(subject: &Subject, dir: &Path, pool_dir: &Path, seed: u64) -> Check
 fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Summary) -> Checked {
     let subject = &options.subject;
     let pool = life::open(&options.pool())?;
-    let running = pool.stats().reclaim == outlast::db::store::ReclaimState::Running;
+    let running = pool.stats().reclaim == outlast::ReclaimState::Running;
     summary.unfinished += u64::from(running);
     let stop = AtomicBool::new(false);
     let time = Duration::from_millis(random.below(60));
@@ -201,7 +201,7 @@ fn check(options: &Options, cells: &Cells, random: &mut Random, summary: &mut Su
     life::check_at_rest(subject, &pool, cells)?;
     summary.pool_bytes = pool.stats().size;
     let reclaim = pool.stats().reclaim;
-    let done = reclaim == outlast::db::store::ReclaimState::Done;
+    let done = reclaim == outlast::ReclaimState::Done;
     ensure(done, || format!("the reclaim has not ended: {reclaim:?}"))?;
     pool.close()?;
     Ok(())

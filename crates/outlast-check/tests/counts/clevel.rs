@@ -2,10 +2,10 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
 use outlast::RecordForm;
-use outlast::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes, state};
-use outlast::index::clevel::points;
-use outlast::pmem::{Access, Event, Point, Word};
-use outlast::pool::points as pool;
+use outlast::internals::index::clevel::layout::{CONTEXT_BYTES, NODE_BYTES, level_bytes, state};
+use outlast::internals::index::clevel::points;
+use outlast::internals::pmem::{Access, Event, Point, Word};
+use outlast::internals::pool::points as pool;
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::Do;
 use outlast_check::structures::clevel::shape;

@@ -2,9 +2,9 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
-use outlast::index::dash_eh::layout::SLOTS;
-use outlast::index::dash_eh::points;
-use outlast::pmem::{Access, Event};
+use outlast::internals::index::dash_eh::layout::SLOTS;
+use outlast::internals::index::dash_eh::points;
+use outlast::internals::pmem::{Access, Event};
 use outlast_check::codec::SPECIAL;
 use outlast_check::schemes::dash_eh::rows::{self, Row};
 use outlast_check::session::Do;
@@ -107,7 +107,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             // stored last. An operation that returns has fenced at least once.
             let key = homes[0].next().unwrap();
             let events = bench.change(key, Do::Insert(VALUE + 41));
-            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+            if has(&events, &outlast::internals::pool::points::CLAIM_FENCE) {
                 continue;
             }
             assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
@@ -118,7 +118,7 @@ fn an_insert_flushes_one_line_and_its_record() {
             let key = homes[0].next().unwrap();
             let events = bench.change(key, Do::Insert(VALUE + 41));
             assert!(has(&events, &points::INSERT_OVERFLOW));
-            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+            if has(&events, &outlast::internals::pool::points::CLAIM_FENCE) {
                 continue;
             }
             // The same cost as in a bucket, because the home's overflow fingerprint is volatile.
@@ -151,8 +151,8 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
                     RecordForm::Bytes => &points::UPDATE_LINK,
                 };
                 assert!(has(&events, update));
-                if has(&events, &outlast::pool::points::CLAIM_FENCE)
-                    || has(&events, &outlast::pool::points::RELEASE)
+                if has(&events, &outlast::internals::pool::points::CLAIM_FENCE)
+                    || has(&events, &outlast::internals::pool::points::RELEASE)
                 {
                     continue;
                 }
@@ -178,7 +178,7 @@ fn a_change_flushes_one_line_wherever_the_record_is() {
             let compared = Do::CompareRemove(VALUE + 41 * 3 + 2);
             let events = bench.change(key, if key % 2 == 0 { compared } else { Do::Remove });
             assert!(has(&events, &points::REMOVE));
-            if has(&events, &outlast::pool::points::RELEASE) {
+            if has(&events, &outlast::internals::pool::points::RELEASE) {
                 continue;
             }
             assert_eq!(cost(&events), (1, 1), "remove, {form}");
@@ -207,7 +207,7 @@ fn a_displacement_flushes_two_lines() {
             let moved = cost_at(&events, &points::DISPLACE_COPY);
             let filled = cost_at(&events, &points::DISPLACE_FILL);
             assert_eq!((moved, filled), ((1, 1), (1, 1)));
-            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+            if has(&events, &outlast::internals::pool::points::CLAIM_FENCE) {
                 continue;
             }
             assert_eq!(cost(&events), with_record(form, &events, (2, 2)), "{form}");
@@ -236,7 +236,7 @@ fn each_move_of_a_row_flushes_one_line_more() {
             let way = if row.forward { phases::FORWARD } else { phases::BACKWARD };
             let phases = phases_of(&events, bench.shape);
             assert!(phases.contains(way[row.moves - 1]), "{form} {row:?}: {phases:?}");
-            if has(&events, &outlast::pool::points::CLAIM_FENCE) {
+            if has(&events, &outlast::internals::pool::points::CLAIM_FENCE) {
                 continue;
             }
             let expected = with_record(form, &events, (moves + 1, moves + 1));
@@ -312,11 +312,11 @@ fn an_overflow_node_is_written_whole_before_its_link() {
             if has(&events, &points::NODE_COMMIT) {
                 nodes += 1;
                 // The whole node is flushed, although only one word of its header's line is used.
-                let lines = outlast::index::dash_eh::layout::NODE_BYTES / 64;
+                let lines = outlast::internals::index::dash_eh::layout::NODE_BYTES / 64;
                 assert_eq!(cost_at(&events, &points::NODE_NEW), (lines, 1));
                 assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));
             } else if has(&events, &points::INSERT_OVERFLOW)
-                && !has(&events, &outlast::pool::points::CLAIM_FENCE)
+                && !has(&events, &outlast::internals::pool::points::CLAIM_FENCE)
                 && !has(&events, &points::SPLIT_NEW)
                 && !has(&events, &points::DOUBLE_NEW)
             {
@@ -326,7 +326,7 @@ fn an_overflow_node_is_written_whole_before_its_link() {
         assert!(nodes >= 1);
         for key in SPECIAL + 58..SPECIAL + 100 {
             let events = bench.change(key, Do::Remove);
-            if !has(&events, &outlast::pool::points::RELEASE) {
+            if !has(&events, &outlast::internals::pool::points::RELEASE) {
                 assert_eq!(cost(&events), (1, 1), "remove from a node");
             }
         }

@@ -2,9 +2,9 @@
 
 use super::{Bench, VALUE, colliding, cost_at, has};
 use outlast::RecordForm;
-use outlast::index::dash_lh::layout::{BUCKET_BYTES, DIRECTORY_DEPTH, NODE_BYTES};
-use outlast::index::dash_lh::points;
-use outlast::pmem::Event;
+use outlast::internals::index::dash_lh::layout::{BUCKET_BYTES, DIRECTORY_DEPTH, NODE_BYTES};
+use outlast::internals::index::dash_lh::points;
+use outlast::internals::pmem::Event;
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::{Do, PoolShape};
 use outlast_check::structures::dash_lh::shape;

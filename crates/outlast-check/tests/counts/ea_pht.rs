@@ -1,10 +1,10 @@
 //! The costs of EA-PHT, EA-PHT-H and EA-PHT-HPR.
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has};
-use outlast::index::ea_pht::layout::BUCKET_BYTES;
-use outlast::index::ea_pht::points;
-use outlast::pmem::{Event, Point, Traced};
-use outlast::pool::points::HEADER_DIRTY;
+use outlast::internals::index::ea_pht::layout::BUCKET_BYTES;
+use outlast::internals::index::ea_pht::points;
+use outlast::internals::pmem::{Event, Point, Traced};
+use outlast::internals::pool::points::HEADER_DIRTY;
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::fuzz::pool::{set_word, word_at};

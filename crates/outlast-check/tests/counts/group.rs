@@ -2,9 +2,9 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
-use outlast::index::group::layout::segment_bytes;
-use outlast::index::group::points;
-use outlast::pmem::Event;
+use outlast::internals::index::group::layout::segment_bytes;
+use outlast::internals::index::group::points;
+use outlast::internals::pmem::Event;
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::Do;
 use outlast_check::structures::group::shape;

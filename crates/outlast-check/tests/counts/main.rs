@@ -13,7 +13,7 @@ mod ea_pht;
 mod group;
 mod phast;
 
-use outlast::pmem::{Access, Counts, Event, Point, Traced};
+use outlast::internals::pmem::{Access, Counts, Event, Point, Traced};
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::{Do, PoolShape, Session, alive};
 use outlast_check::structures::Shape;

@@ -2,8 +2,8 @@
 
 use super::{Bench, VALUE, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
-use outlast::index::phast::points;
-use outlast::pmem::{Access, Event};
+use outlast::internals::index::phast::points;
+use outlast::internals::pmem::{Access, Event};
 use outlast_check::session::Do;
 use outlast_check::structures::phast::shape;
 

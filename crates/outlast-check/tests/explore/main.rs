@@ -3,9 +3,10 @@
 
 mod states;
 
-use outlast::index::{clevel, ea_pht};
-use outlast::pmem::{Access, Alive, Event, Point, Seeded, Traced};
-use outlast::{Scheme, pool};
+use outlast::Scheme;
+use outlast::internals::index::{clevel, ea_pht};
+use outlast::internals::pmem::{Access, Alive, Event, Point, Seeded, Traced};
+use outlast::internals::pool;
 use outlast_check::explore::{
     Budget, Limits, Looked, Options, Scratch, Setting, catalogue, crash_at, first_violation_of,
     report, run,

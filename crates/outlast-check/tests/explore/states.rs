@@ -1,8 +1,8 @@
 //! The sixteen states in which a crash can leave a table of EA-PHT (thesis, 3.6.1): how many images
 //! are in each, and that opening mends all of them.
 
-use outlast::index::ea_pht::points;
-use outlast::pmem::{Event, Point, Traced};
+use outlast::internals::index::ea_pht::points;
+use outlast::internals::pmem::{Event, Point, Traced};
 use outlast::{RecordForm, Scheme};
 use outlast_check::codec::SPECIAL;
 use outlast_check::fuzz::pool::word_at;

@@ -6,10 +6,10 @@
 
 use super::{create, inline, map};
 use outlast::RecordForm;
-use outlast::db::store::{OpenMap, Store};
-use outlast::index::clevel::{self, points};
-use outlast::index::{Change, Index, Inline, Previous};
-use outlast::pmem::Traced;
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::index::clevel::{self, points};
+use outlast::internals::index::{Change, Index, Inline, Previous};
+use outlast::internals::pmem::Traced;
 use outlast_check::stop::{Role, Stops};
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@
 use super::clevel::SMALLEST;
 use super::{create, inline, map};
 use outlast::RecordForm;
-use outlast::db::store::{OpenMap, Store};
-use outlast::index::{Change, Previous, clevel};
-use outlast::pmem::{Point, Traced};
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::index::{Change, Previous, clevel};
+use outlast::internals::pmem::{Point, Traced};
 use outlast_check::stop::{Exchange, Role, Stops};
 use std::sync::Arc;
 use std::thread::{ScopedJoinHandle, scope};

@@ -5,9 +5,9 @@
 
 use super::{bytes, create, inline, left_by, map, open};
 use outlast::RecordForm::{Bytes, Inline};
-use outlast::db::store::{OpenMap, Store};
-use outlast::index::{Change, Cursor, Previous, dash_eh};
-use outlast::pmem::{Access, Event, Traced};
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::index::{Change, Cursor, Previous, dash_eh};
+use outlast::internals::pmem::{Access, Event, Traced};
 use outlast_check::session::recorder;
 use outlast_check::stop::Stops;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn a_map_is_used_once_its_root_is_durable() {
     let store = create(&seam, 200, 1);
     seam.start(true);
     map(&store, Inline, SMALLEST);
-    let root = &outlast::pool::points::ROOT_COMMIT;
+    let root = &outlast::internals::pool::points::ROOT_COMMIT;
     let flushes = |event: &Event| {
         event.point.is_some_and(|point| std::ptr::eq(point, root))
             && matches!(event.access, Access::Flush { .. })
@@ -113,7 +113,7 @@ fn new_space_is_used_once_the_size_is_durable() {
     };
     let seam = Traced::new();
     let (_store, map) = setup(&seam, 0);
-    let size = &outlast::pool::points::HEADER_SIZE;
+    let size = &outlast::internals::pool::points::HEADER_SIZE;
     let grows = |key: u64| {
         seam.start(true);
         insert(&map, key, key + 7);
@@ -179,7 +179,7 @@ fn the_trace_misses_no_record_that_a_split_takes_back() {
                 stopped
             });
             done.unwrap();
-            let found = outlast::db::verify::verify(&store).unwrap();
+            let found = outlast::internals::db::verify::verify(&store).unwrap();
             let damage: Vec<_> = found.all_damage().take(2).collect();
             assert!(found.is_sound(), "{fill} keys, stopped before {access}: {damage:?}");
             if !stopped {

@@ -9,11 +9,11 @@ mod copies;
 mod dash_eh;
 mod phast;
 
-use outlast::db::store::{AnyIndex, MapRequest, OpenMap, Store};
-use outlast::index::{Bytes, Index, Inline};
-use outlast::pmem::{Alive, Event, MediumKind, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
+use outlast::internals::db::store::{AnyIndex, MapRequest, OpenMap, Store};
+use outlast::internals::index::{Bytes, Index, Inline};
+use outlast::internals::pmem::{Alive, Event, MediumKind, Traced};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
 use outlast::{Config, MapInfo, RecordForm};
 use outlast_check::model::{Image, Timeline};
 use outlast_check::session::{PAGE_BITS, open_bytes};

@@ -3,10 +3,10 @@
 
 use super::{bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
-use outlast::db::store::{OpenMap, Store};
-use outlast::index::phast::bugs;
-use outlast::index::{Bytes, Change, Cursor, Index, KeyRange, Previous, phast};
-use outlast::pmem::{Seeded, Traced};
+use outlast::internals::db::store::{OpenMap, Store};
+use outlast::internals::index::phast::bugs;
+use outlast::internals::index::{Bytes, Change, Cursor, Index, KeyRange, Previous, phast};
+use outlast::internals::pmem::{Seeded, Traced};
 use outlast_check::session::recorder;
 use outlast_check::stop::{Role, Stops};
 use std::ops::Bound;
@@ -180,7 +180,11 @@ fn a_split_can_leave_what_it_moved() -> bool {
             && of(12) == 0
             && (0..12).all(|n| of(n) == 1)
             && found.iter().any(|(found, value)| *found == key(0) && value[..] == [39; 20])
-            && outlast::db::verify::verify(&store).unwrap().all_damage().next().is_none();
+            && outlast::internals::db::verify::verify(&store)
+                .unwrap()
+                .all_damage()
+                .next()
+                .is_none();
         if !is_right {
             return true;
         }

@@ -13,7 +13,7 @@ use crate::output::{Output, complain};
 use crate::place;
 use crate::progress;
 use outlast::PoolOptions;
-use outlast::pmem::rename_new;
+use outlast::internals::pmem::rename_new;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::fs::File;

@@ -7,9 +7,9 @@ use crate::output::Output;
 use crate::place;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
-use outlast::db::store::ReclaimState;
-use outlast::pmem::{Medium, MediumKind};
+use outlast::ReclaimState;
 use outlast::{IndexStats, JournalFacts, MapInfo, Pool, PoolFacts, PoolOptions};
+use outlast::{Medium, MediumKind};
 use serde_json::{Value, json};
 use std::path::Path;
 

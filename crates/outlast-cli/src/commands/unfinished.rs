@@ -6,7 +6,7 @@
 use crate::failure::Failure;
 use crate::open;
 use crate::place;
-use outlast::pmem::{mode_of_copy, rename_new};
+use outlast::internals::pmem::{mode_of_copy, rename_new};
 use outlast::{Pool, PoolOptions};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::{File, Metadata, Permissions};

@@ -1,7 +1,7 @@
 //! Damaged pools: what `scan` prints of them, and what `salvage` copies into a new one.
 
 use crate::common::{Place, Run, in_new, salvage};
-use outlast::pmem::{Call, Disk, DiskWatch, Fate};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{PoolOptions, Scheme};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;

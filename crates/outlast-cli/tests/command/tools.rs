@@ -147,14 +147,20 @@ fn json_that_is_no_string_or_number_is_refused_with_a_way_out() {
 #[test]
 fn a_pool_in_memory_is_not_said_to_survive_a_power_loss() {
     const MEMORY: &str = "/dev/shm";
-    if !std::fs::File::open(MEMORY).is_ok_and(|dir| outlast::pmem::Mapping::is_tmpfs(&dir)) {
+    if !std::fs::File::open(MEMORY)
+        .is_ok_and(|dir| outlast::internals::pmem::Mapping::is_tmpfs(&dir))
+    {
         println!("skipped: {MEMORY} is not in memory");
         return;
     }
     let dirs =
         [(tempfile::tempdir_in(MEMORY).unwrap(), false), (tempfile::tempdir().unwrap(), true)];
     for (dir, survives) in dirs {
-        if survives && outlast::pmem::Mapping::is_tmpfs(&std::fs::File::open(dir.path()).unwrap()) {
+        if survives
+            && outlast::internals::pmem::Mapping::is_tmpfs(
+                &std::fs::File::open(dir.path()).unwrap(),
+            )
+        {
             continue;
         }
         let place = Place { dir };

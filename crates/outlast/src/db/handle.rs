@@ -27,7 +27,7 @@ use std::time::Duration;
 /// # Complexity
 ///
 /// Opening a map reads the roots of all maps in the pool, to find the name. Schemes that read a
-/// whole map when it is opened ([`linear_recovery`](crate::index::SchemeRow::linear_recovery)) take
+/// whole map when it is opened ([`linear_recovery`](crate::Scheme::has_linear_recovery)) take
 /// time linear in its size. Creating a map makes its first blocks; dropping one finds all of its
 /// blocks. The [crate's documentation](crate#the-contract) says how long opening a pool takes after
 /// a crash. [`sync`](Pool::sync) and [`close`](Pool::close) write back what was modified;

@@ -219,7 +219,7 @@ pub enum BlockKind {
 /// bytes.
 pub type Visitor<'v> = dyn FnMut(BlockKind, u64, u64) -> Result<()> + 'v;
 
-/// The result of [`Index::verify`].
+/// What [`Pool::verify`](crate::Pool::verify) has found in a map.
 #[derive(Debug, Clone, Default)]
 pub struct Verified {
     /// Live records. Most schemes count torn ones among them.

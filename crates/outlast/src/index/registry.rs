@@ -265,9 +265,17 @@ impl Scheme {
         self.row().settings.contains(&name)
     }
 
-    /// Returns whether the scheme is lock-free; see [`SchemeRow::lock_free`].
+    /// Returns whether the scheme is lock-free: some thread always completes its operation, even if
+    /// others are stopped at any point.
     pub fn is_lock_free(self) -> bool {
         self.row().lock_free
+    }
+
+    /// Returns whether opening a map takes time linear in its size, because it reads every segment,
+    /// bucket or leaf header and repairs what a crash left there. The other schemes do this for each
+    /// part when an operation first touches it.
+    pub fn has_linear_recovery(self) -> bool {
+        self.row().linear_recovery
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Except for structs without `ordered by`, the encodings keep the order: of two values, the lesser
 //! one has the lesser bytes. So an ordered index compares the bytes as they are. (Integers of up to
-//! 8 bytes that are not parts of another type have an older encoding of their own; see
-//! [`KeyOrder`].)
+//! 8 bytes that are not parts of another type are stored as words, in an order that `KeyOrder` in
+//! `index/ordered.rs` describes.)
 //!
 //! | type | bytes |
 //! |---|---|
@@ -15,8 +15,6 @@
 //! | tuples, ordered structs | their parts, one after another |
 //!
 //! Where a value is stored as a word, the word is the encoding read as a big-endian number.
-//!
-//! [`KeyOrder`]: crate::index::KeyOrder
 
 use super::ordered::OrderedKey;
 use super::record::FixedRecord;

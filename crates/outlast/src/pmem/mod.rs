@@ -32,6 +32,7 @@ pub use memory::{Memory, Shadow, words_of};
 pub use notes::{CONTROL_WORDS, Notes};
 pub use reserve::{SHADOW_SHARE, reserve_for};
 pub use seam::{Mark, Point, Seam, Seeded, SeededBug};
+pub(crate) use seam::{commit_points, seeded_bugs};
 pub use shared::{OfShared, Shared, SharedWord};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};

@@ -81,8 +81,6 @@ impl Point {
 /// Declares the commit points of one component as a module-level table. Each row has a name and,
 /// after a colon, what the step does: some of `store`, `flush` and `fence`, or `volatile` or `lazy` for
 /// stores that are never flushed.
-#[macro_export]
-#[doc(hidden)]
 macro_rules! commit_points {
     ($owner:literal $(and $others:path)?:
         $($(#[$doc:meta])* $id:ident = $name:literal: $($does:ident),+;)*) => {
@@ -104,14 +102,14 @@ pub struct SeededBug {
 }
 
 /// Declares the seeded bugs of a module: identifier and name of each.
-#[macro_export]
-#[doc(hidden)]
 macro_rules! seeded_bugs {
     ($($(#[$doc:meta])* $id:ident = $name:literal;)*) => {
         $($(#[$doc])* pub static $id: $crate::pmem::SeededBug =
             $crate::pmem::SeededBug { name: $name };)*
     };
 }
+
+pub(crate) use {commit_points, seeded_bugs};
 
 /// A bug that the proof harness seeds, to show that it finds the bug. The bugs at commit points are
 /// made by the recorder itself.

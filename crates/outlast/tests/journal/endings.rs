@@ -1,7 +1,7 @@
 //! The end of a journaled pool while its background threads are in the middle of something.
 
 use super::*;
-use outlast::pmem::Moment;
+use outlast::internals::pmem::Moment;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Holds the first background thread that comes to a moment, until it is told to go on.

@@ -7,7 +7,7 @@ mod identity;
 mod places;
 mod working;
 
-use outlast::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
 use std::fs::File;
 use std::io::{BufRead, BufReader};

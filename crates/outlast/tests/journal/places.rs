@@ -1,7 +1,7 @@
 //! Journaled pools whose files are missing, damaged or in the wrong place.
 
 use super::*;
-use outlast::pmem::Moment;
+use outlast::internals::pmem::Moment;
 use std::time::Instant;
 
 pub(crate) fn journal(place: &Path) -> PathBuf {

@@ -2,7 +2,7 @@
 //! splits that a crash prevents, and a turn that is older than the segments.
 
 use crate::files::{dir, open};
-use outlast::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
+use outlast::internals::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
 use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs;

@@ -1,7 +1,7 @@
 //! What a pool does when its file system fails: what it reports, and which claims it withdraws
 //! until it is verified.
 
-use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
 use std::path::{Path, PathBuf};

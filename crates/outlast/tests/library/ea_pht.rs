@@ -1,6 +1,6 @@
 //! EA-PHT, EA-PHT-H and EA-PHT-HPR.
 
-use outlast::index::ea_pht::layout::{self, Link};
+use outlast::internals::index::ea_pht::layout::{self, Link};
 use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, PoolOptions, Scheme};
 use std::path::Path;

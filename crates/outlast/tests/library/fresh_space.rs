@@ -3,15 +3,15 @@
 //! Goal: nothing relies on fresh space being zero, and the header announces a growth before
 //! anything is stored in the new space.
 
-use outlast::db::roots::MapInfo;
-use outlast::db::store::{AnyIndex, MapRequest, ReclaimState, Store};
-use outlast::db::verify::verify;
-use outlast::index::{Change, Cursor, Previous, dash_eh};
-use outlast::pmem::{FlushMode, Real};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
-use outlast::pool::header::Header;
-use outlast::pool::layout::{
+use outlast::internals::db::roots::MapInfo;
+use outlast::internals::db::store::{AnyIndex, MapRequest, ReclaimState, Store};
+use outlast::internals::db::verify::verify;
+use outlast::internals::index::{Change, Cursor, Previous, dash_eh};
+use outlast::internals::pmem::{FlushMode, Real};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
+use outlast::internals::pool::header::Header;
+use outlast::internals::pool::layout::{
     Descriptor, FRONTIER_OFFSET, HEADER_WORDS, PageKind, field, pack_frontier,
 };
 use outlast::{RecordForm, offline};

@@ -6,8 +6,8 @@
 //!
 //! `examples/golden.rs` wrote the files.
 
-use outlast::pool::geometry::Geometry;
-use outlast::pool::layout::{Descriptor, PageKind};
+use outlast::internals::pool::geometry::Geometry;
+use outlast::internals::pool::layout::{Descriptor, PageKind};
 use outlast::{Pool, PoolOptions, RecordForm, Scheme, offline};
 use std::path::{Path, PathBuf};
 

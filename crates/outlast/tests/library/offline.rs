@@ -3,9 +3,9 @@
 //! Goal: the walk shares no code with the allocator or the indexes. It accounts for every byte of a
 //! pool, agrees with the library on the records, and notices when the saved free state is wrong.
 
+use outlast::internals::pool::geometry::Geometry;
+use outlast::internals::pool::layout::{Descriptor, FRONTIER_OFFSET, PageKind, unpack_frontier};
 use outlast::offline::{self, Report};
-use outlast::pool::geometry::Geometry;
-use outlast::pool::layout::{Descriptor, FRONTIER_OFFSET, PageKind, unpack_frontier};
 use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::path::Path;
 

@@ -9,7 +9,7 @@
 //! in turn, it changes one bit of identity, link, least key or bitmap. The test parses the leaves
 //! itself, so it knows which keys belong to which leaf.
 
-use outlast::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
+use outlast::internals::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm};
 use std::collections::BTreeMap;

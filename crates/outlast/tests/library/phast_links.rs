@@ -3,7 +3,9 @@
 //! panics, or reads outside the file. (`hostile.rs` in outlast-check changes one byte at a time,
 //! which cannot make such links, because they have checksums.)
 
-use outlast::index::phast::layout::{self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
+use outlast::internals::index::phast::layout::{
+    self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry,
+};
 use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm};
 use std::path::Path;

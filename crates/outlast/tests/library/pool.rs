@@ -361,8 +361,8 @@ fn a_lost_root_is_told_from_a_dropped_map() {
     }
     pool.drop_map("a").unwrap();
     pool.close().unwrap();
-    let roots = outlast::pool::core::root_offset(0).raw();
-    let lost = outlast::pool::core::root_offset(1).raw();
+    let roots = outlast::internals::pool::core::root_offset(0).raw();
+    let lost = outlast::internals::pool::core::root_offset(1).raw();
     assert!(lost > roots);
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&[0; 8], lost).unwrap();

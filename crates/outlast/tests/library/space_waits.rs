@@ -5,9 +5,9 @@
 //! middle of an operation. The test counts the iterations of the first thread's wait (*turns*), and
 //! in some tests acts in each of them.
 
-use outlast::pmem::{Control, MediumKind, Traced};
-use outlast::pool::backing::{Backing, Heap};
-use outlast::pool::core::{Core, CoreOptions};
+use outlast::internals::pmem::{Control, MediumKind, Traced};
+use outlast::internals::pool::backing::{Backing, Heap};
+use outlast::internals::pool::core::{Core, CoreOptions};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};

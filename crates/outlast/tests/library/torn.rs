@@ -2,7 +2,7 @@
 //! closes, syncs or accepts a pool leaves if it is killed.
 
 use crate::files::dir;
-use outlast::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
 use outlast::{Error, Pool, PoolOptions, offline};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@ use crate::model::{Image, Timeline};
 use crate::session::{Do, PAGE_BITS, open_bytes, recorder};
 use crate::state::{Checked, Fault, State};
 use crate::stop::Stops;
-use outlast::db::store::MapRequest;
-use outlast::pmem::{Access, Alive, Mark, Seam};
+use outlast::internals::db::store::MapRequest;
+use outlast::internals::pmem::{Access, Alive, Mark, Seam};
 use outlast::{RecordForm, Scheme};
 use std::sync::Arc;
 
@@ -229,7 +229,7 @@ impl Plan {
             let found = value(&map, self.first + i)?;
             crate::state::ensure(found.is_some(), || format!("key {i} is lost"))?;
         }
-        let found = outlast::db::verify::verify(session.store())?;
+        let found = outlast::internals::db::verify::verify(session.store())?;
         crate::session::check_verification(&found, n + 1 + MORE)
     }
 }

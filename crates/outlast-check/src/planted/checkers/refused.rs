@@ -12,7 +12,7 @@ use crate::session::{Batched, Do, PoolShape, Session, recorder};
 use crate::state::{Checked, Fault, ensure};
 use crate::structures::Shape;
 use outlast::RecordForm;
-use outlast::pmem::{Control, Traced};
+use outlast::internals::pmem::{Control, Traced};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

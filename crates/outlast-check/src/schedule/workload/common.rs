@@ -1,7 +1,7 @@
 //! The workloads that every scheme has.
 
 use crate::parts::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
-use outlast::pool::points as pool;
+use outlast::internals::pool::points as pool;
 
 /// The workloads of every scheme, besides those in [`closing`](super::closing).
 pub(super) const ALL: &[Workload] = &[

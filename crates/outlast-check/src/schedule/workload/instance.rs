@@ -8,7 +8,7 @@ use crate::session::{Do, Session};
 use crate::state::{Checked, Fault, Records};
 use crate::structures::Shape;
 use outlast::RecordForm;
-use outlast::pmem::{Alive, Point};
+use outlast::internals::pmem::{Alive, Point};
 use std::sync::Arc;
 
 /// How threads of a directed schedule are held.
@@ -67,7 +67,11 @@ impl Instance {
     ///
     /// # Errors
     /// If an operation fails or returns something wrong.
-    pub fn fill(&self, alive: &Arc<Alive>, seam: outlast::pmem::Traced) -> Checked<Session> {
+    pub fn fill(
+        &self,
+        alive: &Arc<Alive>,
+        seam: outlast::internals::pmem::Traced,
+    ) -> Checked<Session> {
         let mut session = Session::create(self.workload.pool(), alive, seam.clone())?;
         session.create_map(MAP, self.shape)?;
         for &n in &self.others {
@@ -106,7 +110,7 @@ impl Instance {
         mut session: Session,
         point: &'static Point,
         alive: &Arc<Alive>,
-        seam: outlast::pmem::Traced,
+        seam: outlast::internals::pmem::Traced,
     ) -> Checked<Session> {
         let file = session.file();
         let initial = self.initial();

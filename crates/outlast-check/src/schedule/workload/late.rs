@@ -6,7 +6,7 @@ use super::closing::Numbers;
 use crate::history::Call;
 use crate::schedule::act::Act;
 use crate::session::Do;
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 
 /// How many records the last thread inserts: enough to fill an overflow bucket and need another.
 const MORE: u64 = 18;

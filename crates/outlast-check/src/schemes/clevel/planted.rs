@@ -3,11 +3,11 @@
 use crate::parts::bugs::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
 use crate::parts::bugs::{Line, bug, cannot};
 use crate::parts::published::*;
-use outlast::db::bugs as db_bugs;
-use outlast::index::bugs as index_bugs;
-use outlast::index::clevel::bugs as clevel_bugs;
-use outlast::index::clevel::points;
-use outlast::pmem::Seeded;
+use outlast::internals::db::bugs as db_bugs;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::index::clevel::bugs as clevel_bugs;
+use outlast::internals::index::clevel::points;
+use outlast::internals::pmem::Seeded;
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[

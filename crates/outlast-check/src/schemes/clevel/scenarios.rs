@@ -8,9 +8,9 @@ use crate::state::Checked;
 use crate::structures::clevel::phases::{DROPPED, READY_TAKEN, SHRUNK};
 use crate::structures::clevel::{CROWD, first_bits, shape};
 use outlast::RecordForm;
-use outlast::index::clevel::layout::{NODE_BUCKETS, SLOTS};
-use outlast::index::clevel::points;
-use outlast::pmem::Point;
+use outlast::internals::index::clevel::layout::{NODE_BUCKETS, SLOTS};
+use outlast::internals::index::clevel::points;
+use outlast::internals::pmem::Point;
 
 const EXPAND: &[&Point] =
     &[&points::RECORD, &points::INSERT, &points::LEVEL, &points::CONTEXT, &points::CONTEXT_COMMIT];

@@ -1,7 +1,7 @@
 //! Schedules for clevel's own code paths.
 
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
-use outlast::index::clevel::points;
+use outlast::internals::index::clevel::points;
 use std::ops::Range;
 
 /// A table that was large and is almost empty.

@@ -3,11 +3,11 @@
 use crate::parts::bugs::Checker::{Alone, EachStep, Held, Paused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes};
 use crate::parts::published::*;
-use outlast::db::bugs as db_bugs;
-use outlast::index::bugs as index_bugs;
-use outlast::index::dash_eh::bugs as dash_eh_bugs;
-use outlast::index::dash_eh::points;
-use outlast::pmem::Seeded;
+use outlast::internals::db::bugs as db_bugs;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::index::dash_eh::bugs as dash_eh_bugs;
+use outlast::internals::index::dash_eh::points;
+use outlast::internals::pmem::Seeded;
 
 /// Its lines.
 pub(super) const LINES: &[Line] = &[

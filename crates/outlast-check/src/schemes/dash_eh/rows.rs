@@ -1,6 +1,6 @@
 //! Dash-EH tables in which one insert moves several records in a row.
 
-use outlast::index::dash_eh::layout::{LINE_SLOTS, SLOTS};
+use outlast::internals::index::dash_eh::layout::{LINE_SLOTS, SLOTS};
 use std::ops::Range;
 
 /// log2 of the buckets per segment. Three moves need at least five buckets.

@@ -10,9 +10,9 @@ use crate::state::Checked;
 use crate::structures::dash_eh::phases::{BACKWARD, FORWARD, SPLIT_STASH};
 use crate::structures::dash_eh::{self, CROWD, shape};
 use outlast::RecordForm;
-use outlast::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
-use outlast::index::dash_eh::points;
-use outlast::pmem::Point;
+use outlast::internals::index::dash_eh::layout::{NODE_BUCKETS, SLOTS};
+use outlast::internals::index::dash_eh::points;
+use outlast::internals::pmem::Point;
 
 const SPLIT: &[&Point] =
     &[&points::SPLIT_NEW, &points::SPLIT_NODE, &points::SPLIT_COMMIT, &points::SPLIT_DIRECTORY];

@@ -4,7 +4,7 @@ use super::rows::{self, FullHome, Row};
 use crate::parts::workload::{Aim, Before, Filling, PLAIN, Workload};
 use crate::structures::dash_eh::config;
 use crate::structures::dash_eh::phases::{BACKWARD, FORWARD};
-use outlast::index::dash_eh::points;
+use outlast::internals::index::dash_eh::points;
 use std::ops::Range;
 
 impl Filling for Row {

@@ -9,12 +9,12 @@ use crate::state::Checked;
 use crate::structures::Shape;
 use crate::structures::dash_eh::{CROWD, phases};
 use crate::structures::dash_lh::shape;
-use outlast::index::dash_lh::{
+use outlast::internals::index::dash_lh::{
     self,
     layout::{NODE_BUCKETS, SLOTS},
     points,
 };
-use outlast::pmem::Point;
+use outlast::internals::pmem::Point;
 use outlast::{Config, RecordForm};
 
 const SPLIT: &[&Point] = &[&points::TURN, &points::SPLIT_NEW, &points::SPLIT_COMMIT];

@@ -1,7 +1,7 @@
 //! Schedules for Dash-LH's own code paths.
 
 use crate::parts::workload::{Aim, Before, PLAIN, Workload};
-use outlast::index::dash_lh::points;
+use outlast::internals::index::dash_lh::points;
 
 const TURN: Before = Before::Point(&points::TURN);
 const STASH: Before = Before::Point(&points::INSERT_OVERFLOW);

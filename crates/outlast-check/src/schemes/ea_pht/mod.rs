@@ -7,7 +7,7 @@ mod workloads;
 use crate::parts::Parts;
 use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::structures::ea_pht::{hybrid, parallel, plain};
-use outlast::index::ea_pht::points;
+use outlast::internals::index::ea_pht::points;
 
 /// What a scheme of the family adds. The schemes differ in whether changes go on while a table is
 /// moved.

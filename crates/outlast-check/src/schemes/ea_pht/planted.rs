@@ -4,11 +4,11 @@ use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
 use crate::parts::bugs::{SIZE_TOLD_EARLY, UNDURABLE_GROWTH};
 use crate::parts::published::*;
-use outlast::index::bugs as index_bugs;
-use outlast::index::ea_pht::bugs as own_bugs;
-use outlast::index::ea_pht::points;
-use outlast::pmem::Seeded;
-use outlast::pool::bugs as pool_bugs;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::index::ea_pht::bugs as own_bugs;
+use outlast::internals::index::ea_pht::points;
+use outlast::internals::pmem::Seeded;
+use outlast::internals::pool::bugs as pool_bugs;
 
 const DRAM_ONLY: &str = "each opening makes what DRAM holds; no directory is written";
 

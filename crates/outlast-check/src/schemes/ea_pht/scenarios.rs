@@ -8,8 +8,8 @@ use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::Shape;
 use crate::structures::ea_pht::phases::{CHAIN_MOVED, IN_CHAIN};
-use outlast::index::ea_pht::points;
-use outlast::pmem::Point;
+use outlast::internals::index::ea_pht::points;
+use outlast::internals::pmem::Point;
 use outlast::{Config, RecordForm};
 
 const OVERFLOW: &[&Point] = &[&points::COUNTER, &points::NODE_NEW, &points::NODE_COMMIT];

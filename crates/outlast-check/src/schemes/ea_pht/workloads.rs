@@ -2,8 +2,8 @@
 
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
 use outlast::Config;
-use outlast::index::ea_pht::layout::SLOTS;
-use outlast::index::ea_pht::points;
+use outlast::internals::index::ea_pht::layout::SLOTS;
+use outlast::internals::index::ea_pht::points;
 use std::ops::Range;
 
 const OVERFLOW: Before = Before::Point(&points::NODE_COMMIT);

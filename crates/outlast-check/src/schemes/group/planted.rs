@@ -3,10 +3,10 @@
 use crate::parts::bugs::Checker::{Alone, EachStep, Paused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
 use crate::parts::published::*;
-use outlast::index::bugs as index_bugs;
-use outlast::index::group::bugs as group_bugs;
-use outlast::index::group::points;
-use outlast::pmem::Seeded;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::index::group::bugs as group_bugs;
+use outlast::internals::index::group::points;
+use outlast::internals::pmem::Seeded;
 
 const NO_DIRECTORY: &str = "each opening makes the directory; none is written";
 

@@ -9,8 +9,8 @@ use crate::state::Checked;
 use crate::structures::group::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
 use crate::structures::group::{CROWD, shape};
 use outlast::RecordForm;
-use outlast::index::group::points;
-use outlast::pmem::Point;
+use outlast::internals::index::group::points;
+use outlast::internals::pmem::Point;
 
 const SPLIT: &[&Point] = &[&points::SPLIT_NEW, &points::SPLIT_COMMIT];
 const COLLIDE: &[&Point] =

@@ -2,7 +2,7 @@
 
 use crate::parts::workload::{Aim, Before, PLAIN, Workload};
 use crate::structures::group::phases::SECOND_LEVEL;
-use outlast::index::group::points;
+use outlast::internals::index::group::points;
 
 const SECOND: Before = Before::Phase(SECOND_LEVEL);
 

@@ -3,10 +3,10 @@
 use crate::parts::bugs::Checker::{Alone, EachStep, Held, Schedules, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot, inline};
 use crate::parts::published::*;
-use outlast::index::bugs as index_bugs;
-use outlast::index::phast::bugs as phast_bugs;
-use outlast::index::phast::points;
-use outlast::pmem::Seeded;
+use outlast::internals::index::bugs as index_bugs;
+use outlast::internals::index::phast::bugs as phast_bugs;
+use outlast::internals::index::phast::points;
+use outlast::internals::pmem::Seeded;
 
 const NO_DIRECTORY: &str = "each opening rebuilds the inner part; no directory is written";
 

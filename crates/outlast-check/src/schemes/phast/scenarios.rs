@@ -7,8 +7,8 @@ use crate::state::Checked;
 use crate::structures::phast::phases::{DIVIDED, JOINED};
 use crate::structures::phast::shape;
 use outlast::RecordForm;
-use outlast::index::phast::points;
-use outlast::pmem::Point;
+use outlast::internals::index::phast::points;
+use outlast::internals::pmem::Point;
 
 const FILL: &[&Point] = &[
     &points::INSERT_PAIR,

@@ -3,7 +3,7 @@
 use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
 use crate::structures::phast::config;
 use crate::structures::phast::phases::DIVIDED;
-use outlast::index::phast::points;
+use outlast::internals::index::phast::points;
 use std::ops::Range;
 
 /// A leaf with room for what a few threads insert. It is the second one, because the first one has no

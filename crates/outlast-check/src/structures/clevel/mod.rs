@@ -4,9 +4,9 @@ pub mod phases;
 
 use super::{Shape, Structure};
 use crate::state::{Checked, ensure};
-use outlast::index::IndexStats;
-use outlast::index::clevel::layout::SLOTS;
-use outlast::index::clevel::{self, points};
+use outlast::internals::index::IndexStats;
+use outlast::internals::index::clevel::layout::SLOTS;
+use outlast::internals::index::clevel::{self, points};
 use outlast::{Config, RecordForm};
 
 /// The structure of clevel.

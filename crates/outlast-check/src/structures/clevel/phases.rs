@@ -3,9 +3,9 @@
 use crate::model::stored;
 use crate::structures::Phase;
 use outlast::Config;
-use outlast::index::clevel::layout::{Kind, slot};
-use outlast::index::clevel::points;
-use outlast::pmem::Event;
+use outlast::internals::index::clevel::layout::{Kind, slot};
+use outlast::internals::index::clevel::points;
+use outlast::internals::pmem::Event;
 use std::collections::BTreeSet;
 
 /// A level was added that is smaller than the newest one before it.

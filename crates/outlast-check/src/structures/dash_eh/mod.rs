@@ -4,8 +4,8 @@ pub mod phases;
 
 use super::{Shape, Structure};
 use crate::state::{Checked, ensure};
-use outlast::index::dash_eh::layout::SLOTS;
-use outlast::index::dash_eh::{self, points};
+use outlast::internals::index::dash_eh::layout::SLOTS;
+use outlast::internals::index::dash_eh::{self, points};
 use outlast::offline::MapReport;
 use outlast::{Config, MapOptions, RecordForm};
 

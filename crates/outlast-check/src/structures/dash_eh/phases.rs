@@ -3,8 +3,8 @@
 use crate::model::stored;
 use crate::structures::Phase;
 use outlast::Config;
-use outlast::index::dash_eh::{layout, points};
-use outlast::pmem::Event;
+use outlast::internals::index::dash_eh::{layout, points};
+use outlast::internals::pmem::Event;
 use std::collections::{BTreeSet, HashSet};
 
 /// One record was moved from its home to the next bucket, or two or three records in a row.

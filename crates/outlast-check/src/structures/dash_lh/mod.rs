@@ -3,7 +3,7 @@
 use super::dash_eh::{self, CROWD, brim};
 use super::{Shape, Structure, dash_eh::phases};
 use crate::state::{Checked, ensure};
-use outlast::index::dash_lh::{self, points};
+use outlast::internals::index::dash_lh::{self, points};
 use outlast::offline::MapReport;
 use outlast::{Config, MapOptions, RecordForm};
 

@@ -4,8 +4,8 @@ pub mod phases;
 
 use super::Structure;
 use crate::state::{Checked, ensure};
-use outlast::index::ea_pht::layout::SLOTS;
-use outlast::index::ea_pht::{ConfigOf, points};
+use outlast::internals::index::ea_pht::layout::SLOTS;
+use outlast::internals::index::ea_pht::{ConfigOf, points};
 use outlast::offline::MapReport;
 use outlast::{Config, MapOptions, RecordForm};
 

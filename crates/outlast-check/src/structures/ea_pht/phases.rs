@@ -4,9 +4,9 @@
 use crate::model::stored;
 use crate::structures::Phase;
 use outlast::Config;
-use outlast::index::ea_pht::layout::BUCKET_BYTES;
-use outlast::index::ea_pht::points;
-use outlast::pmem::Event;
+use outlast::internals::index::ea_pht::layout::BUCKET_BYTES;
+use outlast::internals::index::ea_pht::points;
+use outlast::internals::pmem::Event;
 use std::collections::BTreeSet;
 
 /// A record went to an overflow bucket that was already in the chain.

@@ -4,8 +4,8 @@ pub mod phases;
 
 use super::{Shape, Structure};
 use crate::state::{Checked, ensure};
-use outlast::index::group::layout::second_chunks;
-use outlast::index::group::{self, points};
+use outlast::internals::index::group::layout::second_chunks;
+use outlast::internals::index::group::{self, points};
 use outlast::offline::MapReport;
 use outlast::{Config, RecordForm};
 

@@ -3,9 +3,9 @@
 use crate::model::stored;
 use crate::structures::Phase;
 use outlast::Config;
-use outlast::index::group::layout::{CHUNK_BYTES, Kind};
-use outlast::index::group::points;
-use outlast::pmem::Event;
+use outlast::internals::index::group::layout::{CHUNK_BYTES, Kind};
+use outlast::internals::index::group::points;
+use outlast::internals::pmem::Event;
 use std::collections::{BTreeSet, HashMap};
 
 /// An insert found its home taken, and went to the second level.

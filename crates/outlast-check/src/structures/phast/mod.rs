@@ -3,7 +3,7 @@
 pub mod phases;
 
 use super::{Shape, Structure};
-use outlast::index::phast::{self, points};
+use outlast::internals::index::phast::{self, points};
 use outlast::{Config, MapOptions, RecordForm};
 
 /// The structure of PhaST.

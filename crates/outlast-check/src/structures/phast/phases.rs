@@ -3,8 +3,8 @@
 use crate::model::stored;
 use crate::structures::Phase;
 use outlast::Config;
-use outlast::index::phast::points;
-use outlast::pmem::Event;
+use outlast::internals::index::phast::points;
+use outlast::internals::pmem::Event;
 use std::collections::BTreeSet;
 
 /// A partition was joined with the one before it.

@@ -9,7 +9,7 @@ use crate::torture::life::Subject;
 use crate::vm::machine::PROCESSORS;
 use crate::vm::script::INTERVAL;
 use crate::vm::wire::{Pulse, Said};
-use outlast::pmem::{Call, Disk, DiskWatch, Fate};
+use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{Error, JournalOptions, Pool};
 use std::fs::{self, File};
 use std::mem::MaybeUninit;

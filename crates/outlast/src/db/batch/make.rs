@@ -253,7 +253,7 @@ impl<S: MapSeam> Store<S> {
 
     /// Finishes the batch that a crash has cut short, if there is one. If damage prevents that,
     /// records the damage and succeeds. Must be called before anything else is done with the pool.
-    pub(in crate::db) fn finish_batch(&self) -> Result<()> {
+    pub(in crate::layers::db) fn finish_batch(&self) -> Result<()> {
         let (core, options) = (&self.core, self.core.options());
         if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
             return Ok(());
@@ -322,12 +322,12 @@ impl<S: MapSeam> Store<S> {
     }
 
     /// Returns the damage of the batch that cannot be finished, if there is one.
-    pub(in crate::db) fn damaged_batch(&self) -> Option<Damage> {
+    pub(in crate::layers::db) fn damaged_batch(&self) -> Option<Damage> {
         self.core.memory.seam().lock(&self.damaged_batch).clone()
     }
 
     /// Gives up a batch that cannot be finished. The caller holds the gate.
-    pub(in crate::db) fn give_up_batch(&self) -> Result<()> {
+    pub(in crate::layers::db) fn give_up_batch(&self) -> Result<()> {
         batch::forget(&self.core)?;
         *self.core.memory.seam().lock(&self.damaged_batch) = None;
         Ok(())

@@ -113,16 +113,16 @@ impl JournalOptions {
     }
 
     /// Returns the directory that was chosen for the working file.
-    pub(in crate::db) fn chosen_working(&self) -> Option<PathBuf> {
+    pub(in crate::layers::db) fn chosen_working(&self) -> Option<PathBuf> {
         self.working.clone()
     }
 
     /// Returns whether the directory was chosen, and does not follow from the pool's path.
-    pub(in crate::db) fn has_directory(&self) -> bool {
+    pub(in crate::layers::db) fn has_directory(&self) -> bool {
         self.directory.is_some()
     }
 
-    pub(in crate::db) fn directory_for(&self, path: &Path) -> PathBuf {
+    pub(in crate::layers::db) fn directory_for(&self, path: &Path) -> PathBuf {
         self.directory.clone().unwrap_or_else(|| {
             let mut name = OsString::from(path);
             name.push(".journal");
@@ -133,7 +133,7 @@ impl JournalOptions {
     /// Returns the directories that the working file can be in: the one set in the options, the one
     /// that the base notes for the current life, and the default ones. The note can be missing:
     /// a path that is too long is not noted.
-    pub(in crate::db) fn places(
+    pub(in crate::layers::db) fn places(
         &self,
         directory: &Path,
         base: &File,

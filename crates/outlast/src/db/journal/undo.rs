@@ -30,14 +30,14 @@ impl PoolOptions {
     }
 
     /// Returns the directory for the pool's journal if it does not exist yet.
-    pub(in crate::db) fn missing_directory(&self, path: &Path) -> Option<PathBuf> {
+    pub(in crate::layers::db) fn missing_directory(&self, path: &Path) -> Option<PathBuf> {
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
         directory.symlink_metadata().is_err().then_some(directory)
     }
 
     /// Removes what a failed creation of a pool has left in its journal's directory. The pool's
     /// file has been removed already, and no copy of it has its id.
-    pub(in crate::db) fn clear_journal(&self, path: &Path, pool: u128) {
+    pub(in crate::layers::db) fn clear_journal(&self, path: &Path, pool: u128) {
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
         let files = DiskDirectory::at(directory, self.disk.clone());
         let _ = remove_all_of(&files, pool, None);

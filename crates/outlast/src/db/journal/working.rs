@@ -49,10 +49,10 @@ const PATH_MAX: usize = (PATHS[1] - PATHS[0] - 1) * 8;
 
 /// What a working file belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::db) struct Owned {
-    pub(in crate::db) owner: Owner,
-    pub(in crate::db) boot: u128,
-    pub(in crate::db) base: Identity,
+pub(in crate::layers::db) struct Owned {
+    pub(in crate::layers::db) owner: Owner,
+    pub(in crate::layers::db) boot: u128,
+    pub(in crate::layers::db) base: Identity,
 }
 
 impl Owned {
@@ -113,11 +113,11 @@ impl Owned {
 }
 
 /// A working file.
-pub(in crate::db) struct Working {
-    pub(in crate::db) file: File,
-    pub(in crate::db) path: PathBuf,
+pub(in crate::layers::db) struct Working {
+    pub(in crate::layers::db) file: File,
+    pub(in crate::layers::db) path: PathBuf,
     pub(super) notes: Notes,
-    pub(in crate::db) header: Header,
+    pub(in crate::layers::db) header: Header,
     pub(super) size: u64,
     /// Whether base or journal have lost something that this file has.
     pub(super) is_ahead: bool,
@@ -125,7 +125,7 @@ pub(in crate::db) struct Working {
 
 impl Working {
     /// Returns the last durable epoch.
-    pub(in crate::db) fn durable(&self) -> Attempt {
+    pub(in crate::layers::db) fn durable(&self) -> Attempt {
         Attempt::load(&self.notes, DURABLE)
     }
 }
@@ -144,7 +144,7 @@ pub(super) fn is_unfinished_name(name: &str) -> bool {
 }
 
 /// Returns the path of the working file of a life.
-pub(in crate::db) fn working_path(place: &Path, life: u128) -> PathBuf {
+pub(in crate::layers::db) fn working_path(place: &Path, life: u128) -> PathBuf {
     place.join(format!("{}{life:032x}{}", NAMES[0], NAMES[1]))
 }
 
@@ -191,25 +191,25 @@ pub(super) fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
 
 /// A search for the working file of a pool.
 #[derive(Clone, Copy)]
-pub(in crate::db) struct Search<'s> {
+pub(in crate::layers::db) struct Search<'s> {
     /// The directories that it may be in.
-    pub(in crate::db) places: &'s [PathBuf],
+    pub(in crate::layers::db) places: &'s [PathBuf],
     /// How to lock it. Without a lock, it may be in use by another process.
-    pub(in crate::db) lock: Option<FlockOperation>,
+    pub(in crate::layers::db) lock: Option<FlockOperation>,
     /// What it must belong to.
-    pub(in crate::db) owned: Owned,
+    pub(in crate::layers::db) owned: Owned,
     /// The user that owns the base.
-    pub(in crate::db) user: u32,
+    pub(in crate::layers::db) user: u32,
     /// What the base says.
-    pub(in crate::db) meta: &'s Meta,
+    pub(in crate::layers::db) meta: &'s Meta,
     /// The path of the base.
-    pub(in crate::db) path: &'s Path,
+    pub(in crate::layers::db) path: &'s Path,
     /// The journal.
-    pub(in crate::db) journal: &'s dyn Directory,
+    pub(in crate::layers::db) journal: &'s dyn Directory,
 }
 
 /// The result of a search for a working file.
-pub(in crate::db) enum Found {
+pub(in crate::layers::db) enum Found {
     /// The working file.
     Working(Box<Working>),
     /// There is none that could hold anything of this life.
@@ -238,7 +238,7 @@ impl Search<'_> {
     /// | another file, which is still at the noted path | | it is the other's: this is a copy |
     /// | another file, which is gone; or the file system does not tell | fit | it is used: the pool was moved |
     /// | any of these | anything else | it does not match |
-    pub(in crate::db) fn find(self) -> Result<Found> {
+    pub(in crate::layers::db) fn find(self) -> Result<Found> {
         let Search { owned, meta, .. } = self;
         // A life never outlives a boot.
         if meta.boot != owned.boot as u64 {
@@ -353,7 +353,7 @@ impl Search<'_> {
 }
 
 /// Returns the user that owns a base.
-pub(in crate::db) fn user_of(base: &File) -> Result<u32> {
+pub(in crate::layers::db) fn user_of(base: &File) -> Result<u32> {
     Ok(base.metadata().map_err(|e| Error::io("reading the pool's owner", e))?.uid())
 }
 

@@ -79,7 +79,7 @@ impl PoolOptions {
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
-    /// use outlast::pmem::{Latency, MediumKind};
+    /// use outlast::{Latency, MediumKind};
     /// use std::time::Duration;
     ///
     /// let slow = Latency { per_line: Duration::from_nanos(300), ..Latency::default() };
@@ -265,7 +265,7 @@ impl PoolOptions {
     /// # }
     /// ```
     ///
-    /// [`linear_recovery`]: crate::index::SchemeRow::linear_recovery
+    /// [`linear_recovery`]: crate::Scheme::has_linear_recovery
     #[must_use]
     pub fn recovery_threads(mut self, threads: usize) -> Self {
         self.core.recovery.threads = threads;

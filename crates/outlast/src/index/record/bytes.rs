@@ -31,7 +31,7 @@ pub enum Bytes {}
 
 /// A record block that a slot links to. The record's lengths fit the size class in the link, or,
 /// for a large block, the rest of the pool.
-pub(in crate::index) struct Linked<'m> {
+pub(in crate::layers::index) struct Linked<'m> {
     words: &'m [Word],
     key_len: usize,
     value_len: usize,
@@ -41,12 +41,17 @@ pub(in crate::index) struct Linked<'m> {
 
 impl Linked<'_> {
     /// Returns the length of the key in bytes.
-    pub(in crate::index) fn key_len(&self) -> usize {
+    pub(in crate::layers::index) fn key_len(&self) -> usize {
         self.key_len
     }
 
     /// Copies bytes of the key, starting at `start`.
-    pub(in crate::index) fn read_key<S: Seam>(&self, core: &Core<S>, start: usize, out: &mut [u8]) {
+    pub(in crate::layers::index) fn read_key<S: Seam>(
+        &self,
+        core: &Core<S>,
+        start: usize,
+        out: &mut [u8],
+    ) {
         debug_assert!(start + out.len() <= self.key_len);
         core.memory.read_bytes(self.words, RECORD_HEADER + start, out);
     }
@@ -76,7 +81,7 @@ fn no_link(first: u64) -> Damage {
 /// Returns the record that a slot links to. Fails if the link or the record's lengths are
 /// impossible.
 #[inline(always)]
-pub(in crate::index) fn linked<S: Seam>(
+pub(in crate::layers::index) fn linked<S: Seam>(
     core: &Core<S>,
     words: SlotWords,
 ) -> Result<Linked<'_>, Damage> {

@@ -480,7 +480,7 @@ impl Alloc {
 
     /// Releases runs that are kept although all their blocks are free, and runs whose only blocks
     /// in use are those that some shard has at hand. Returns whether that yielded pages.
-    pub(in crate::pool) fn give_back<S: Seam>(&self, core: &Core<S>) -> Result<bool> {
+    pub(in crate::layers::pool) fn give_back<S: Seam>(&self, core: &Core<S>) -> Result<bool> {
         let seam = core.memory.seam();
         let before = self.stats(core).free_pages;
         self.empty_hands(core)?;

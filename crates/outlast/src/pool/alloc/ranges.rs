@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A set of pages, as ranges that neither overlap nor touch: each one's start and end.
 #[derive(Debug, Default)]
-pub(in crate::pool) struct Ranges(BTreeMap<u32, u32>);
+pub(in crate::layers::pool) struct Ranges(BTreeMap<u32, u32>);
 
 impl Ranges {
     /// Returns the range of the set that contains `page`.
@@ -15,20 +15,20 @@ impl Ranges {
     }
 
     /// Returns the end of the range that contains `page`.
-    pub(in crate::pool) fn end_around(&self, page: u32) -> Option<u32> {
+    pub(in crate::layers::pool) fn end_around(&self, page: u32) -> Option<u32> {
         self.around(page).map(|range| range.end)
     }
 
     /// Returns the first page of the set that is not below `page`.
-    pub(in crate::pool) fn first_from(&self, page: u32) -> Option<u32> {
+    pub(in crate::layers::pool) fn first_from(&self, page: u32) -> Option<u32> {
         self.around(page).map(|_| page).or_else(|| self.0.range(page..).next().map(|(&p, _)| p))
     }
 
-    pub(in crate::pool) fn overlaps(&self, range: &Range<u32>) -> bool {
+    pub(in crate::layers::pool) fn overlaps(&self, range: &Range<u32>) -> bool {
         self.first_from(range.start).is_some_and(|page| page < range.end)
     }
 
-    pub(in crate::pool) fn insert(&mut self, mut range: Range<u32>) {
+    pub(in crate::layers::pool) fn insert(&mut self, mut range: Range<u32>) {
         if range.is_empty() {
             return;
         }
@@ -42,7 +42,7 @@ impl Ranges {
         self.0.insert(range.start, range.end);
     }
 
-    pub(in crate::pool) fn remove(&mut self, range: Range<u32>) {
+    pub(in crate::layers::pool) fn remove(&mut self, range: Range<u32>) {
         if range.is_empty() {
             return;
         }
@@ -63,7 +63,10 @@ impl Ranges {
     }
 
     /// Returns the parts of `range` that are not in the set.
-    pub(in crate::pool) fn gaps(&self, range: Range<u32>) -> impl Iterator<Item = Range<u32>> + '_ {
+    pub(in crate::layers::pool) fn gaps(
+        &self,
+        range: Range<u32>,
+    ) -> impl Iterator<Item = Range<u32>> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             if let Some(end) = self.end_around(at) {
@@ -79,7 +82,7 @@ impl Ranges {
         })
     }
 
-    pub(in crate::pool) fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
+    pub(in crate::layers::pool) fn iter(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         self.0.iter().map(|(&start, &end)| start..end)
     }
 }

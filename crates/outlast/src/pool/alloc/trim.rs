@@ -144,7 +144,7 @@ impl Alloc {
     /// Notes the free pages that have holes, when the pool is opened. Returns the other pages with
     /// holes: they need disk blocks before anything is stored. `holes` are pages with holes, and
     /// `total` is the number of the pool's pages.
-    pub(in crate::pool) fn note_holes<S: Seam>(
+    pub(in crate::layers::pool) fn note_holes<S: Seam>(
         &self,
         core: &Core<S>,
         holes: impl Iterator<Item = Range<u32>>,
@@ -190,20 +190,24 @@ impl Alloc {
     }
 
     /// Whether a page may lack disk blocks. The content of such a page has no meaning.
-    pub(in crate::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
+    pub(in crate::layers::pool) fn is_bare<S: Seam>(&self, core: &Core<S>, page: u32) -> bool {
         core.memory.seam().lock(&self.space).bare.overlaps(&(page..page + 1))
     }
 
     /// Whether disk blocks of pages in `range` were given back, by this process or by one before
     /// it, and are still missing.
-    pub(in crate::pool) fn is_given<S: Seam>(&self, core: &Core<S>, range: Range<u32>) -> bool {
+    pub(in crate::layers::pool) fn is_given<S: Seam>(
+        &self,
+        core: &Core<S>,
+        range: Range<u32>,
+    ) -> bool {
         let space = core.memory.seam().lock(&self.space);
         let below = range.start..range.end.min(space.frontier);
         space.given.overlaps(&range) || space.bare.overlaps(&below)
     }
 
     /// Returns `range` without the free pages below the frontier that may lack disk blocks.
-    pub(in crate::pool) fn with_blocks<S: Seam>(
+    pub(in crate::layers::pool) fn with_blocks<S: Seam>(
         &self,
         core: &Core<S>,
         range: Range<u32>,
@@ -215,7 +219,10 @@ impl Alloc {
     }
 
     /// Returns the first page beyond the frontier whose disk blocks this process has given back.
-    pub(in crate::pool) fn first_given_ahead<S: Seam>(&self, core: &Core<S>) -> Option<u32> {
+    pub(in crate::layers::pool) fn first_given_ahead<S: Seam>(
+        &self,
+        core: &Core<S>,
+    ) -> Option<u32> {
         let space = core.memory.seam().lock(&self.space);
         space.given.first_from(space.frontier)
     }
@@ -223,7 +230,7 @@ impl Alloc {
     /// Returns the free pages, as far as they are known: those below the frontier, and those beyond
     /// it up to `total`. Until all space is accounted for after a crash, only those below the
     /// frontier that may lack disk blocks are known.
-    pub(in crate::pool) fn free_ranges<S: Seam>(
+    pub(in crate::layers::pool) fn free_ranges<S: Seam>(
         &self,
         core: &Core<S>,
         total: u32,
@@ -255,7 +262,7 @@ impl Alloc {
 
     /// Begins a round, in which pages that are free now and stay free may be given back. From page
     /// `ahead` on, the space beyond the frontier is not expected to be needed soon.
-    pub(in crate::pool) fn begin_trim<S: Seam>(
+    pub(in crate::layers::pool) fn begin_trim<S: Seam>(
         &self,
         core: &Core<S>,
         ahead: u32,
@@ -272,7 +279,7 @@ impl Alloc {
     }
 
     /// Returns pages that have been free since the round began and that can be given back, in parts.
-    pub(in crate::pool) fn to_trim<S: Seam>(
+    pub(in crate::layers::pool) fn to_trim<S: Seam>(
         &self,
         core: &Core<S>,
         ahead: u32,
@@ -313,7 +320,11 @@ impl Alloc {
     /// Takes free pages out, so that they cannot be claimed, and notes that they may lack disk
     /// blocks. The caller must put them back. Does nothing and returns `false` if they have not
     /// been free ever since the round began.
-    pub(in crate::pool) fn take_out<S: Seam>(&self, core: &Core<S>, pages: &Range<u32>) -> bool {
+    pub(in crate::layers::pool) fn take_out<S: Seam>(
+        &self,
+        core: &Core<S>,
+        pages: &Range<u32>,
+    ) -> bool {
         let mut space = core.memory.seam().lock(&self.space);
         if space.fresh.overlaps(pages) || space.out.is_some() {
             return false;
@@ -334,7 +345,7 @@ impl Alloc {
 
     /// Ends what [`take_out`](Alloc::take_out) began. `given` says whether the disk blocks of the
     /// pages were given back.
-    pub(in crate::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
+    pub(in crate::layers::pool) fn put_back<S: Seam>(&self, core: &Core<S>, given: bool) {
         let mut space = core.memory.seam().lock(&self.space);
         let Some(pages) = space.out.take() else { return };
         if pages.start < space.frontier {
@@ -347,19 +358,19 @@ impl Alloc {
     }
 
     /// Whether, since the last call of this function, a claim has waited for pages that were out.
-    pub(in crate::pool) fn was_wanted(&self) -> bool {
+    pub(in crate::layers::pool) fn was_wanted(&self) -> bool {
         self.wanted.swap(false, Ordering::SeqCst)
     }
 
     /// Returns a number that a claim passes to [`wait_for_trim`](Alloc::wait_for_trim) if it finds no place.
-    pub(in crate::pool) fn trims(&self) -> u64 {
+    pub(in crate::layers::pool) fn trims(&self) -> u64 {
         self.outs.load(Ordering::SeqCst)
     }
 
     /// Waits until the pages that are out now are back, if any are. Others may be out by then.
     /// Returns whether any were out since [`trims`](Alloc::trims) returned `before`, so that a
     /// claim may have missed them.
-    pub(in crate::pool) fn wait_for_trim<S: Seam>(
+    pub(in crate::layers::pool) fn wait_for_trim<S: Seam>(
         &self,
         core: &Core<S>,
         before: u64,

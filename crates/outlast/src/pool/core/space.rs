@@ -167,7 +167,7 @@ impl<S: Seam> Core<S> {
     /// `None` if blocks were freed meanwhile: the caller then looks for a free block again.
     /// `of_class` is the class of blocks that would serve the caller as well. `unreclaimed` says
     /// whether space was unaccounted for when the caller last looked.
-    pub(in crate::pool) fn claim_or_help(
+    pub(in crate::layers::pool) fn claim_or_help(
         &self,
         (kind, class, pages): (PageKind, u8, u32),
         of_class: Option<u8>,
@@ -465,7 +465,7 @@ impl<S: Seam> Core<S> {
     }
 
     /// Gets disk blocks for a part of the file, which may have been given back.
-    pub(in crate::pool) fn fill(&self, range: Range<u64>) -> Result<()> {
+    pub(in crate::layers::pool) fn fill(&self, range: Range<u64>) -> Result<()> {
         self.refusals.ask(range.end - range.start, || self.backing.fill(range))
     }
 
