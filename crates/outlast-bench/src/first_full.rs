@@ -12,7 +12,7 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::systems::Setup;
 use outlast::internals::index::group::layout::second_chunks;
-use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
+use outlast::{MapOptions, PoolOptions, RecordForm, Scheme, config};
 use serde::{Deserialize, Serialize};
 
 /// Options of the command.
@@ -149,8 +149,7 @@ fn median(mut numbers: Vec<u64>) -> u64 {
 fn fill(group_size: u32, cells: u64, seed: u64) -> Fallible<u64> {
     let pool = PoolOptions::new().identity(seed, 1).background(false).anonymous()?;
     let depth = (cells / (2 * u64::from(group_size))).trailing_zeros();
-    let options =
-        MapOptions::new().scheme(Scheme::Group).group_size(group_size).initial_depth(depth);
+    let options = MapOptions::new().config(config::Group { group_size, initial_depth: depth });
     let map = pool.map_with::<u64, u64>("bench", &options)?;
     let keys = Keys::new(seed);
     let mut records = 0;

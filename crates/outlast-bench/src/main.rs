@@ -141,7 +141,7 @@ fn run_kv(args: KvArgs) -> Fallible {
 
 fn run_load_factor(args: LoadFactorArgs) -> Fallible {
     let stash_buckets = match args.stash.is_empty() {
-        true if args.scheme.has_setting("stash_buckets") => vec![2, 4],
+        true if outlast_bench::systems::has_stash(args.scheme) => vec![2, 4],
         true => vec![2],
         false => args.stash,
     };

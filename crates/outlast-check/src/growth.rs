@@ -10,7 +10,7 @@ use crate::state::{Checked, Fault, ensure};
 use crate::torture::cells::Cells;
 use crate::torture::was_killed;
 use outlast::ReclaimState;
-use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{Config, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,8 +68,14 @@ type BytesMap = Map<[u8], [u8]>;
 /// Returns options for segments, or a first level, of 16 buckets if the scheme has that setting:
 /// small compared with the pool.
 pub(crate) fn map_options(scheme: Scheme) -> MapOptions {
-    let options = MapOptions::new().scheme(scheme);
-    if scheme.has_setting("bucket_bits") { options.bucket_bits(4) } else { options }
+    let mut config = Config::of(scheme);
+    match &mut config {
+        Config::DashEh(config) => config.bucket_bits = 4,
+        Config::DashLh(config) => config.bucket_bits = 4,
+        Config::Clevel(config) => config.first_bits = 4,
+        _ => {}
+    }
+    MapOptions::new().config(config)
 }
 
 fn open(path: &Path, scheme: Scheme) -> Checked<(Pool, BytesMap)> {

@@ -5,7 +5,7 @@ use crate::session::Do;
 use crate::state::{Checked, Fault, ensure};
 use crate::structures::structure;
 use outlast::internals::index::{Bytes, Inline};
-use outlast::{Map, MapOptions, Pool, RecordForm, Scheme};
+use outlast::{Config, Map, MapOptions, Pool, RecordForm, Scheme};
 
 /// A map of either record form.
 pub enum AnyMap {
@@ -46,9 +46,11 @@ impl AnyMap {
     /// # Errors
     /// The errors of [`Pool::map_with`].
     pub fn open(pool: &Pool, shape: &MapShape, scheme: Scheme) -> outlast::Result<AnyMap> {
-        let usual = MapOptions::new().scheme(scheme);
-        let options =
-            if shape.small { (structure(scheme).small)(shape.form, usual) } else { usual };
+        let config = match shape.small {
+            true => (structure(scheme).small)(shape.form),
+            false => Config::of(scheme),
+        };
+        let options = MapOptions::new().config(config);
         Ok(match shape.form {
             RecordForm::Inline => AnyMap::Inline(pool.map_with(shape.name, &options)?),
             RecordForm::Bytes => AnyMap::Bytes(pool.map_with(shape.name, &options)?),

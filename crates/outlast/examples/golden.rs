@@ -5,7 +5,7 @@
 //! cargo run --example golden -- crates/outlast/tests/golden
 //! ```
 
-use outlast::{MapOptions, PoolOptions, Scheme};
+use outlast::{Config, MapOptions, PoolOptions, Scheme};
 use std::path::Path;
 
 #[path = "../tests/golden/content.rs"]
@@ -25,9 +25,14 @@ fn write(path: &Path, scheme: Scheme) {
     let options = options.boot_id(1);
     // SAFETY: the file belongs to this program.
     let pool = unsafe { options.create(path).unwrap() };
-    let small = MapOptions::new().scheme(scheme).small();
-    let has_stash = scheme.has_setting("stash_buckets");
-    let stash = if has_stash { small.clone().stash_buckets(4) } else { small.clone() };
+    let small = Config::small(scheme);
+    let mut stash = small;
+    match &mut stash {
+        Config::DashEh(config) => config.stash_buckets = 4,
+        Config::DashLh(config) => config.stash_buckets = 4,
+        _ => {}
+    }
+    let [small, stash] = [small, stash].map(|config| MapOptions::new().config(config));
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let bytes = pool.map_with::<u64, [u8]>("bytes", &stash).unwrap();
     let texts = pool.map_with::<str, i32>("texts", &small).unwrap();

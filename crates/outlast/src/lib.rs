@@ -201,6 +201,24 @@ pub mod internals {
     pub use crate::layers::{db, index, journal, pmem, pool, reclaim};
 }
 
+/// The settings of the schemes, for [`MapOptions::config`].
+///
+/// ```
+/// use outlast::config::DashEh;
+///
+/// let config = DashEh { stash_buckets: 4, ..Default::default() };
+/// ```
+pub mod config {
+    pub use crate::index::clevel::Config as Clevel;
+    pub use crate::index::dash_eh::Config as DashEh;
+    pub use crate::index::dash_lh::Config as DashLh;
+    pub use crate::index::ea_pht::Config as EaPht;
+    pub use crate::index::ea_pht::ea_pht_h::Config as EaPhtH;
+    pub use crate::index::ea_pht::ea_pht_hpr::Config as EaPhtHpr;
+    pub use crate::index::group::Config as Group;
+    pub use crate::index::phast::Config as Phast;
+}
+
 pub use db::backup::Backup;
 pub use db::batch::Batch;
 pub use db::facts::{JournalFacts, PoolFacts};

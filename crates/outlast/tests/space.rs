@@ -3,7 +3,7 @@
 mod files;
 
 use files::{check_filled, child_path, create, dir, filled, open};
-use outlast::{Error, MapOptions, PoolOptions, Scheme};
+use outlast::{Config, Error, MapOptions, PoolOptions, Scheme, config};
 use std::fs::{self, File};
 use std::process::Command;
 use tempfile::TempDir;
@@ -14,7 +14,12 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
     let options = PoolOptions::new().initial_size(1 << 20).page_bits(12).max_size(1 << 20);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
-    let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().bucket_bits(2)).unwrap();
+    let map = pool
+        .map_with::<u64, [u8]>(
+            "m",
+            &MapOptions::new().config(config::DashEh { bucket_bits: 2, ..Default::default() }),
+        )
+        .unwrap();
     let fill = |from: u64| {
         let mut n = from;
         loop {
@@ -74,7 +79,11 @@ fn a_limit_that_is_too_small_is_told() {
             if needed > limit && note.contains("smaller `initial_depth`")),
         "{error}"
     );
-    pool.map_with::<u64, u64>("m", &options.initial_depth(4)).unwrap();
+    pool.map_with::<u64, u64>(
+        "m",
+        &MapOptions::new().config(config::DashLh { initial_depth: 4, ..Default::default() }),
+    )
+    .unwrap();
     pool.close().unwrap();
 
     // A pool that is larger than a new limit keeps its size.
@@ -98,7 +107,7 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
     for &scheme in Scheme::ALL {
         let options = PoolOptions::new().max_size(4 << 20).background(false);
         let pool = options.anonymous().unwrap();
-        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme).small());
+        let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().config(Config::small(scheme)));
         let map = map.unwrap();
         for len in (500..60_000).step_by(500).chain((60_000..300_000).step_by(8_000)) {
             let inserted = map.insert(&1, &vec![7; len]);
@@ -166,7 +175,7 @@ fn a_map_grows_in_pages_that_are_not_in_a_row() {
     for &scheme in Scheme::ALL {
         let options = PoolOptions::new().page_bits(15).max_size(16 << 20).background(false);
         let pool = options.anonymous().unwrap();
-        let map = MapOptions::new().scheme(scheme).small();
+        let map = MapOptions::new().config(Config::small(scheme));
         let map = pool.map_with::<u64, u64>("m", &map).unwrap();
         let pages = pool.map::<u64, [u8]>("pages").unwrap();
         let mut last = 0;

@@ -6,7 +6,8 @@ use crate::form::{Hand, Reads, spelled};
 use crate::scratch::Scratch;
 use outlast::Latency;
 use outlast::{
-    JournalOptions, Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap, RecordForm,
+    Config, JournalOptions, Map, MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RawMap,
+    RecordForm,
 };
 use std::fmt;
 use std::ops::Bound;
@@ -97,14 +98,17 @@ pub fn create_map(setup: &Setup, pool: &Pool) -> Fallible<RawMap> {
 
 /// Returns the map options for a setup.
 pub fn map_options(setup: &Setup) -> MapOptions {
-    let mut options = MapOptions::new().scheme(setup.scheme).form(setup.form);
-    if setup.scheme.has_setting("stash_buckets") {
-        options = options.stash_buckets(setup.stash_buckets);
+    let mut config = Config::of(setup.scheme);
+    match &mut config {
+        Config::DashEh(config) => config.stash_buckets = setup.stash_buckets,
+        Config::DashLh(config) => config.stash_buckets = setup.stash_buckets,
+        Config::Phast(config) => {
+            config.leaf_slots = setup.nodes.leaf_slots;
+            config.node_leaves = setup.nodes.node_leaves;
+        }
+        _ => {}
     }
-    if setup.scheme.has_setting("leaf_slots") {
-        options = options.leaf_slots(setup.nodes.leaf_slots).node_leaves(setup.nodes.node_leaves);
-    }
-    options
+    MapOptions::new().config(config).form(setup.form)
 }
 
 impl<T: ?Sized + OrderedKey> Library<T> {

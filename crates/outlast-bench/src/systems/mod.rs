@@ -333,10 +333,15 @@ impl Setup {
     }
 }
 
+/// Returns whether the segments of this scheme's maps have stash buckets.
+pub fn has_stash(scheme: Scheme) -> bool {
+    matches!(scheme, Scheme::DashEh | Scheme::DashLh)
+}
+
 /// Checks that a map of this scheme can have this many stash buckets. Schemes without a stash
 /// accept only the default.
 pub fn check_stash(scheme: Scheme, stash_buckets: u32) -> Fallible {
-    let why = match (scheme.has_setting("stash_buckets"), stash_buckets) {
+    let why = match (has_stash(scheme), stash_buckets) {
         (true, 2 | 4) | (false, 2) => return Ok(()),
         (true, _) => "2 or 4".into(),
         (false, _) => format!("{} has no stash", scheme.name()),

@@ -4,7 +4,7 @@ use super::watch::{FaultAt, Watch};
 use crate::codec::{key_bytes, value_bytes};
 use crate::state::{Checked, Fault, ensure};
 use outlast::internals::pmem::{Disk, MediumKind};
-use outlast::{Error, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
+use outlast::{Config, Error, MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,10 +81,17 @@ impl Subject {
             RecordForm::Inline => "u64",
             RecordForm::Bytes => "[u8]",
         };
-        let options = MapOptions::new().scheme(self.scheme).form(self.form);
+        let mut config = Config::of(self.scheme);
         // A map as small as possible: only the calls matter, and there are hundreds of pools.
-        let has_depth = self.scheme.has_setting("initial_depth");
-        let options = if has_depth { options.initial_depth(1) } else { options };
+        match &mut config {
+            Config::DashLh(config) => config.initial_depth = 1,
+            Config::Group(config) => config.initial_depth = 1,
+            Config::EaPht(config) => config.initial_depth = 1,
+            Config::EaPhtH(config) => config.initial_depth = 1,
+            Config::EaPhtHpr(config) => config.initial_depth = 1,
+            _ => {}
+        }
+        let options = MapOptions::new().config(config).form(self.form);
         pool.raw_map_with("m", schema, schema, &options)
     }
 

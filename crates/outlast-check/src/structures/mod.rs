@@ -17,7 +17,7 @@ use outlast::internals::db::roots::MapInfo;
 use outlast::internals::index::IndexStats;
 use outlast::internals::pmem::{Event, Point};
 use outlast::offline::MapReport;
-use outlast::{Config, MapOptions, RecordForm, Scheme};
+use outlast::{Config, RecordForm, Scheme};
 pub use phases::Phase;
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub struct Structure {
     /// The commit point of a new map's blocks.
     pub creation: &'static Point,
     /// Options that make the maps of torture and of live histories grow all the time.
-    pub small: fn(RecordForm, MapOptions) -> MapOptions,
+    pub small: fn(RecordForm) -> Config,
     /// Makes a small configuration from two numbers: the log2 of the size of the scheme's smallest
     /// part, and the scheme's other setting.
     pub config: fn(u32, u32) -> Config,

@@ -12,7 +12,7 @@ use outlast_check::session::recorder;
 use outlast_check::stop::Stops;
 use std::sync::Arc;
 
-const SMALLEST: dash_eh::Config = dash_eh::Config { bucket_bits: 1, stash: 2 };
+const SMALLEST: dash_eh::Config = dash_eh::Config { bucket_bits: 1, stash_buckets: 2 };
 
 /// Returns the number of the first access for which `is` holds.
 fn find(events: &[Event], is: impl Fn(&Event) -> bool) -> Option<u64> {

@@ -21,13 +21,17 @@ struct Table {
     _store: Arc<Store<Traced>>,
 }
 
+fn small(leaf_slots: u32) -> phast::Config {
+    phast::Config { leaf_slots, node_leaves: 4, partitions: 4, ..Default::default() }
+}
+
 impl Table {
     fn new(slots: u32) -> Table {
         let stops = Stops::default();
         let seam = stops.seam();
         seam.start(false);
         let store = create(&seam, 128, 1);
-        let map = map(&store, RecordForm::Bytes, phast::Config::new(slots, 4, 4));
+        let map = map(&store, RecordForm::Bytes, small(slots));
         Table { stops, seam, map, _store: store }
     }
 

@@ -1,7 +1,7 @@
 //! `compact`: what it keeps, how small it makes a pool, and what it refuses.
 
 use crate::common::{Place, Run};
-use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{Config, Error, MapOptions, Pool, PoolOptions, Scheme};
 use std::collections::HashSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn open(path: &Path) -> Pool {
 fn worn(options: &PoolOptions, path: &Path) {
     let pool = create(options, path);
     for scheme in Scheme::ALL {
-        let map_options = MapOptions::new().scheme(*scheme).small();
+        let map_options = MapOptions::new().config(Config::small(*scheme));
         let words = pool.map_with::<u64, i64>(&format!("{scheme} words"), &map_options).unwrap();
         let bytes = pool.map_with::<str, [u8]>(&format!("{scheme} bytes"), &map_options).unwrap();
         for n in 0..2_000 {

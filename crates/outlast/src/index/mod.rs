@@ -31,7 +31,6 @@ pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
 pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
 pub use schema::Schemas;
-pub use settings::Settings;
 
 /// The fence that [`version`] uses; the model checker substitutes its own.
 mod sync {

@@ -2,7 +2,6 @@
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
 use super::ea_pht::{self, ea_pht_h, ea_pht_hpr};
-use super::settings::Settings;
 use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, group, phast};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
@@ -28,20 +27,26 @@ pub struct SchemeRow {
     /// Whether its locks lie in the pool. If so, opening a map resets them where needed, so it can
     /// store to the pool even after a clean close.
     pub locks_in_pool: bool,
-    /// The options of [`MapOptions`](crate::MapOptions) that it has.
-    pub settings: &'static [&'static str],
     /// Bytes of a slot on media.
     pub slot_bytes: u64,
 }
 
 /// What a scheme lets the creator of a map choose. It is fixed for the life of the map.
-pub trait SchemeConfig: Copy + Eq + fmt::Debug {
-    /// Returns the configuration of a new map whose keys have this schema. Takes the settings that
-    /// the scheme has. The caller rejects any that are left.
+pub trait SchemeConfig: Copy + Eq + fmt::Debug + Default {
+    /// Returns the smallest configuration, with which a few inserts split or expand a map.
+    fn small() -> Self;
+
+    /// Checks the values.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed.
-    fn of_settings(settings: &mut Settings, key_schema: &str) -> Result<Self>;
+    fn check(self) -> Result<()>;
+
+    /// Returns the configuration for a map whose keys have this schema.
+    #[must_use]
+    fn for_keys(self, _key_schema: &str) -> Self {
+        self
+    }
 
     /// Reads the words of a map's root. Returns `None` if they are not those of any map.
     fn from_words(words: [u64; 3]) -> Option<Self>;
@@ -81,7 +86,8 @@ macro_rules! schemes {
             }
         }
 
-        /// The configuration of a map of any scheme.
+        /// The configuration of a map of any scheme: what its creator chooses. It is fixed for the life of
+        /// the map.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Config {
@@ -102,11 +108,32 @@ macro_rules! schemes {
                 }
             }
 
-            fn take(scheme: Scheme, settings: &mut Settings, key_schema: &str) -> Result<Config> {
-                Ok(match scheme {
-                    $(Scheme::$scheme => {
-                        $module::Config::of_settings(settings, key_schema)?.into()
-                    })*
+            /// Returns the default configuration of a scheme.
+            pub fn of(scheme: Scheme) -> Config {
+                match scheme {
+                    $(Scheme::$scheme => $module::Config::default().into()),*
+                }
+            }
+
+            /// For tests: returns the smallest configuration of a scheme, with which a few inserts split
+            /// or expand a map.
+            #[doc(hidden)]
+            pub fn small(scheme: Scheme) -> Config {
+                match scheme {
+                    $(Scheme::$scheme => $module::Config::small().into()),*
+                }
+            }
+
+            /// Checks the values, and returns the configuration for a map whose keys have this schema.
+            ///
+            /// # Errors
+            /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed.
+            pub(crate) fn checked(self, key_schema: &str) -> Result<Config> {
+                match self {
+                    $(Config::$scheme(config) => config.check()?),*
+                }
+                Ok(match self {
+                    $(Config::$scheme(config) => config.for_keys(key_schema).into()),*
                 })
             }
 
@@ -168,7 +195,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        settings: &["bucket_bits", "stash_buckets"],
         slot_bytes: 16,
     }
     /// clevel hashing (Chen et al., USENIX ATC 2020).
@@ -178,7 +204,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        settings: &["bucket_bits"],
         slot_bytes: 8,
     }
     /// PhaST, an ordered index (Li et al., TPDS 2022).
@@ -188,7 +213,6 @@ schemes! {
         ordered: true,
         linear_recovery: true,
         locks_in_pool: false,
-        settings: &["leaf_slots", "node_leaves", "partitions"],
         slot_bytes: 16,
     }
     /// Group hashing (Zhang et al., ICPP 2018).
@@ -198,7 +222,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        settings: &["group_size", "initial_depth"],
         slot_bytes: 16,
     }
     /// Dash, linear hashing (Lu et al., VLDB 2020, section 5).
@@ -208,7 +231,6 @@ schemes! {
         ordered: false,
         linear_recovery: false,
         locks_in_pool: false,
-        settings: &["bucket_bits", "stash_buckets", "initial_depth"],
         slot_bytes: 16,
     }
     /// EA-PHT (Cepeda Chavez, 2020, chapter 3).
@@ -218,7 +240,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: true,
-        settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
     /// EA-PHT-H (Cepeda Chavez, 2020, chapter 4).
@@ -228,7 +249,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
     /// EA-PHT-HPR (Cepeda Chavez, 2020, chapter 5).
@@ -238,7 +258,6 @@ schemes! {
         ordered: false,
         linear_recovery: true,
         locks_in_pool: false,
-        settings: &["initial_depth", "chunk_bits", "helpers"],
         slot_bytes: 16,
     }
 }
@@ -257,12 +276,6 @@ impl Scheme {
     /// Returns whether the scheme's maps keep their keys in order.
     pub fn is_ordered(self) -> bool {
         self.row().ordered
-    }
-
-    /// Returns whether the scheme's maps have the option of [`MapOptions`](crate::MapOptions) with
-    /// this name.
-    pub fn has_setting(self, name: &str) -> bool {
-        self.row().settings.contains(&name)
     }
 
     /// Returns whether the scheme is lock-free: some thread always completes its operation, even if
@@ -292,19 +305,5 @@ impl std::str::FromStr for Scheme {
             let known: Vec<_> = Scheme::ALL.iter().map(|s| s.name()).collect();
             format!("unknown scheme {s:?}; known: {}", known.join(", "))
         })
-    }
-}
-
-impl Config {
-    /// Returns the configuration of a new map of this scheme, whose keys have this schema.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed, and for a setting
-    /// that the scheme does not have.
-    pub fn of_settings(scheme: Scheme, settings: &Settings, key_schema: &str) -> Result<Config> {
-        let mut settings = settings.clone();
-        let config = Config::take(scheme, &mut settings, key_schema)?;
-        settings.refuse_rest(scheme.name())?;
-        Ok(config)
     }
 }

@@ -20,7 +20,7 @@ pub use types::{Key, Value};
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;
 use crate::error::{Error, Result};
-use crate::index::{RecordForm, Scheme};
+use crate::index::{Config, RecordForm, Scheme};
 
 impl Pool {
     /// Opens the map `name`, or creates it if there is none. Creation is atomic, also across a
@@ -114,10 +114,10 @@ impl Pool {
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// use outlast::MapOptions;
+    /// use outlast::{MapOptions, config};
     ///
     /// // Smaller leaves: more memory, and less work for each insert.
-    /// let options = MapOptions::new().leaf_slots(28);
+    /// let options = MapOptions::new().config(config::Phast { leaf_slots: 28, ..Default::default() });
     /// let log = pool.ordered_map_with::<u64, str>("log", &options)?;
     /// log.insert(&900, "opened")?;
     /// # Ok(())
@@ -132,13 +132,14 @@ impl Pool {
         name: &str,
         options: &MapOptions,
     ) -> Result<OrderedMap<K, V>> {
-        let scheme = options.scheme.unwrap_or(Scheme::Phast);
+        let config = options.config.unwrap_or_else(|| Config::of(Scheme::Phast));
+        let scheme = config.scheme();
         if !scheme.is_ordered() {
             let ordered = Scheme::ALL.iter().filter(|scheme| scheme.is_ordered());
             let names = ordered.map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
             let why = format!("{scheme} keeps no key order; schemes of ordered maps: {names}");
             return Err(Error::Invalid { what: "map options", why });
         }
-        Ok(OrderedMap::new(self.map_with(name, &options.clone().scheme(scheme))?))
+        Ok(OrderedMap::new(self.map_with(name, &options.clone().config(config))?))
     }
 }

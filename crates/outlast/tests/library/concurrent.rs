@@ -4,7 +4,7 @@
 //! else. Where values are replaced, their bytes tell which write they come from, so that the test
 //! notices a mixture of two values.
 
-use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use outlast::{Config, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn usual(scheme: Scheme) -> MapOptions {
 }
 
 fn small(scheme: Scheme) -> MapOptions {
-    usual(scheme).small()
+    MapOptions::new().config(Config::small(scheme))
 }
 
 fn scrambled(n: u64) -> u64 {

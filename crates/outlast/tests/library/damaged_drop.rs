@@ -1,7 +1,7 @@
 //! A damaged map can be dropped: it is gone then, and the next open reclaims its space.
 
 use outlast::offline::{self, What};
-use outlast::{MapOptions, PoolOptions, RecordForm, Scheme};
+use outlast::{Config, MapOptions, PoolOptions, RecordForm, Scheme};
 
 #[test]
 fn the_space_of_a_damaged_map_that_is_dropped_is_reclaimed() {
@@ -20,7 +20,7 @@ fn is_reclaimed(scheme: Scheme, killed: bool) {
     let options = PoolOptions::new().page_bits(12).background(false);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
-    let small = MapOptions::new().scheme(scheme).small();
+    let small = MapOptions::new().config(Config::small(scheme));
     let small = small.form(RecordForm::Bytes);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
     for n in 0..300 {

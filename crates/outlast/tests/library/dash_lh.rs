@@ -4,8 +4,14 @@
 use crate::files::{dir, open};
 use outlast::internals::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
 use outlast::offline::{self, What};
-use outlast::{Error, MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{Error, MapOptions, Pool, PoolOptions, config};
 use std::fs;
+
+/// The options of a map with segments of this many buckets, and this many segments, as log2.
+fn sized(bucket_bits: u32, initial_depth: u32) -> MapOptions {
+    let config = config::DashLh { bucket_bits, initial_depth, ..Default::default() };
+    MapOptions::new().config(config)
+}
 
 /// All keys from this one on have the same hash. It begins with 10100, the prefix of their segment,
 /// and then a 1, so a split of that segment moves all of them to the new half.
@@ -15,7 +21,7 @@ const CROWD: u64 = 1 << 32;
 const FIVE_NODES: u64 = 4 * SLOTS as u64 + 5 * NODE_BUCKETS as u64 * SLOTS as u64;
 
 fn crowd(pool: &Pool, keys: std::ops::Range<u64>) {
-    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(5);
+    let options = sized(1, 5);
     let map = pool.map_with::<u64, u64>("m", &options).unwrap();
     for key in keys {
         assert!(map.insert(&(CROWD + key), &key).unwrap());
@@ -75,7 +81,7 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
 fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
     let options = PoolOptions::new().max_size(4 << 20).background(false);
     let pool = options.anonymous().unwrap();
-    let small = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(2).initial_depth(5);
+    let small = sized(2, 5);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
     // Insert records of whole pages until there are no more.
     let other = pool.map::<u64, [u8]>("other").unwrap();
@@ -98,7 +104,7 @@ fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
 fn an_older_turn_destroys_no_segment() {
     const KEYS: u64 = 2_400;
     let (_dir, path) = dir();
-    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);
+    let options = sized(1, 1);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { PoolOptions::new().identity(1, 1).create(&path).unwrap() };
     let map = pool.map_with::<u64, u64>("m", &options).unwrap();
@@ -151,7 +157,7 @@ fn an_older_turn_destroys_no_segment() {
 /// must record in the turn that there is a late segment.
 #[test]
 fn a_turn_that_finds_a_late_segment_remembers_it() {
-    let options = MapOptions::new().scheme(Scheme::DashLh).bucket_bits(1).initial_depth(1);
+    let options = sized(1, 1);
     let mut late = 0;
     for keys in (200..600).step_by(3) {
         let (_dir, path) = dir();

@@ -3,7 +3,7 @@
 //! Goal: a thread that opens a map while another drops it gets either the dropped map, whose calls
 //! fail with `MapDropped`, or a new one. It never gets a live handle to freed blocks.
 
-use outlast::{Error, MapOptions, PoolOptions, Scheme};
+use outlast::{Config, Error, MapOptions, PoolOptions, Scheme};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn open_and_drop(scheme: Scheme) {
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let stop = AtomicBool::new(false);
-    let small = MapOptions::new().scheme(scheme).small();
+    let small = MapOptions::new().config(Config::small(scheme));
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
             let (pool, stop, small) = (&pool, &stop, &small);

@@ -2,8 +2,21 @@
 
 use outlast::internals::index::ea_pht::layout::{self, Link};
 use outlast::offline::{self, What};
-use outlast::{Error, MapOptions, PoolOptions, Scheme};
+use outlast::{Config, Error, MapOptions, PoolOptions, Scheme};
 use std::path::Path;
+
+/// The options of a table with this many buckets and buckets in a chunk, as log2.
+fn sized(scheme: Scheme, initial_depth: u32, chunk_bits: u32) -> MapOptions {
+    let mut all = Config::of(scheme);
+    let (depth, chunk) = match &mut all {
+        Config::EaPht(it) => (&mut it.initial_depth, &mut it.chunk_bits),
+        Config::EaPhtH(it) => (&mut it.initial_depth, &mut it.chunk_bits),
+        Config::EaPhtHpr(it) => (&mut it.initial_depth, &mut it.chunk_bits),
+        other => unreachable!("{other:?}"),
+    };
+    (*depth, *chunk) = (initial_depth, chunk_bits);
+    MapOptions::new().config(all)
+}
 
 const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
@@ -18,7 +31,7 @@ fn options() -> PoolOptions {
 fn a_large_table_in_small_pages_grows() {
     for scheme in SCHEMES {
         let pool = options().anonymous().unwrap();
-        let table = MapOptions::new().scheme(scheme).initial_depth(16).chunk_bits(4);
+        let table = sized(scheme, 16, 4);
         let map = pool.map_with::<u64, u64>("m", &table).unwrap();
         for key in 0..1_000_000 {
             assert!(map.insert(&key, &key).unwrap(), "{scheme}, {key}");
@@ -35,7 +48,7 @@ fn a_large_table_in_small_pages_grows() {
 fn a_table_whose_resize_was_refused_grows_later() {
     for scheme in SCHEMES {
         let pool = options().initial_size(1 << 20).max_size(1 << 20).anonymous().unwrap();
-        let table = MapOptions::new().scheme(scheme).initial_depth(1).chunk_bits(1);
+        let table = sized(scheme, 1, 1);
         let small = pool.map_with::<u64, u64>("small", &table).unwrap();
         let large = pool.map::<u64, [u8]>("large").unwrap();
         let is_full = |result: Result<bool, Error>| match result {
@@ -104,7 +117,7 @@ fn a_lost_link_is_noticed() {
         let open = |path: &Path| unsafe { options.open(path) };
         // SAFETY: as above.
         let pool = unsafe { options.create(&path) }.unwrap();
-        let table = MapOptions::new().scheme(scheme).initial_depth(8).chunk_bits(4);
+        let table = sized(scheme, 8, 4);
         let map = pool.map_with::<u64, u64>("m", &table).unwrap();
         let records = 2_700;
         (0..records).for_each(|key| assert!(map.insert(&key, &key).unwrap()));

@@ -4,7 +4,7 @@
 //! is compared with the model's. Then the iteration, the length and the verification are checked,
 //! and checked again after closing and reopening.
 
-use outlast::{Map, MapOptions, Pool, PoolOptions, Scheme};
+use outlast::{Config, Map, MapOptions, Pool, PoolOptions, Scheme, config};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::cell::Cell;
@@ -28,33 +28,28 @@ fn open(path: &Path) -> Pool {
     unsafe { PoolOptions::new().open_or_create(path).unwrap() }
 }
 
-/// A setting, and a function that sets it.
-type Variation = (&'static str, fn(MapOptions) -> MapOptions);
-
-const VARIATIONS: &[Variation] = &[
-    ("bucket_bits", |options| options.bucket_bits(2)),
-    ("stash_buckets", |options| options.small().stash_buckets(4)),
-    ("stash_buckets", |options| options.stash_buckets(4)),
-    ("leaf_slots", |options| options.small().leaf_slots(4)),
-    ("leaf_slots", |options| options.leaf_slots(20).node_leaves(6).partitions(1)),
-    ("group_size", |options| options.group_size(32)),
-    ("initial_depth", |options| options.small().initial_depth(3)),
-    ("chunk_bits", |options| options.small().chunk_bits(1)),
-    ("helpers", |options| options.helpers(1)),
-    ("partitions", |options| options.small().partitions(16)),
-];
-
 /// Lists maps of each scheme: with default options, as small as possible, and with each of its
 /// settings.
 fn shapes() -> Vec<MapOptions> {
-    let mut shapes = vec![];
-    for &scheme in Scheme::ALL {
-        let usual = MapOptions::new().scheme(scheme);
-        shapes.extend([usual.clone(), usual.clone().small()]);
-        let own = VARIATIONS.iter().filter(|(setting, _)| scheme.has_setting(setting));
-        shapes.extend(own.map(|(_, vary)| vary(usual.clone())));
-    }
-    shapes
+    let own: [Config; 12] = [
+        config::DashEh { bucket_bits: 2, ..Default::default() }.into(),
+        config::DashEh { bucket_bits: 1, stash_buckets: 4 }.into(),
+        config::DashEh { stash_buckets: 4, ..Default::default() }.into(),
+        config::DashLh { bucket_bits: 1, stash_buckets: 4, initial_depth: 3 }.into(),
+        config::Clevel { first_bits: 2, ..Default::default() }.into(),
+        config::Phast { leaf_slots: 4, node_leaves: 4, partitions: 4, ..Default::default() }.into(),
+        config::Phast { leaf_slots: 20, node_leaves: 6, partitions: 1, ..Default::default() }
+            .into(),
+        config::Phast { leaf_slots: 8, node_leaves: 4, partitions: 16, ..Default::default() }
+            .into(),
+        config::Group { group_size: 32, initial_depth: 3 }.into(),
+        config::EaPht { initial_depth: 3, chunk_bits: 1, ..Default::default() }.into(),
+        config::EaPhtH { initial_depth: 1, chunk_bits: 1, ..Default::default() }.into(),
+        config::EaPhtHpr { initial_depth: 1, chunk_bits: 1, helpers: 1, ..Default::default() }
+            .into(),
+    ];
+    let each = Scheme::ALL.iter().flat_map(|&scheme| [Config::of(scheme), Config::small(scheme)]);
+    each.chain(own).map(|config| MapOptions::new().config(config)).collect()
 }
 
 /// What a test needs of a type: to make a key or a value from a number.

@@ -6,7 +6,7 @@
 use outlast::internals::pool::geometry::Geometry;
 use outlast::internals::pool::layout::{Descriptor, FRONTIER_OFFSET, PageKind, unpack_frontier};
 use outlast::offline::{self, Report};
-use outlast::{MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use outlast::{Config, MapOptions, Pool, PoolOptions, RecordForm, Scheme, config};
 use std::path::Path;
 
 fn options(page_bits: u32) -> PoolOptions {
@@ -49,12 +49,15 @@ fn shapes() -> Vec<MapOptions> {
     let mut shapes = Vec::new();
     for bits in [1, 3, 6] {
         for stash in [2, 4] {
-            shapes.push(MapOptions::new().bucket_bits(bits).stash_buckets(stash));
+            let config = config::DashEh { bucket_bits: bits, stash_buckets: stash };
+            shapes.push(MapOptions::new().config(config));
         }
     }
     for slots in [4, 20] {
-        let small = MapOptions::new().scheme(Scheme::Phast).leaf_slots(slots);
-        shapes.push(small.node_leaves(4).partitions(slots));
+        let partitions = slots;
+        let config =
+            config::Phast { leaf_slots: slots, node_leaves: 4, partitions, ..Default::default() };
+        shapes.push(MapOptions::new().config(config));
     }
     shapes.extend(Scheme::ALL.iter().map(|&scheme| MapOptions::new().scheme(scheme)));
     shapes
@@ -104,7 +107,7 @@ fn found_in_overflow_nodes(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("chains.pool");
     let pool = open(&path, &options(12).hash_function(0x7e57));
-    let small = MapOptions::new().scheme(scheme).small();
+    let small = MapOptions::new().config(Config::small(scheme));
     let words = pool.map_with::<u64, u64>("words", &small).unwrap();
     let texts = pool.map_with::<u64, u64>("texts", &small.form(RecordForm::Bytes)).unwrap();
     for n in 0..400u64 {
@@ -148,7 +151,7 @@ fn a_saved_free_state_that_lies_is_noticed() {
     let path = dir.path().join("lies.pool");
     let pool = open(&path, &options(12));
     // The walk runs again for each bit of the free state, so one map of each scheme is enough.
-    let small = |&scheme| MapOptions::new().scheme(scheme).small();
+    let small = |&scheme| MapOptions::new().config(Config::small(scheme));
     fill(&pool, &Scheme::ALL.iter().map(small).collect::<Vec<_>>(), 1);
     pool.close().unwrap();
     let sound = std::fs::read(&path).unwrap();

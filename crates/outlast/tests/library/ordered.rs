@@ -4,7 +4,7 @@
 //! and partitions split and merge all the time. Every few steps, the test reads ranges with all
 //! kinds of bounds from both ends, and the neighbors of a key. Values never equal keys.
 
-use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme};
+use outlast::{MapOptions, OrderedKey, OrderedMap, Pool, PoolOptions, RecordForm, Scheme, config};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -22,11 +22,14 @@ impl Random {
     }
 }
 
+fn sized(leaf_slots: u32, node_leaves: u32, partitions: u32) -> MapOptions {
+    let config = config::Phast { leaf_slots, node_leaves, partitions, ..Default::default() };
+    MapOptions::new().config(config)
+}
+
 fn shapes() -> Vec<MapOptions> {
     [(4, 4, 4), (8, 5, 1), (56, 128, 128)]
-        .map(|(slots, leaves, partitions)| {
-            MapOptions::new().leaf_slots(slots).node_leaves(leaves).partitions(partitions)
-        })
+        .map(|(slots, leaves, partitions)| sized(slots, leaves, partitions))
         .to_vec()
 }
 
@@ -262,7 +265,7 @@ fn opening_finds_the_same_whatever_the_threads() {
     let path = dir.path().join("a.pool");
     // SAFETY: the file belongs to this test.
     let mut pool = unsafe { PoolOptions::new().create(&path).unwrap() };
-    let options = MapOptions::new().leaf_slots(8).node_leaves(8).partitions(16);
+    let options = sized(8, 8, 16);
     let map = pool.ordered_map_with::<u64, [u8]>("m", &options).unwrap();
     for n in 0..5_000u64 {
         map.insert(&(n * 3), &n.to_be_bytes()).unwrap();

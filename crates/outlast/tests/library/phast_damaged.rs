@@ -11,7 +11,7 @@
 
 use outlast::internals::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
 use outlast::offline::{self, What};
-use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm};
+use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm, config};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -84,7 +84,14 @@ fn leaves(bytes: &[u8], form: RecordForm) -> Vec<Leaf> {
 fn image(path: &Path, form: RecordForm, clean: bool) -> Vec<u8> {
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options().create(path).unwrap() };
-    let small = MapOptions::new().form(form).leaf_slots(SLOTS).node_leaves(4).partitions(6);
+    let small = MapOptions::new()
+        .config(config::Phast {
+            leaf_slots: SLOTS,
+            node_leaves: 4,
+            partitions: 6,
+            ..Default::default()
+        })
+        .form(form);
     let map: OrderedMap<u64, u64> = pool.ordered_map_with("m", &small).unwrap();
     for n in 0..KEYS {
         // Spread the keys, so that leaves differ in their number of records.

@@ -7,7 +7,7 @@ use outlast::internals::index::phast::layout::{
     self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry,
 };
 use outlast::offline::{self, What};
-use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm};
+use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm, config};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -61,8 +61,10 @@ fn a_leaf_behind_the_file_is_damage_however_it_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
     let pool = create(&path);
-    let small = MapOptions::new().form(RecordForm::Inline).leaf_slots(8).node_leaves(4);
-    let map: OrderedMap<u64, u64> = pool.ordered_map_with("m", &small.partitions(1)).unwrap();
+    let config =
+        config::Phast { leaf_slots: 8, node_leaves: 4, partitions: 1, ..Default::default() };
+    let small = MapOptions::new().form(RecordForm::Inline).config(config);
+    let map: OrderedMap<u64, u64> = pool.ordered_map_with("m", &small).unwrap();
     (0..100).for_each(|n| assert!(map.insert(&n, &(n + 1000)).unwrap()));
     drop(map);
     pool.close().unwrap();
@@ -85,7 +87,8 @@ fn a_least_key_that_changes_under_a_merge_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pool");
     let pool = create(&path);
-    let small = MapOptions::new().node_leaves(4).partitions(1);
+    let config = config::Phast { node_leaves: 4, partitions: 1, ..Default::default() };
+    let small = MapOptions::new().config(config);
     let map: OrderedMap<[u8], [u8]> = pool.ordered_map_with("m", &small).unwrap();
     (0..100).for_each(|n| assert!(map.insert(&key(n), &[7; 3]).unwrap()));
     (0..100).filter(|n| n % 3 != 0).for_each(|n| assert!(map.remove(&key(n)).unwrap().is_some()));

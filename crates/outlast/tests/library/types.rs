@@ -1,7 +1,7 @@
 //! The types of keys and values, and bytes that are not a value of a map's types.
 
 use outlast::{
-    Error, Key, Map, MapOptions, OrderedKey, Pool, PoolOptions, RecordForm, Scheme, Value,
+    Config, Error, Key, Map, MapOptions, OrderedKey, Pool, PoolOptions, RecordForm, Scheme, Value,
 };
 use std::cmp::Ordering;
 use std::fmt::Debug;
@@ -215,7 +215,7 @@ impl Visit for Roundtrip {
     {
         let pool = PoolOptions::new().background(false).anonymous().unwrap();
         for &scheme in Scheme::ALL {
-            let options = MapOptions::new().scheme(scheme).small();
+            let options = MapOptions::new().config(Config::small(scheme));
             let forms =
                 RecordForm::ALL.iter().filter(|&&form| T::WORD || form == RecordForm::Bytes);
             for &form in forms {
@@ -261,14 +261,22 @@ impl Visit for Sorted {
         let values: [&dyn Fn() -> usize; 2] = [
             &|| {
                 // The form is inline if the key fits in a word.
-                let map =
-                    pool.ordered_map_with::<T, u64>("words", &MapOptions::new().small()).unwrap();
+                let map = pool
+                    .ordered_map_with::<T, u64>(
+                        "words",
+                        &MapOptions::new().config(Config::small(Scheme::Phast)),
+                    )
+                    .unwrap();
                 sorted.iter().rev().for_each(|key| assert!(map.insert(key, &7).unwrap()));
                 check_order(&map, sorted)
             },
             &|| {
-                let map =
-                    pool.ordered_map_with::<T, str>("texts", &MapOptions::new().small()).unwrap();
+                let map = pool
+                    .ordered_map_with::<T, str>(
+                        "texts",
+                        &MapOptions::new().config(Config::small(Scheme::Phast)),
+                    )
+                    .unwrap();
                 sorted.iter().rev().for_each(|key| assert!(map.insert(key, "seven").unwrap()));
                 check_order(&map, sorted)
             },

@@ -73,7 +73,8 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let split = Expected { reaches: SPLIT.to_vec(), ..Expected::default() };
     let carried =
         Expected { reaches: [SPLIT, &[&points::SPLIT_NODE]].concat(), ..Expected::default() };
-    let config = Config::DashLh(dash_lh::Config { bucket_bits: 1, stash: 2, initial_depth: 5 });
+    let config =
+        Config::DashLh(dash_lh::Config { bucket_bits: 1, stash_buckets: 2, initial_depth: 5 });
     let crowded = Shape { form, config };
     let all = vec![
         Scenario::new("turns", "three rounds of splits, and arrays", shape(form, 1, 2), turns)

@@ -16,7 +16,7 @@ pub const STRUCTURE: Structure = Structure {
     crowd: CROWD,
     growth: &points::CONTEXT_COMMIT,
     creation: &points::CREATE,
-    small: |_, options| options.bucket_bits(1),
+    small: |_| Config::small(outlast::Scheme::Clevel),
     config,
     at_rest,
     closed: |_| Ok(()),

@@ -7,7 +7,7 @@ use crate::state::{Checked, ensure};
 use outlast::internals::index::dash_eh::layout::SLOTS;
 use outlast::internals::index::dash_eh::{self, points};
 use outlast::offline::MapReport;
-use outlast::{Config, MapOptions, RecordForm};
+use outlast::{Config, RecordForm};
 
 /// The structure of Dash-EH.
 pub const STRUCTURE: Structure = Structure {
@@ -35,14 +35,14 @@ pub(crate) const CROWD: u64 = 4 * SLOTS as u64;
 
 /// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.
 pub(crate) const fn config(bucket_bits: u32, stash: u32) -> Config {
-    Config::DashEh(dash_eh::Config { bucket_bits, stash })
+    Config::DashEh(dash_eh::Config { bucket_bits, stash_buckets: stash })
 }
 
 /// Returns the log2 of a segment's buckets, and the number of its stash buckets. Also for Dash-LH.
 fn segment_size(config: Config) -> (u32, u32) {
     match config {
-        Config::DashEh(config) => (config.bucket_bits, config.stash),
-        Config::DashLh(config) => (config.bucket_bits, config.stash),
+        Config::DashEh(config) => (config.bucket_bits, config.stash_buckets),
+        Config::DashLh(config) => (config.bucket_bits, config.stash_buckets),
         other => unreachable!("{other:?} has no segments of Dash"),
     }
 }
@@ -72,9 +72,9 @@ pub(super) fn brim(config: Config) -> u64 {
     buckets * SLOTS as u64 * 2 * 7 / 10
 }
 
-fn small(form: RecordForm, options: MapOptions) -> MapOptions {
+fn small(form: RecordForm) -> Config {
     match form {
-        RecordForm::Inline => options.bucket_bits(2).stash_buckets(2),
-        RecordForm::Bytes => options.bucket_bits(1).stash_buckets(4),
+        RecordForm::Inline => config(2, 2),
+        RecordForm::Bytes => config(1, 4),
     }
 }

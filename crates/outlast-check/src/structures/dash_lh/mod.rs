@@ -1,11 +1,11 @@
 //! The structure of Dash-LH. Its phases, and what fits in a segment, are those of Dash-EH.
 
-use super::dash_eh::{self, CROWD, brim};
+use super::dash_eh::{CROWD, brim};
 use super::{Shape, Structure, dash_eh::phases};
 use crate::state::{Checked, ensure};
 use outlast::internals::index::dash_lh::{self, points};
 use outlast::offline::MapReport;
-use outlast::{Config, MapOptions, RecordForm};
+use outlast::{Config, RecordForm};
 
 /// The structure of Dash-LH.
 pub const STRUCTURE: Structure = Structure {
@@ -24,7 +24,7 @@ pub const STRUCTURE: Structure = Structure {
 
 /// Makes a configuration from the log2 of a segment's buckets, and the number of its stash buckets.
 const fn config(bucket_bits: u32, stash: u32) -> Config {
-    Config::DashLh(dash_lh::Config { bucket_bits, stash, initial_depth: 1 })
+    Config::DashLh(dash_lh::Config { bucket_bits, stash_buckets: stash, initial_depth: 1 })
 }
 
 /// Returns the shape of a map of two segments of 2^`bucket_bits` buckets and `stash` stash buckets.
@@ -39,6 +39,9 @@ fn closed(map: &MapReport) -> Checked {
     ensure(map.segments <= few, || format!("{} segments for {} records", map.segments, map.records))
 }
 
-fn small(form: RecordForm, options: MapOptions) -> MapOptions {
-    (dash_eh::STRUCTURE.small)(form, options).initial_depth(1)
+fn small(form: RecordForm) -> Config {
+    match form {
+        RecordForm::Inline => config(2, 2),
+        RecordForm::Bytes => config(1, 4),
+    }
 }

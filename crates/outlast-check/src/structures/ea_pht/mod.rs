@@ -4,10 +4,11 @@ pub mod phases;
 
 use super::Structure;
 use crate::state::{Checked, ensure};
+use outlast::Config;
 use outlast::internals::index::ea_pht::layout::SLOTS;
 use outlast::internals::index::ea_pht::{ConfigOf, points};
 use outlast::offline::MapReport;
-use outlast::{Config, MapOptions, RecordForm};
+use std::marker::PhantomData;
 
 /// The structure of one scheme of the family. The structures differ only in their configurations.
 macro_rules! structure {
@@ -18,7 +19,12 @@ macro_rules! structure {
 
             /// Makes a configuration from the log2 of a new map's buckets, and of a chunk's.
             pub const fn config(initial_depth: u32, chunk_bits: u32) -> Config {
-                Config::$scheme(ConfigOf::new(initial_depth, chunk_bits, 2))
+                Config::$scheme(ConfigOf {
+                    initial_depth,
+                    chunk_bits,
+                    helpers: 2,
+                    variant: PhantomData,
+                })
             }
 
             /// The scheme's structure.
@@ -28,7 +34,7 @@ macro_rules! structure {
                 crowd: SLOTS as u64,
                 growth: &points::RESIZE_COMMIT,
                 creation: &points::CREATE,
-                small,
+                small: |_| config(1, 1),
                 config: |bits, other| config(other / 2, bits),
                 at_rest: |_| Ok(()),
                 closed,
@@ -50,10 +56,6 @@ fn depth_of(config: Config) -> u32 {
         Config::EaPhtHpr(config) => config.initial_depth,
         _ => unreachable!("a map of the family"),
     }
-}
-
-fn small(_: RecordForm, options: MapOptions) -> MapOptions {
-    options.initial_depth(1).chunk_bits(1)
 }
 
 /// Checks that keys that no resize separates have not made the table grow.

@@ -16,7 +16,7 @@ pub const STRUCTURE: Structure = Structure {
     crowd: CROWD,
     growth: &points::SPLIT_COMMIT,
     creation: &points::CREATE,
-    small: |_, options| options.group_size(16).initial_depth(1),
+    small: |_| Config::small(outlast::Scheme::Group),
     config: |bits, other| config(8 << bits, other / 2),
     at_rest: |_| Ok(()),
     closed,

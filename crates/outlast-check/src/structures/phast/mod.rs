@@ -4,7 +4,7 @@ pub mod phases;
 
 use super::{Shape, Structure};
 use outlast::internals::index::phast::{self, points};
-use outlast::{Config, MapOptions, RecordForm};
+use outlast::{Config, RecordForm};
 
 /// The structure of PhaST.
 pub const STRUCTURE: Structure = Structure {
@@ -30,8 +30,9 @@ pub const STRUCTURE: Structure = Structure {
 pub(crate) const CROWD: u64 = 24;
 
 /// Makes a configuration from the slots per leaf, the leaves per node, and the partitions.
-pub(crate) const fn config(slots: u32, node_leaves: u32, partitions: u32) -> Config {
-    Config::Phast(phast::Config::new(slots, node_leaves, partitions))
+pub(crate) const fn config(leaf_slots: u32, node_leaves: u32, partitions: u32) -> Config {
+    let order = outlast::internals::index::KeyOrder::Plain;
+    Config::Phast(phast::Config { leaf_slots, node_leaves, partitions, order })
 }
 
 /// Returns the shape of a map with `slots` slots per leaf, `node_leaves` leaves per node, and at
@@ -43,12 +44,12 @@ pub fn shape(form: RecordForm, slots: u32, node_leaves: u32, partitions: u32) ->
 /// A new map has one leaf.
 fn brim(config: Config) -> u64 {
     let Config::Phast(config) = config else { unreachable!("a map of this scheme") };
-    u64::from(config.slots) - 1
+    u64::from(config.leaf_slots) - 1
 }
 
-fn small(form: RecordForm, options: MapOptions) -> MapOptions {
+fn small(form: RecordForm) -> Config {
     match form {
-        RecordForm::Inline => options.leaf_slots(4).node_leaves(4).partitions(3),
-        RecordForm::Bytes => options.leaf_slots(8).node_leaves(4).partitions(8),
+        RecordForm::Inline => config(4, 4, 3),
+        RecordForm::Bytes => config(8, 4, 8),
     }
 }

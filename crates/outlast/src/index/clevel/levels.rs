@@ -517,7 +517,7 @@ pub(super) mod tests {
             _ => options.page_bits(12).initial_size(size).max_size(size),
         };
         let pool = options.anonymous().unwrap();
-        let options = MapOptions::new().scheme(Scheme::Clevel).bucket_bits(1);
+        let options = MapOptions::new().config(Config::small(Scheme::Clevel));
         drop(pool.map_with::<u64, u64>("m", &options).unwrap());
         let Config::Clevel(config) = pool.maps().remove(0).unwrap().config else { unreachable!() };
         let core = Arc::clone(pool.store().core());

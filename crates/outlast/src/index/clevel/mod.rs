@@ -333,7 +333,8 @@ use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::Record;
-use crate::index::{Growth, Scheme, SchemeConfig, Settings};
+use crate::index::settings::check_setting;
+use crate::index::{Growth, Scheme, SchemeConfig};
 use crate::pmem::{Offset, Point, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -352,17 +353,26 @@ pub struct Config {
     pub group_bits: u32,
 }
 
+impl Default for Config {
+    fn default() -> Config {
+        Config { first_bits: 6, group_bits: layout::GROUP_BITS }
+    }
+}
+
 impl SchemeConfig for Config {
-    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
-        let first_bits = settings.take("bucket_bits", [1, 6], 1..=6, 1)?;
-        Ok(Config { first_bits, group_bits: layout::GROUP_BITS })
+    fn small() -> Config {
+        Config { first_bits: 1, ..Config::default() }
+    }
+
+    fn check(self) -> Result<()> {
+        check_setting("first_bits", self.first_bits, 1..=16, 1)?;
+        check_setting("group_bits", self.group_bits, 1..=layout::GROUP_BITS, 1)
     }
 
     fn from_words([first, group, rest]: [u64; 3]) -> Option<Config> {
-        let known = (1..=16).contains(&first)
-            && (1..=u64::from(layout::GROUP_BITS)).contains(&group)
-            && rest == 0;
-        known.then_some(Config { first_bits: first as u32, group_bits: group as u32 })
+        let [first_bits, group_bits] = [first, group].map(|word| u32::try_from(word).ok());
+        let config = Config { first_bits: first_bits?, group_bits: group_bits? };
+        (rest == 0 && config.check().is_ok()).then_some(config)
     }
 
     fn to_words(self) -> [u64; 3] {

@@ -200,7 +200,8 @@ use crate::index::kit::table::Table;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Growth, Scheme, Settings, Visitor};
+use crate::index::settings::check_setting;
+use crate::index::{Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
 pub(crate) use directory::{Directory, Doubled};
@@ -220,15 +221,16 @@ pub struct SegmentSize {
 }
 
 impl SegmentSize {
-    pub(crate) fn of_settings(settings: &mut Settings) -> Result<SegmentSize> {
-        let bucket_bits = settings.take("bucket_bits", [1, 6], 1..=6, 1)?;
-        Ok(SegmentSize { bucket_bits, stash: settings.take("stash_buckets", [2, 2], 2..=4, 2)? })
+    pub(crate) fn check(self) -> Result<()> {
+        check_setting("bucket_bits", self.bucket_bits, 1..=6, 1)?;
+        check_setting("stash_buckets", self.stash, 2..=4, 2)
     }
 
     /// Reads two words of a root. Returns `None` if no segment has this size.
     pub(crate) fn from_words([bucket_bits, stash]: [u64; 2]) -> Option<SegmentSize> {
-        let known = (1..=6).contains(&bucket_bits) && [2, 4].contains(&stash);
-        known.then_some(SegmentSize { bucket_bits: bucket_bits as u32, stash: stash as u32 })
+        let [bucket_bits, stash] = [bucket_bits, stash].map(|word| u32::try_from(word).ok());
+        let size = SegmentSize { bucket_bits: bucket_bits?, stash: stash? };
+        size.check().is_ok().then_some(size)
     }
 
     pub(crate) fn to_words(self) -> [u64; 2] {

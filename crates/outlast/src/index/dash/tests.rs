@@ -13,7 +13,7 @@ type Table = DashEh<Traced, Inline>;
 
 /// Makes a table of two segments with four buckets each.
 fn table(seam: Traced) -> Table {
-    let config = Config { bucket_bits: 2, stash: 2 };
+    let config = Config { bucket_bits: 2, stash_buckets: 2 };
     let core = pool_of(seam, |core| Table::create(core, config).unwrap());
     Table::open(&core, 0, config).unwrap()
 }

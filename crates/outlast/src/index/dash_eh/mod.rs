@@ -72,7 +72,7 @@ use crate::error::{Damage, Result};
 use crate::index::kit::directory::{DramDirectory, Way};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::{Scheme, SchemeConfig, Settings, Visitor};
+use crate::index::{Scheme, SchemeConfig, Visitor};
 use crate::pmem::{Memory, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -83,13 +83,24 @@ use std::sync::{Arc, Mutex};
 pub struct Config {
     /// log2 of the buckets of a segment: from 1 to 6.
     pub bucket_bits: u32,
-    /// Stash buckets of a segment: 2 or 4.
-    pub stash: u32,
+    /// Stash buckets of a segment: 2 or 4. With four, segments fill further before they split, but
+    /// misses in full segments are slower.
+    pub stash_buckets: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { bucket_bits: 6, stash_buckets: 2 }
+    }
 }
 
 impl SchemeConfig for Config {
-    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
-        Ok(SegmentSize::of_settings(settings)?.into())
+    fn small() -> Config {
+        Config { bucket_bits: 1, ..Config::default() }
+    }
+
+    fn check(self) -> Result<()> {
+        self.size().check()
     }
 
     fn from_words([bucket_bits, stash, rest]: [u64; 3]) -> Option<Config> {
@@ -105,13 +116,13 @@ impl SchemeConfig for Config {
 
 impl Config {
     fn size(self) -> SegmentSize {
-        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash }
+        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash_buckets }
     }
 }
 
 impl From<SegmentSize> for Config {
     fn from(size: SegmentSize) -> Config {
-        Config { bucket_bits: size.bucket_bits, stash: size.stash }
+        Config { bucket_bits: size.bucket_bits, stash_buckets: size.stash }
     }
 }
 

@@ -7,7 +7,8 @@ crate::commit_points! { "dash-eh" and crate::index::dash::points::ALL:
     SPLIT_DIRECTORY = "split: directory entries": store, flush, fence;
     /// Doubling's commit: the root.
     DOUBLE_COMMIT = "doubling: root": store, flush, fence;
-    /// Recovery: flushes the commit of a split, before it stores the entries that depend on it.
+    /// Recovery: flushes the commit of a split, and the entries that the dead process has set, before it
+    /// stores the others.
     REPAIR_STATE = "repair: state of a split": flush, fence;
     /// Recovery: a split's directory entries.
     REPAIR_DIRECTORY = "repair: directory entries": store, flush, fence;

@@ -148,10 +148,11 @@ impl<S: Seam, R: Record> DashEh<S, R> {
             ));
         }
         // The process that died may not have flushed the state. It commits the split, so it must be
-        // durable before the directory entries that depend on it.
+        // durable before the directory entries that depend on it. So must an entry that led here.
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
-        memory.persist(&header.state, &points::REPAIR_STATE);
         let upper = structure.entries_of(memory, partner_low, state.depth)?;
+        memory.flush_words(upper, &points::REPAIR_STATE);
+        memory.persist(&header.state, &points::REPAIR_STATE);
         for entry in upper {
             if memory.load(entry) == offset || self.seeded(&bugs::SPLIT_REDONE_BLINDLY) {
                 memory.store(entry, state.partner, &points::REPAIR_DIRECTORY);

@@ -123,7 +123,8 @@ use super::dash::{Addressing, Dash, Directory, Route, Segment, SegmentSize};
 use crate::error::Result;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::{BlockKind, Scheme, SchemeConfig, Settings, Visitor};
+use crate::index::settings::check_setting;
+use crate::index::{BlockKind, Scheme, SchemeConfig, Visitor};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -136,23 +137,37 @@ use std::sync::{Arc, Mutex};
 pub struct Config {
     /// log2 of the buckets of a segment: from 1 to 6.
     pub bucket_bits: u32,
-    /// Stash buckets of a segment: 2 or 4.
-    pub stash: u32,
-    /// log2 of the segments of the first array: from 1 to 10.
+    /// Stash buckets of a segment: 2 or 4. With four, segments fill further before they split, but
+    /// misses in full segments are slower.
+    pub stash_buckets: u32,
+    /// log2 of the segments that a new map has: from 1 to 10. The default, 6, is 1.1 MB with segments of
+    /// the usual size. The map allocates its segments in arrays, each in one block, and the first arrays
+    /// have this many segments. In a pool without space for such a block, use a smaller value: otherwise
+    /// creating the map fails with [`Error::PoolFull`](crate::Error::PoolFull), or with
+    /// [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
     pub initial_depth: u32,
 }
 
+impl Default for Config {
+    fn default() -> Config {
+        Config { bucket_bits: 6, stash_buckets: 2, initial_depth: 6 }
+    }
+}
+
 impl SchemeConfig for Config {
-    fn of_settings(settings: &mut Settings, _: &str) -> Result<Config> {
-        let SegmentSize { bucket_bits, stash } = SegmentSize::of_settings(settings)?;
-        let initial_depth = settings.take("initial_depth", [1, 6], INITIAL_DEPTHS, 1)?;
-        Ok(Config { bucket_bits, stash, initial_depth })
+    fn small() -> Config {
+        Config { bucket_bits: 1, initial_depth: 1, ..Config::default() }
+    }
+
+    fn check(self) -> Result<()> {
+        self.size().check()?;
+        check_setting("initial_depth", self.initial_depth, INITIAL_DEPTHS, 1)
     }
 
     fn from_words([bucket_bits, stash, depth]: [u64; 3]) -> Option<Config> {
         let SegmentSize { bucket_bits, stash } = SegmentSize::from_words([bucket_bits, stash])?;
         let initial_depth = u32::try_from(depth).ok().filter(|d| INITIAL_DEPTHS.contains(d))?;
-        Some(Config { bucket_bits, stash, initial_depth })
+        Some(Config { bucket_bits, stash_buckets: stash, initial_depth })
     }
 
     fn to_words(self) -> [u64; 3] {
@@ -163,7 +178,7 @@ impl SchemeConfig for Config {
 
 impl Config {
     fn size(self) -> SegmentSize {
-        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash }
+        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash_buckets }
     }
 }
 

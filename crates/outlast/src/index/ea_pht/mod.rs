@@ -186,7 +186,8 @@ use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table as KitTable;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::{Scheme, SchemeConfig, Settings};
+use crate::index::settings::check_setting;
+use crate::index::{Scheme, SchemeConfig};
 use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -288,41 +289,46 @@ pub mod ea_pht_hpr {
 /// The layout of a map of one of the three schemes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConfigOf<V> {
-    /// log2 of the buckets of a new map: from 1 to 24.
+    /// log2 of the buckets of a new map: from 1 to 24. A bucket is 256 bytes and about ten records.
+    /// Default: 4.
     pub initial_depth: u32,
-    /// log2 of the buckets in a chunk: from 1 to 16. A smaller table is one chunk.
+    /// log2 of the buckets in a block of the table, a chunk: from 1 to 16 (the default, 18 MB). A smaller
+    /// table is one chunk. Small values are for tests.
     pub chunk_bits: u32,
     /// How many threads may help to move a table at a time, besides the thread that began the
-    /// resize and the background thread: from 1 to 64.
+    /// resize and the background thread: from 1 to 64. Default: 1, and 32 in EA-PHT-HPR.
     pub helpers: u32,
-    variant: PhantomData<V>,
+    /// The scheme.
+    #[doc(hidden)]
+    pub variant: PhantomData<V>,
 }
 
-impl<V> ConfigOf<V> {
-    /// Makes a configuration.
-    pub const fn new(initial_depth: u32, chunk_bits: u32, helpers: u32) -> Self {
-        ConfigOf { initial_depth, chunk_bits, helpers, variant: PhantomData }
+impl<V: Variant> Default for ConfigOf<V> {
+    fn default() -> Self {
+        let helpers = V::HELPERS;
+        ConfigOf { initial_depth: 4, chunk_bits: 16, helpers, variant: PhantomData }
     }
 }
 
 const HELPERS: RangeInclusive<u32> = 1..=64;
 
 impl<V: Variant> SchemeConfig for ConfigOf<V> {
-    fn of_settings(settings: &mut Settings, _: &str) -> Result<Self> {
-        Ok(ConfigOf::new(
-            settings.take("initial_depth", [1, 4], INITIAL_DEPTHS, 1)?,
-            settings.take("chunk_bits", [2, 16], CHUNK_BITS, 1)?,
-            settings.take("helpers", [V::HELPERS; 2], HELPERS, 1)?,
-        ))
+    fn small() -> Self {
+        ConfigOf { initial_depth: 1, chunk_bits: 2, ..Self::default() }
+    }
+
+    fn check(self) -> Result<()> {
+        check_setting("initial_depth", self.initial_depth, INITIAL_DEPTHS, 1)?;
+        check_setting("chunk_bits", self.chunk_bits, CHUNK_BITS, 1)?;
+        check_setting("helpers", self.helpers, HELPERS, 1)
     }
 
     fn from_words(words: [u64; 3]) -> Option<Self> {
-        let known = [INITIAL_DEPTHS, CHUNK_BITS, HELPERS]
-            .iter()
-            .zip(words)
-            .all(|(range, word)| u32::try_from(word).is_ok_and(|word| range.contains(&word)));
-        let [depth, chunk, helpers] = words.map(|word| word as u32);
-        known.then_some(ConfigOf::new(depth, chunk, helpers))
+        let [initial_depth, chunk_bits, helpers] = words.map(|word| u32::try_from(word).ok());
+        let (initial_depth, chunk_bits) = (initial_depth?, chunk_bits?);
+        let config =
+            ConfigOf { initial_depth, chunk_bits, helpers: helpers?, variant: PhantomData };
+        config.check().is_ok().then_some(config)
     }
 
     fn to_words(self) -> [u64; 3] {

@@ -71,12 +71,22 @@ impl Handed {
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Builds the DRAM state of the tables. No operation runs yet.
     pub(super) fn recover(&mut self, next: Option<Box<Table>>) {
-        let mut missing = self.recover_table(&self.first, None, next.is_some());
+        // All that was found is made durable before anything is stored because of it.
+        let tables = [Some(&*self.first), next.as_deref()];
+        let [found, found_next] = tables.map(|table| match table {
+            Some(table) if self.is_after_crash() => table.flush(&self.core, &points::OPENING),
+            _ => Ok(()),
+        });
+        let moves = next.is_some();
+        if moves && self.is_after_crash() {
+            self.core.memory.fence(&points::OPENING);
+        }
+        let mut missing = self.recover_table(&self.first, found, None, moves);
         if let Some(next) = next {
             let _ = self.first.close(&self.core.memory);
             self.first.resizing.store(self.seam(), 1, Ordering::Relaxed);
             let of_first = missing.len();
-            missing.extend(self.recover_table(&next, Some(&self.first), false));
+            missing.extend(self.recover_table(&next, found_next, Some(&self.first), false));
             if of_first > 0 {
                 // A damaged bucket of the first table may have been moved, to chains of the next
                 // table that were not followed. So buckets that seem spare there may be linked.
@@ -90,19 +100,20 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         self.missing = missing;
     }
 
-    /// Builds the DRAM state of a table. `before` is the table that is being moved to it, and
-    /// `moves` says whether it is itself being moved. Returns the hashes that cannot be served.
-    fn recover_table(&self, table: &Table, before: Option<&Table>, moves: bool) -> Vec<Missing> {
-        let whole = |damage| vec![(0, u64::MAX, damage)];
-        let handed = match Handed::of(table, &self.core) {
+    /// Builds the DRAM state of a table. `found` says whether its own block is whole. `before` is the
+    /// table that is being moved to it, and `moves` says whether it is itself being moved. Returns the
+    /// hashes that cannot be served.
+    fn recover_table(
+        &self,
+        table: &Table,
+        found: Result<(), Damage>,
+        before: Option<&Table>,
+        moves: bool,
+    ) -> Vec<Missing> {
+        let handed = match found.and_then(|()| Handed::of(table, &self.core)) {
             Ok(handed) => handed,
-            Err(damage) => return whole(damage),
+            Err(damage) => return vec![(0, u64::MAX, damage)],
         };
-        if self.is_after_crash()
-            && let Err(damage) = table.flush(&self.core, &points::OPENING)
-        {
-            return whole(damage);
-        }
         let missing = Mutex::new(self.missing_chunks(table));
         // A part lies in one chunk.
         let chunk = table.buckets_of_chunk(0).end;

@@ -217,7 +217,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if state.is_closed() {
             return Ok(Err(Met::Busy));
         }
-        let Some(slot) = state.free_slot(self.shape.slots, self.shape.line_of(key.hash)) else {
+        let Some(slot) = state.free_slot(self.shape.leaf_slots, self.shape.line_of(key.hash))
+        else {
             // A key that is present needs no room.
             let (_, found) = self.probe_beside(at.leaf, offset, key);
             if !self.is_current(at) {
@@ -521,7 +522,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let left = (found & self.shape.all_slots() & !(1 << slot)).count_ones();
         // This is true only at a few counts, so that not every removal from a leaf with few pairs
         // attempts a merge.
-        left == 0 || left == self.shape.slots / 8 || left == self.shape.slots / 4
+        left == 0 || left == self.shape.leaf_slots / 8 || left == self.shape.leaf_slots / 4
     }
 
     /// Yields the slots of a leaf that hold a pair.

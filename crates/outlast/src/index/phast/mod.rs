@@ -263,7 +263,8 @@ use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counter, Counters};
-use crate::index::{Growth, Scheme, SchemeConfig, Settings};
+use crate::index::settings::check_setting;
+use crate::index::{Growth, Scheme, SchemeConfig};
 use crate::pmem::{LINE, Offset, Seam, SeededBug, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -281,67 +282,70 @@ use std::sync::{Arc, Mutex};
 /// The layout of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Slots of a leaf: a multiple of 4, from 4 to 56.
-    pub slots: u32,
-    /// The most leaves of an inner node: from 4 to 1024.
+    /// Records of a leaf: a multiple of 4, from 4 to 56. Default: 56. Small leaves are for tests: a few
+    /// inserts then cause a split.
+    pub leaf_slots: u32,
+    /// The most leaves of an inner node: from 4 to 1024. Default: 128.
     pub node_leaves: u32,
-    /// The most partitions: from 1 to 1024.
+    /// The most partitions: from 1 to 1024. Partitions divide the keys that are present, not the key space.
+    /// More of them make opening with many threads faster. Default: 128.
     pub partitions: u32,
-    /// The order of its keys.
+    /// The order of its keys, which follows from their type.
+    #[doc(hidden)]
     pub order: KeyOrder,
 }
 
-impl Config {
-    /// Returns a configuration for keys that are plain bytes or unsigned numbers.
-    pub const fn new(slots: u32, node_leaves: u32, partitions: u32) -> Config {
-        Config { slots, node_leaves, partitions, order: KeyOrder::Plain }
+impl Default for Config {
+    fn default() -> Config {
+        Config { leaf_slots: MAX_SLOTS, node_leaves: 128, partitions: 128, order: KeyOrder::Plain }
     }
 }
 
 impl SchemeConfig for Config {
-    fn of_settings(settings: &mut Settings, key_schema: &str) -> Result<Config> {
-        Ok(Config {
-            slots: settings.take("leaf_slots", [8, MAX_SLOTS], 4..=MAX_SLOTS, 4)?,
-            node_leaves: settings.take("node_leaves", [4, 128], 4..=MAX_LEAVES, 1)?,
-            partitions: settings.take("partitions", [4, 128], 1..=MAX_PARTITIONS, 1)?,
-            order: KeyOrder::of_schema(key_schema),
-        })
+    fn small() -> Config {
+        Config { leaf_slots: 8, node_leaves: 4, partitions: 4, ..Config::default() }
+    }
+
+    fn check(self) -> Result<()> {
+        check_setting("leaf_slots", self.leaf_slots, 4..=MAX_SLOTS, 4)?;
+        check_setting("node_leaves", self.node_leaves, 4..=MAX_LEAVES, 1)?;
+        check_setting("partitions", self.partitions, 1..=MAX_PARTITIONS, 1)
+    }
+
+    fn for_keys(self, key_schema: &str) -> Config {
+        Config { order: KeyOrder::of_schema(key_schema), ..self }
     }
 
     fn from_words(words: [u64; 3]) -> Option<Config> {
         let config = Config {
-            slots: u32::try_from(words[0]).ok()?,
+            leaf_slots: u32::try_from(words[0]).ok()?,
             node_leaves: words[1] as u32,
             partitions: (words[1] >> 32) as u32,
             order: KeyOrder::from_media(words[2])?,
         };
-        let known = (4..=MAX_SLOTS).contains(&config.slots)
-            && config.slots.is_multiple_of(4)
-            && (4..=MAX_LEAVES).contains(&config.node_leaves)
-            && (1..=MAX_PARTITIONS).contains(&config.partitions);
-        known.then_some(config)
+        config.check().is_ok().then_some(config)
     }
 
     fn to_words(self) -> [u64; 3] {
         let nodes = u64::from(self.node_leaves) | u64::from(self.partitions) << 32;
-        [u64::from(self.slots), nodes, self.order.to_media()]
+        [u64::from(self.leaf_slots), nodes, self.order.to_media()]
     }
 }
 
 impl Config {
     fn leaf_bytes(self) -> u64 {
-        layout::leaf_bytes(self.slots)
+        layout::leaf_bytes(self.leaf_slots)
     }
 
     /// Returns the first slot of the line that this hash names.
     #[inline(always)]
     fn line_of(self, hash: u64) -> u32 {
-        (((hash >> 32) * u64::from(self.slots / LINE_SLOTS)) >> 32) as u32 * LINE_SLOTS
+        (((hash >> 32) * u64::from(self.leaf_slots / LINE_SLOTS)) >> 32) as u32 * LINE_SLOTS
     }
 
     /// Returns a bit for each slot.
     fn all_slots(self) -> u64 {
-        (1 << self.slots) - 1
+        (1 << self.leaf_slots) - 1
     }
 
     /// Returns whether leaves have blank slots. Those of byte strings have none: the block of a
@@ -514,7 +518,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     fn expect_all(&self, leaf: u64) {
         let seam = self.core.memory.seam();
         seam.prefetch(&self.header(leaf).head);
-        for slot in (0..self.shape.slots).step_by(LINE_SLOTS as usize) {
+        for slot in (0..self.shape.leaf_slots).step_by(LINE_SLOTS as usize) {
             seam.prefetch(self.pair(leaf, slot));
         }
     }
@@ -522,7 +526,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Returns a pair of a leaf.
     #[inline(always)]
     fn pair(&self, leaf: u64, slot: u32) -> &Pair {
-        debug_assert!(slot < self.shape.slots);
+        debug_assert!(slot < self.shape.leaf_slots);
         let offset = leaf + LEAF_HEADER + u64::from(slot) * size_of::<Pair>() as u64;
         // SAFETY: as above. `slot` is one of the leaf's slots.
         unsafe { self.core.memory.at_unchecked(Offset::new(offset)) }

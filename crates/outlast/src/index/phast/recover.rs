@@ -313,13 +313,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let header = core.memory.at(Offset::<layout::LeafHeader>::new(offset))?;
         check_block(core, offset, self.shape.leaf_bytes())?;
         let low = self.words(&header.place.low);
-        let expected = layout::identity(Kind::Leaf, self.shape.slots, offset, low.first);
+        let expected = layout::identity(Kind::Leaf, self.shape.leaf_slots, offset, low.first);
         check_identity(&core.memory, &header.place.identity, expected, "a leaf")?;
         let next = self.next_of(offset)?;
         let word = core.memory.load_acquire(&header.head.bitmap);
         let bits = word & self.shape.all_slots();
         if word != layout::seal(bits) {
-            let expected = format!("bits of {} slots with their seal", self.shape.slots);
+            let expected = format!("bits of {} slots with their seal", self.shape.leaf_slots);
             return Err(Damage::new(offset, expected, format!("{word:#x}")));
         }
         Ok(Checked { low, next, bits })

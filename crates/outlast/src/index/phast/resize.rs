@@ -59,7 +59,7 @@ impl Draft {
 
     /// Adds a pair. The caller makes sure that there is room.
     fn add(&mut self, shape: Config, words: SlotWords, hash: u64) {
-        let slot = State::at_rest(self.bits).free_slot(shape.slots, shape.line_of(hash));
+        let slot = State::at_rest(self.bits).free_slot(shape.leaf_slots, shape.line_of(hash));
         let slot = slot.expect("no more pairs than a leaf has had");
         self.bits |= 1 << slot;
         self.pairs[slot as usize] = words;
@@ -83,7 +83,7 @@ impl Draft {
         }
         memory.store(&header.head.bitmap, layout::seal(self.bits), at);
         let place = &header.place;
-        let identity = layout::identity(Kind::Leaf, shape.slots, offset, self.low.first);
+        let identity = layout::identity(Kind::Leaf, shape.leaf_slots, offset, self.low.first);
         memory.store(&place.identity, identity, at);
         place.low.write(memory, self.low, at);
         memory.store(&place.next, self.next.pack(offset), at);
@@ -205,7 +205,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Returns whether so few slots hold a pair that compacting is worth it.
     fn is_worth_tidying(&self, bits: u64) -> bool {
-        bits.count_ones() <= self.shape.slots * 3 / 4
+        bits.count_ones() <= self.shape.leaf_slots * 3 / 4
     }
 
     /// Makes room in a full leaf. The caller retries afterwards.
@@ -220,7 +220,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         };
         let leaf = self.leaf(at.leaf);
         let is_unknown = leaf.free_slots_are(self.seam()) == UNKNOWN;
-        if !is_unknown && leaf.state(self.seam()).free_slot(self.shape.slots, 0).is_some() {
+        if !is_unknown && leaf.state(self.seam()).free_slot(self.shape.leaf_slots, 0).is_some() {
             // Another thread has made room.
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Returns whether some slots hold no pair.
     fn has_removed(&self, offset: u64) -> bool {
-        self.bitmap(offset).count_ones() < self.shape.slots
+        self.bitmap(offset).count_ones() < self.shape.leaf_slots
     }
 
     /// Compacts a leaf: frees the slots of removed pairs. Before that, it makes threads that have
@@ -298,7 +298,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Returns the keys in these slots of a leaf, sorted, without duplicates. With concurrent
     /// writers, the keys may come from different moments.
     fn keys_of(&self, offset: u64, bits: u64) -> Result<Vec<R::OwnedKey>, Damage> {
-        let mut keys = Vec::with_capacity(self.shape.slots as usize);
+        let mut keys = Vec::with_capacity(self.shape.leaf_slots as usize);
         for slot in ones(bits) {
             keys.push(R::key(&self.core, self.words(self.pair(offset, slot)))?);
         }
@@ -492,7 +492,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             (offset & DAMAGED == 0).then(|| self.bitmap(offset).count_ones())
         };
         let Some(own) = live(at.leaf) else { return Ok(()) };
-        let fits = |other: u32| live(other).is_some_and(|n| (n + own) * 2 <= self.shape.slots);
+        let fits = |other: u32| live(other).is_some_and(|n| (n + own) * 2 <= self.shape.leaf_slots);
         let entry = at.node.entry(self.seam(), at.place);
         let high = at.node.high_of(self.seam(), at.place);
         if !self.is_current(&at) {
@@ -518,7 +518,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let Some(mut right) = self.close(right)? else { return Ok(()) };
         let (left_bits, right_bits) = (self.bitmap(left.offset), self.bitmap(right.offset));
         let follows = self.next_of(left.offset)?.offset == right.offset;
-        let slots = self.shape.slots;
+        let slots = self.shape.leaf_slots;
         let fits = (left_bits.count_ones() + right_bits.count_ones()) * 2 <= slots;
         if !follows || !(fits || right_bits == 0) {
             return Ok(());
@@ -616,7 +616,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let words = self.words(self.pair(right, slot));
             let hash = R::slot_hash(&self.core.hasher, words);
             let line = self.shape.line_of(hash);
-            let free = State::at_rest(all).free_slot(self.shape.slots, line);
+            let free = State::at_rest(all).free_slot(self.shape.leaf_slots, line);
             let free = free.expect("both fit");
             let target = self.pair(left, free);
             target.write(memory, words, at);

@@ -182,11 +182,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let bits = word & self.shape.all_slots();
         let sealed = word == layout::seal(bits);
         let unsealed = || {
-            let expected = format!("bits of {} slots with their seal", self.shape.slots);
+            let expected = format!("bits of {} slots with their seal", self.shape.leaf_slots);
             Damage::new(leaf, expected, format!("{word:#x}"))
         };
         let low = self.words(&header.place.low);
-        let expected = layout::identity(Kind::Leaf, self.shape.slots, leaf, low.first);
+        let expected = layout::identity(Kind::Leaf, self.shape.leaf_slots, leaf, low.first);
         let place = check_identity(memory, &header.place.identity, expected, "a leaf")
             .and_then(|()| Ok((low, self.next_of(leaf)?)));
         Ok(Parts { bits: sealed.then_some(bits).ok_or_else(unsealed), place })

@@ -162,7 +162,7 @@ impl<S: Seam, R: OrderedRecord> Walk<S, R> for Phast<S, R> {
             segments: leaves,
             directory_entries: nodes,
             records_estimate: records * leaves / sampled.max(1),
-            slots: leaves * u64::from(self.shape.slots),
+            slots: leaves * u64::from(self.shape.leaf_slots),
             dram_bytes: states * state + self.nodes.bytes(seam) + caches + self.top.bytes(seam),
             ..self.counters.stats()
         })
@@ -348,7 +348,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.expect_all(leaf);
         }
         // If the scan does not end here, the cache misses of the next leaf overlap with those of this one.
-        let goes_on = limit >= self.shape.slots as usize;
+        let goes_on = limit >= self.shape.leaf_slots as usize;
         if goes_on {
             self.expect_next(at, reverse);
         }
@@ -436,7 +436,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if R::EMPTY.is_none() {
             // Values are read together with their keys.
             let start = out.len();
-            out.reserve(self.shape.slots as usize);
+            out.reserve(self.shape.leaf_slots as usize);
             for (words, slot) in pairs {
                 let key = R::key(core, words)?;
                 if is_in(&key) {
@@ -454,7 +454,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             out.truncate(start.saturating_add(limit));
             return Ok((edges, read));
         }
-        let mut found = Vec::with_capacity(self.shape.slots as usize);
+        let mut found = Vec::with_capacity(self.shape.leaf_slots as usize);
         for (words, slot) in pairs {
             let key = R::key(core, words)?;
             if is_in(&key) {

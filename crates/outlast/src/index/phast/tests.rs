@@ -15,6 +15,10 @@ use std::sync::{Arc, OnceLock};
 type Index = Phast<Traced, Inline>;
 
 /// Makes an index in a pool of its own.
+fn config(leaf_slots: u32, node_leaves: u32, partitions: u32) -> Config {
+    Config { leaf_slots, node_leaves, partitions, ..Config::default() }
+}
+
 fn index(seam: Traced, shape: Config) -> Index {
     let core = pool_of(seam, |core| Index::create(core, shape).unwrap());
     Index::open(&core, 0, shape).unwrap()
@@ -62,7 +66,7 @@ impl Control for Watch {
 fn a_leaf_is_never_in_two_nodes_that_can_be_read() {
     let watch = Watch::default();
     let seam = Traced::with_control(Box::new(watch.clone()));
-    let index = index(seam, Config::new(4, 4, 2));
+    let index = index(seam, config(4, 4, 2));
     assert!(watch.0.index.set(index).is_ok());
     let index = watch.0.index.get().unwrap();
     for _ in 0..3 {
@@ -119,7 +123,7 @@ fn a_slot_with_the_pair_of_an_insert_that_was_given_up_is_not_free() {
         let overtake = Overtake::default();
         let seam = Traced::seeding(bug, || Traced::with_control(Box::new(overtake.clone())));
         seam.start(false);
-        assert!(overtake.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
+        assert!(overtake.0.index.set(index(seam, config(8, 4, 2))).is_ok());
         let index = overtake.0.index.get().unwrap();
         // The last leaf has blank slots.
         for key in 1..12 {
@@ -181,7 +185,7 @@ fn a_split_is_no_damage_to_a_scan_beside_it() {
     let scan = Scan::default();
     let seam = Traced::with_control(Box::new(scan.clone()));
     seam.start(false);
-    assert!(scan.0.index.set(index(seam, Config::new(8, 4, 2))).is_ok());
+    assert!(scan.0.index.set(index(seam, config(8, 4, 2))).is_ok());
     let index = scan.0.index.get().unwrap();
     for key in 1..100 {
         assert!(inserts(index, key * 10, 1));
@@ -204,7 +208,7 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
     for (what, after) in changes.into_iter().zip([None, Some(1), Some(1)]) {
         let mut splits = 0;
         for access in 1.. {
-            let beside = Beside::new(|seam| index(seam, Config::new(4, 4, 2)), split_leaf);
+            let beside = Beside::new(|seam| index(seam, config(4, 4, 2)), split_leaf);
             let index = beside.index();
             assert!([10, 20, 30, 40].into_iter().all(|key| inserts(index, key, key)));
             let before = index.locate(40).unwrap().leaf;
@@ -231,7 +235,7 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
 /// before that must not be able to change the leaf.
 #[test]
 fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
-    let index = index(Traced::new(), Config::new(4, 4, 2));
+    let index = index(Traced::new(), config(4, 4, 2));
     assert!(inserts(&index, 10, 1));
     let handle = index.locate(10).unwrap().leaf;
     let leaf = index.leaf(handle);
@@ -264,7 +268,7 @@ fn a_batch_makes_the_insert_durable_whose_key_it_changes() {
     for (change, access) in
         changes.into_iter().flat_map(|change| (1..80).map(move |access| (change, access)))
     {
-        let beside = Beside::new(|seam| index(seam, Config::new(8, 4, 2)), begin_insert);
+        let beside = Beside::new(|seam| index(seam, config(8, 4, 2)), begin_insert);
         let index = beside.index();
         assert!([10, 20, 30].into_iter().all(|key| inserts(index, key, key)));
         let bitmap = &index.header(index.leaf(0).offset(index.seam())).head.bitmap;
