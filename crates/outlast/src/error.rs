@@ -234,6 +234,9 @@ pub enum Error {
         /// The name that was looked up.
         name: String,
     },
+    /// The map's scheme is not in this build of the library.
+    #[error("this build has no {0}; enable the scheme's feature of the crate `outlast`")]
+    NotBuilt(crate::index::Scheme),
     /// The map was dropped through another handle.
     #[error("map was dropped; to create it again, open it by its name")]
     MapDropped,

@@ -173,6 +173,16 @@
 #[cfg(not(all(target_pointer_width = "64", target_endian = "little", target_os = "linux")))]
 compile_error!("outlast runs on 64-bit little-endian Linux");
 
+#[cfg(not(any(
+    feature = "clevel",
+    feature = "dash-eh",
+    feature = "dash-lh",
+    feature = "ea-pht",
+    feature = "group",
+    feature = "phast"
+)))]
+compile_error!("enable the feature of at least one scheme of outlast, such as `dash-eh`");
+
 mod error;
 mod map;
 pub mod offline;
@@ -181,7 +191,10 @@ pub mod offline;
 /// ([`internals`]).
 #[path = ""]
 // What only the tools use is unused in other builds.
-#[cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
+#[cfg_attr(
+    not(feature = "internals"),
+    allow(dead_code, unreachable_pub, unused_imports, unused_macros)
+)]
 mod layers {
     pub mod db;
     pub mod index;
@@ -209,14 +222,7 @@ pub mod internals {
 /// let config = DashEh { stash_buckets: 4, ..Default::default() };
 /// ```
 pub mod config {
-    pub use crate::index::clevel::Config as Clevel;
-    pub use crate::index::dash_eh::Config as DashEh;
-    pub use crate::index::dash_lh::Config as DashLh;
-    pub use crate::index::ea_pht::Config as EaPht;
-    pub use crate::index::ea_pht::ea_pht_h::Config as EaPhtH;
-    pub use crate::index::ea_pht::ea_pht_hpr::Config as EaPhtHpr;
-    pub use crate::index::group::Config as Group;
-    pub use crate::index::phast::Config as Phast;
+    pub use crate::index::config::{Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Phast};
 }
 
 pub use db::backup::Backup;

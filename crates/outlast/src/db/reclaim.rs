@@ -74,7 +74,8 @@ impl<S: MapSeam> Store<S> {
         let mut phase = self.core.memory.seam().lock(&self.reclaim);
         match self.advance(&mut phase) {
             Ok(advanced) => Ok(advanced && !matches!(*phase, Phase::Done | Phase::Stopped(_))),
-            Err(error) if error.is_damage() => {
+            // What is not known to be in use is not freed.
+            Err(error) if error.is_damage() || matches!(error, Error::NotBuilt(_)) => {
                 stop(&mut phase, error);
                 Ok(false)
             }

@@ -10,26 +10,34 @@
 //! do not know.
 
 pub mod bugs;
+#[cfg(feature = "clevel")]
 pub mod clevel;
+pub mod config;
+#[cfg(any(feature = "dash-eh", feature = "dash-lh"))]
 pub mod dash;
+#[cfg(feature = "dash-eh")]
 pub mod dash_eh;
+#[cfg(feature = "dash-lh")]
 pub mod dash_lh;
+#[cfg(feature = "ea-pht")]
 pub mod ea_pht;
 mod fingerprints;
+#[cfg(feature = "group")]
 pub mod group;
 mod kit;
 mod ordered;
+#[cfg(feature = "phast")]
 pub mod phast;
 pub mod record;
 mod registry;
 mod schema;
-mod settings;
 mod version;
 
+pub use config::SchemeConfig;
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{Bytes, Inline, Record, RecordForm};
-pub use registry::{Config, Scheme, SchemeConfig, SchemeRow};
+pub use registry::{Config, Scheme, SchemeRow};
 pub use schema::Schemas;
 
 /// The fence that [`version`] uses; the model checker substitutes its own.

@@ -1,8 +1,20 @@
 //! The schemes of this build, one row each. Everything that differs by scheme is derived from this
 //! table, here and in the tools. CONTRIBUTING.md says how to add a row.
 
+#[cfg(feature = "clevel")]
+use super::clevel;
+use super::config::{self, SchemeConfig};
+#[cfg(feature = "dash-eh")]
+use super::dash_eh;
+#[cfg(feature = "dash-lh")]
+use super::dash_lh;
+#[cfg(feature = "ea-pht")]
 use super::ea_pht::{self, ea_pht_h, ea_pht_hpr};
-use super::{Index, OrderedRecord, Schemas, WhileOpen, clevel, dash_eh, dash_lh, group, phast};
+#[cfg(feature = "group")]
+use super::group;
+#[cfg(feature = "phast")]
+use super::phast;
+use super::{Index, OrderedRecord, Schemas, WhileOpen};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -31,35 +43,11 @@ pub struct SchemeRow {
     pub slot_bytes: u64,
 }
 
-/// What a scheme lets the creator of a map choose. It is fixed for the life of the map.
-pub trait SchemeConfig: Copy + Eq + fmt::Debug + Default {
-    /// Returns the smallest configuration, with which a few inserts split or expand a map.
-    fn small() -> Self;
-
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a value that is not allowed.
-    fn check(self) -> Result<()>;
-
-    /// Returns the configuration for a map whose keys have this schema.
-    #[must_use]
-    fn for_keys(self, _key_schema: &str) -> Self {
-        self
-    }
-
-    /// Reads the words of a map's root. Returns `None` if they are not those of any map.
-    fn from_words(words: [u64; 3]) -> Option<Self>;
-
-    /// Returns the words for a map's root.
-    fn to_words(self) -> [u64; 3];
-}
-
 macro_rules! schemes {
-    ($($(#[$doc:meta])* $scheme:ident = $number:literal: $module:ident::$table:ident {
+    ($($(#[$doc:meta])* $scheme:ident = $number:literal, $feature:tt: $module:ident::$table:ident {
         $($property:ident: $value:expr),* $(,)?
     })*) => {
-        /// The schemes of this build. The numbers are written to media.
+        /// The schemes. The numbers are written to media. [`Scheme::ALL`] lists those of this build.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[non_exhaustive]
@@ -68,8 +56,12 @@ macro_rules! schemes {
         }
 
         impl Scheme {
-            /// Every scheme of this build.
-            pub const ALL: &'static [Scheme] = &[$(Scheme::$scheme),*];
+            /// The schemes of this build, by the crate's features.
+            pub const ALL: &'static [Scheme] = &[
+                $(#[cfg(feature = $feature)] Scheme::$scheme),*
+            ];
+
+            const EVERY: &'static [Scheme] = &[$(Scheme::$scheme),*];
 
             /// Returns the scheme's row of the registry.
             pub const fn row(self) -> &'static SchemeRow {
@@ -81,7 +73,12 @@ macro_rules! schemes {
             /// Returns the scheme's own commit points, without those of the pool.
             pub fn commit_points(self) -> Vec<&'static Point> {
                 match self {
-                    $(Scheme::$scheme => $module::points::PARTS.concat()),*
+                    $(
+                        #[cfg(feature = $feature)]
+                        Scheme::$scheme => $module::points::PARTS.concat(),
+                        #[cfg(not(feature = $feature))]
+                        Scheme::$scheme => Vec::new(),
+                    )*
                 }
             }
         }
@@ -91,11 +88,11 @@ macro_rules! schemes {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Config {
-            $($(#[$doc])* $scheme($module::Config)),*
+            $($(#[$doc])* $scheme(config::$scheme)),*
         }
 
-        $(impl From<$module::Config> for Config {
-            fn from(config: $module::Config) -> Config {
+        $(impl From<config::$scheme> for Config {
+            fn from(config: config::$scheme) -> Config {
                 Config::$scheme(config)
             }
         })*
@@ -111,7 +108,7 @@ macro_rules! schemes {
             /// Returns the default configuration of a scheme.
             pub fn of(scheme: Scheme) -> Config {
                 match scheme {
-                    $(Scheme::$scheme => $module::Config::default().into()),*
+                    $(Scheme::$scheme => config::$scheme::default().into()),*
                 }
             }
 
@@ -120,7 +117,7 @@ macro_rules! schemes {
             #[doc(hidden)]
             pub fn small(scheme: Scheme) -> Config {
                 match scheme {
-                    $(Scheme::$scheme => $module::Config::small().into()),*
+                    $(Scheme::$scheme => config::$scheme::small().into()),*
                 }
             }
 
@@ -141,7 +138,7 @@ macro_rules! schemes {
             /// this scheme.
             pub fn from_words(scheme: Scheme, words: [u64; 3]) -> Option<Config> {
                 match scheme {
-                    $(Scheme::$scheme => $module::Config::from_words(words).map(Config::from)),*
+                    $(Scheme::$scheme => config::$scheme::from_words(words).map(Config::from)),*
                 }
             }
 
@@ -163,10 +160,15 @@ macro_rules! schemes {
                 schemas: Schemas<R>,
             ) -> Result<Box<dyn Index<R>>> {
                 Ok(match self {
-                    $(Config::$scheme(config) => {
-                        let table = $module::$table::<S, R>::open(core, slot, config)?;
-                        Box::new(WhileOpen::new(Arc::clone(core), table, schemas))
-                    })*
+                    $(
+                        #[cfg(feature = $feature)]
+                        Config::$scheme(config) => {
+                            let table = $module::$table::<S, R>::open(core, slot, config)?;
+                            Box::new(WhileOpen::new(Arc::clone(core), table, schemas))
+                        }
+                        #[cfg(not(feature = $feature))]
+                        Config::$scheme(_) => return Err(crate::Error::NotBuilt(Scheme::$scheme)),
+                    )*
                 })
             }
 
@@ -180,7 +182,12 @@ macro_rules! schemes {
                 core: &Arc<Core<S>>,
             ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
                 match self {
-                    $(Config::$scheme(config) => $module::$table::<S, R>::create(core, config)),*
+                    $(
+                        #[cfg(feature = $feature)]
+                        Config::$scheme(config) => $module::$table::<S, R>::create(core, config),
+                        #[cfg(not(feature = $feature))]
+                        Config::$scheme(_) => Err(crate::Error::NotBuilt(Scheme::$scheme)),
+                    )*
                 }
             }
         }
@@ -189,7 +196,7 @@ macro_rules! schemes {
 
 schemes! {
     /// Dash, extendible hashing (Lu et al., VLDB 2020, section 4).
-    DashEh = 1: dash_eh::DashEh {
+    DashEh = 1, "dash-eh": dash_eh::DashEh {
         name: "dash-eh",
         lock_free: false,
         ordered: false,
@@ -198,7 +205,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// clevel hashing (Chen et al., USENIX ATC 2020).
-    Clevel = 2: clevel::Clevel {
+    Clevel = 2, "clevel": clevel::Clevel {
         name: "clevel",
         lock_free: true,
         ordered: false,
@@ -207,7 +214,7 @@ schemes! {
         slot_bytes: 8,
     }
     /// PhaST, an ordered index (Li et al., TPDS 2022).
-    Phast = 3: phast::Phast {
+    Phast = 3, "phast": phast::Phast {
         name: "phast",
         lock_free: false,
         ordered: true,
@@ -216,7 +223,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// Group hashing (Zhang et al., ICPP 2018).
-    Group = 4: group::Group {
+    Group = 4, "group": group::Group {
         name: "group",
         lock_free: false,
         ordered: false,
@@ -225,7 +232,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// Dash, linear hashing (Lu et al., VLDB 2020, section 5).
-    DashLh = 5: dash_lh::DashLh {
+    DashLh = 5, "dash-lh": dash_lh::DashLh {
         name: "dash-lh",
         lock_free: false,
         ordered: false,
@@ -234,7 +241,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// EA-PHT (Cepeda Chavez, 2020, chapter 3).
-    EaPht = 6: ea_pht::EaPht {
+    EaPht = 6, "ea-pht": ea_pht::EaPht {
         name: "ea-pht",
         lock_free: false,
         ordered: false,
@@ -243,7 +250,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// EA-PHT-H (Cepeda Chavez, 2020, chapter 4).
-    EaPhtH = 7: ea_pht_h::EaPhtH {
+    EaPhtH = 7, "ea-pht": ea_pht_h::EaPhtH {
         name: "ea-pht-h",
         lock_free: false,
         ordered: false,
@@ -252,7 +259,7 @@ schemes! {
         slot_bytes: 16,
     }
     /// EA-PHT-HPR (Cepeda Chavez, 2020, chapter 5).
-    EaPhtHpr = 8: ea_pht_hpr::EaPhtHpr {
+    EaPhtHpr = 8, "ea-pht": ea_pht_hpr::EaPhtHpr {
         name: "ea-pht-hpr",
         lock_free: false,
         ordered: false,
@@ -265,7 +272,7 @@ schemes! {
 impl Scheme {
     /// Returns the scheme with this number on media.
     pub fn from_media(number: u8) -> Option<Scheme> {
-        Scheme::ALL.iter().copied().find(|s| *s as u8 == number)
+        Scheme::EVERY.iter().copied().find(|scheme| *scheme as u8 == number)
     }
 
     /// Returns the scheme's name, as commands take and print it.

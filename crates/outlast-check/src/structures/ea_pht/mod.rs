@@ -5,10 +5,10 @@ pub mod phases;
 use super::Structure;
 use crate::state::{Checked, ensure};
 use outlast::Config;
+use outlast::internals::index::config::EaPhtOf;
 use outlast::internals::index::ea_pht::layout::SLOTS;
-use outlast::internals::index::ea_pht::{ConfigOf, points};
+use outlast::internals::index::ea_pht::points;
 use outlast::offline::MapReport;
-use std::marker::PhantomData;
 
 /// The structure of one scheme of the family. The structures differ only in their configurations.
 macro_rules! structure {
@@ -19,12 +19,7 @@ macro_rules! structure {
 
             /// Makes a configuration from the log2 of a new map's buckets, and of a chunk's.
             pub const fn config(initial_depth: u32, chunk_bits: u32) -> Config {
-                Config::$scheme(ConfigOf {
-                    initial_depth,
-                    chunk_bits,
-                    helpers: 2,
-                    variant: PhantomData,
-                })
+                Config::$scheme(EaPhtOf { initial_depth, chunk_bits, helpers: 2 })
             }
 
             /// The scheme's structure.

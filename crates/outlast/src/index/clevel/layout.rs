@@ -1,5 +1,6 @@
 //! The on-media structs of clevel and nothing else. Drawn in docs/format.md.
 
+pub use crate::index::config::GROUP_BITS;
 use crate::index::kit::media::{self, LOW48 as OFFSET};
 use crate::pmem::{LINE, Media, Word};
 
@@ -11,8 +12,6 @@ pub const BUCKET_BYTES: u64 = LINE;
 pub const LEVEL_HEADER: u64 = LINE;
 /// log2 of the buckets of the smallest level and of the largest.
 pub const LEVEL_BITS: std::ops::RangeInclusive<u32> = 1..=32;
-/// log2 of the buckets of a group, in every map that is created with the users' settings.
-pub const GROUP_BITS: u32 = 9;
 /// The most levels in a context.
 pub const MAX_LEVELS: usize = 30;
 /// Bytes of a context.

@@ -330,11 +330,11 @@ mod verify;
 mod tests;
 
 use crate::error::{Damage, Error, Result};
+pub use crate::index::config::Clevel as Config;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::Record;
-use crate::index::settings::check_setting;
-use crate::index::{Growth, Scheme, SchemeConfig};
+use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Point, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -343,42 +343,6 @@ use levels::{Context, Discards};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-
-/// The size of a map's first level, and of the groups of all levels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// log2 of the buckets of the first level, and of the smallest one: from 1 to 16.
-    pub first_bits: u32,
-    /// log2 of the buckets of a group: from 1 to [`layout::GROUP_BITS`].
-    pub group_bits: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config { first_bits: 6, group_bits: layout::GROUP_BITS }
-    }
-}
-
-impl SchemeConfig for Config {
-    fn small() -> Config {
-        Config { first_bits: 1, ..Config::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        check_setting("first_bits", self.first_bits, 1..=16, 1)?;
-        check_setting("group_bits", self.group_bits, 1..=layout::GROUP_BITS, 1)
-    }
-
-    fn from_words([first, group, rest]: [u64; 3]) -> Option<Config> {
-        let [first_bits, group_bits] = [first, group].map(|word| u32::try_from(word).ok());
-        let config = Config { first_bits: first_bits?, group_bits: group_bits? };
-        (rest == 0 && config.check().is_ok()).then_some(config)
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        [u64::from(self.first_bits), u64::from(self.group_bits), 0]
-    }
-}
 
 /// A hash table. See the module's documentation.
 pub struct Clevel<S: Seam, R: Record> {

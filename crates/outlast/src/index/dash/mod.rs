@@ -194,13 +194,13 @@ mod verify;
 mod walk;
 
 use crate::error::{Damage, Result};
+pub use crate::index::config::SegmentSize;
 pub(crate) use crate::index::kit::directory::Segment;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::settings::check_setting;
 use crate::index::{Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
@@ -211,32 +211,7 @@ pub(crate) use split::write_empty;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The size of a map's segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SegmentSize {
-    /// log2 of the buckets of a segment: from 1 to 6.
-    pub bucket_bits: u32,
-    /// Stash buckets of a segment: 2 or 4.
-    pub stash: u32,
-}
-
 impl SegmentSize {
-    pub(crate) fn check(self) -> Result<()> {
-        check_setting("bucket_bits", self.bucket_bits, 1..=6, 1)?;
-        check_setting("stash_buckets", self.stash, 2..=4, 2)
-    }
-
-    /// Reads two words of a root. Returns `None` if no segment has this size.
-    pub(crate) fn from_words([bucket_bits, stash]: [u64; 2]) -> Option<SegmentSize> {
-        let [bucket_bits, stash] = [bucket_bits, stash].map(|word| u32::try_from(word).ok());
-        let size = SegmentSize { bucket_bits: bucket_bits?, stash: stash? };
-        size.check().is_ok().then_some(size)
-    }
-
-    pub(crate) fn to_words(self) -> [u64; 2] {
-        [u64::from(self.bucket_bits), u64::from(self.stash)]
-    }
-
     fn buckets(self) -> u32 {
         1 << self.bucket_bits
     }

@@ -69,62 +69,15 @@ mod resize;
 pub use super::dash::layout;
 use super::dash::{Addressing, Dash, Directory, Route, Segment, SegmentSize};
 use crate::error::{Damage, Result};
+pub use crate::index::config::DashEh as Config;
 use crate::index::kit::directory::{DramDirectory, Way};
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::{Scheme, SchemeConfig, Visitor};
+use crate::index::{Scheme, Visitor};
 use crate::pmem::{Memory, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::{Arc, Mutex};
-
-/// The size of a map's segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// log2 of the buckets of a segment: from 1 to 6.
-    pub bucket_bits: u32,
-    /// Stash buckets of a segment: 2 or 4. With four, segments fill further before they split, but
-    /// misses in full segments are slower.
-    pub stash_buckets: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config { bucket_bits: 6, stash_buckets: 2 }
-    }
-}
-
-impl SchemeConfig for Config {
-    fn small() -> Config {
-        Config { bucket_bits: 1, ..Config::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        self.size().check()
-    }
-
-    fn from_words([bucket_bits, stash, rest]: [u64; 3]) -> Option<Config> {
-        let size = SegmentSize::from_words([bucket_bits, stash])?;
-        (rest == 0).then(|| size.into())
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        let [bucket_bits, stash] = self.size().to_words();
-        [bucket_bits, stash, 0]
-    }
-}
-
-impl Config {
-    fn size(self) -> SegmentSize {
-        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash_buckets }
-    }
-}
-
-impl From<SegmentSize> for Config {
-    fn from(size: SegmentSize) -> Config {
-        Config { bucket_bits: size.bucket_bits, stash_buckets: size.stash }
-    }
-}
 
 /// The state that splits, doublings and first touches use, one thread at a time.
 struct Structure {

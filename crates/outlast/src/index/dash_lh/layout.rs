@@ -1,11 +1,10 @@
 //! What Dash-LH adds to the on-media structs of segments and directories: where each segment lies,
 //! and which is split next. Drawn in docs/format.md.
 
+pub use crate::index::config::DASH_LH_DEPTHS as INITIAL_DEPTHS;
 pub use crate::index::dash::layout::*;
 use crate::index::kit::media::{LOW48, seal16};
 
-/// log2 of the segments that the first array can have.
-pub const INITIAL_DEPTHS: std::ops::RangeInclusive<u32> = 1..=10;
 /// Depth of a new map's directory of arrays.
 pub const DIRECTORY_DEPTH: u32 = 1;
 

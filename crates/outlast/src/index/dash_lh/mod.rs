@@ -119,68 +119,18 @@ mod recover;
 mod resize;
 mod segments;
 
-use super::dash::{Addressing, Dash, Directory, Route, Segment, SegmentSize};
+use super::dash::{Addressing, Dash, Directory, Route, Segment};
 use crate::error::Result;
+pub use crate::index::config::DashLh as Config;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::Record;
-use crate::index::settings::check_setting;
-use crate::index::{BlockKind, Scheme, SchemeConfig, Visitor};
+use crate::index::{BlockKind, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use layout::{Arrays, INITIAL_DEPTHS, Turn};
+use layout::{Arrays, Turn};
 use segments::{Segments, Unready, Way};
 use std::sync::{Arc, Mutex};
-
-/// The size of a map's segments, and how many it begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// log2 of the buckets of a segment: from 1 to 6.
-    pub bucket_bits: u32,
-    /// Stash buckets of a segment: 2 or 4. With four, segments fill further before they split, but
-    /// misses in full segments are slower.
-    pub stash_buckets: u32,
-    /// log2 of the segments that a new map has: from 1 to 10. The default, 6, is 1.1 MB with segments of
-    /// the usual size. The map allocates its segments in arrays, each in one block, and the first arrays
-    /// have this many segments. In a pool without space for such a block, use a smaller value: otherwise
-    /// creating the map fails with [`Error::PoolFull`](crate::Error::PoolFull), or with
-    /// [`Error::Invalid`](crate::Error::Invalid) where the pool's pages are too small for it.
-    pub initial_depth: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config { bucket_bits: 6, stash_buckets: 2, initial_depth: 6 }
-    }
-}
-
-impl SchemeConfig for Config {
-    fn small() -> Config {
-        Config { bucket_bits: 1, initial_depth: 1, ..Config::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        self.size().check()?;
-        check_setting("initial_depth", self.initial_depth, INITIAL_DEPTHS, 1)
-    }
-
-    fn from_words([bucket_bits, stash, depth]: [u64; 3]) -> Option<Config> {
-        let SegmentSize { bucket_bits, stash } = SegmentSize::from_words([bucket_bits, stash])?;
-        let initial_depth = u32::try_from(depth).ok().filter(|d| INITIAL_DEPTHS.contains(d))?;
-        Some(Config { bucket_bits, stash_buckets: stash, initial_depth })
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        let [bucket_bits, stash] = self.size().to_words();
-        [bucket_bits, stash, u64::from(self.initial_depth)]
-    }
-}
-
-impl Config {
-    fn size(self) -> SegmentSize {
-        SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash_buckets }
-    }
-}
 
 /// The state behind the lock `structure`. Passing the turn on changes it, and so do first touches.
 struct Structure {

@@ -1,10 +1,11 @@
 //! The on-media structs of EA-PHT and nothing else. Drawn in docs/format.md.
 
+pub use crate::index::config::CHUNK_BITS;
+pub use crate::index::config::EA_PHT_DEPTHS as INITIAL_DEPTHS;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::media;
 pub use crate::index::kit::media::{Link, MAX_DEPTH, Slot};
 use crate::pmem::{Media, Seam, Word};
-use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 /// Records in a bucket.
@@ -13,10 +14,6 @@ pub const SLOTS: usize = 15;
 pub const BUCKET_BYTES: u64 = 256;
 /// Bytes of a table's header. The links to its chunks follow.
 pub const TABLE_HEADER: u64 = 64;
-/// log2 of the buckets in the array of a chunk.
-pub const CHUNK_BITS: RangeInclusive<u32> = 1..=16;
-/// log2 of the buckets of a new map.
-pub const INITIAL_DEPTHS: RangeInclusive<u32> = 1..=24;
 
 /// The slots of each line of a bucket. The first has the bucket's lock and link.
 pub const LINES: [u32; 4] = [0x7, 0x78, 0x780, 0x7800];

@@ -181,22 +181,21 @@ mod table;
 
 use super::Growth;
 use crate::error::{Damage, Error, Result};
+use crate::index::Scheme;
+use crate::index::config::EaPhtOf;
 use crate::index::kit::lock::{Guarded, HeldLock, LockPlace, VersionLock};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table as KitTable;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::settings::check_setting;
-use crate::index::{Scheme, SchemeConfig};
 use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use bucket::BucketRef;
-use layout::{CHUNK_BITS, INITIAL_DEPTHS, Link, MediaLock};
+use layout::{Link, MediaLock};
 use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use table::Table;
@@ -208,8 +207,6 @@ pub(crate) trait Variant: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     /// Whether changes of a moved bucket go to the new table while other buckets are still being
     /// moved.
     const GOES_ON: bool;
-    /// The default of [`ConfigOf::helpers`].
-    const HELPERS: u32;
     /// The type of the scheme's lock words.
     type Lock: LockPlace;
 
@@ -230,7 +227,6 @@ pub enum Parallel {}
 impl Variant for Plain {
     const SCHEME: Scheme = Scheme::EaPht;
     const GOES_ON: bool = false;
-    const HELPERS: u32 = 1;
     type Lock = MediaLock;
 
     #[inline(always)]
@@ -242,7 +238,6 @@ impl Variant for Plain {
 impl Variant for Hybrid {
     const SCHEME: Scheme = Scheme::EaPhtH;
     const GOES_ON: bool = false;
-    const HELPERS: u32 = 1;
     type Lock = SharedWord;
 
     #[inline(always)]
@@ -254,7 +249,6 @@ impl Variant for Hybrid {
 impl Variant for Parallel {
     const SCHEME: Scheme = Scheme::EaPhtHpr;
     const GOES_ON: bool = true;
-    const HELPERS: u32 = 32;
     type Lock = SharedWord;
 
     #[inline(always)]
@@ -263,16 +257,14 @@ impl Variant for Parallel {
     }
 }
 
-/// The layout of a map of EA-PHT.
-pub type Config = ConfigOf<Plain>;
+pub use crate::index::config::EaPht as Config;
 /// A hash table of EA-PHT (chapter 3).
 pub(crate) type EaPht<S, R> = Pht<S, R, Plain>;
 
 /// EA-PHT-H (chapter 4): the locks in DRAM.
 pub mod ea_pht_h {
     pub use super::points::hybrid as points;
-    /// The layout of a map.
-    pub type Config = super::ConfigOf<super::Hybrid>;
+    pub use crate::index::config::EaPhtH as Config;
     /// A hash table of this scheme.
     pub(crate) type EaPhtH<S, R> = super::Pht<S, R, super::Hybrid>;
 }
@@ -280,60 +272,9 @@ pub mod ea_pht_h {
 /// EA-PHT-HPR (chapter 5): many threads move a table together, and changes go on meanwhile.
 pub mod ea_pht_hpr {
     pub use super::points::parallel as points;
-    /// The layout of a map.
-    pub type Config = super::ConfigOf<super::Parallel>;
+    pub use crate::index::config::EaPhtHpr as Config;
     /// A hash table of this scheme.
     pub(crate) type EaPhtHpr<S, R> = super::Pht<S, R, super::Parallel>;
-}
-
-/// The layout of a map of one of the three schemes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConfigOf<V> {
-    /// log2 of the buckets of a new map: from 1 to 24. A bucket is 256 bytes and about ten records.
-    /// Default: 4.
-    pub initial_depth: u32,
-    /// log2 of the buckets in a block of the table, a chunk: from 1 to 16 (the default, 18 MB). A smaller
-    /// table is one chunk. Small values are for tests.
-    pub chunk_bits: u32,
-    /// How many threads may help to move a table at a time, besides the thread that began the
-    /// resize and the background thread: from 1 to 64. Default: 1, and 32 in EA-PHT-HPR.
-    pub helpers: u32,
-    /// The scheme.
-    #[doc(hidden)]
-    pub variant: PhantomData<V>,
-}
-
-impl<V: Variant> Default for ConfigOf<V> {
-    fn default() -> Self {
-        let helpers = V::HELPERS;
-        ConfigOf { initial_depth: 4, chunk_bits: 16, helpers, variant: PhantomData }
-    }
-}
-
-const HELPERS: RangeInclusive<u32> = 1..=64;
-
-impl<V: Variant> SchemeConfig for ConfigOf<V> {
-    fn small() -> Self {
-        ConfigOf { initial_depth: 1, chunk_bits: 2, ..Self::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        check_setting("initial_depth", self.initial_depth, INITIAL_DEPTHS, 1)?;
-        check_setting("chunk_bits", self.chunk_bits, CHUNK_BITS, 1)?;
-        check_setting("helpers", self.helpers, HELPERS, 1)
-    }
-
-    fn from_words(words: [u64; 3]) -> Option<Self> {
-        let [initial_depth, chunk_bits, helpers] = words.map(|word| u32::try_from(word).ok());
-        let (initial_depth, chunk_bits) = (initial_depth?, chunk_bits?);
-        let config =
-            ConfigOf { initial_depth, chunk_bits, helpers: helpers?, variant: PhantomData };
-        config.check().is_ok().then_some(config)
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        [self.initial_depth, self.chunk_bits, self.helpers].map(u64::from)
-    }
 }
 
 /// In a bucket's lock word: its records are in the next table.
@@ -356,7 +297,9 @@ type Missing = (u64, u64, Damage);
 /// A hash table of one of the three schemes. See the module's documentation.
 pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     core: Arc<Core<S>>,
-    config: ConfigOf<V>,
+    /// See [`EaPhtOf`].
+    chunk_bits: u32,
+    helpers: u32,
     root: Offset<Word>,
     /// The empty words, indexed by the most significant bit of the hash.
     empty: [u64; 2],
@@ -366,12 +309,16 @@ pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     current: Shared<AtomicPtr<Table>>,
     missing: Vec<Missing>,
     counters: Counters,
-    form: PhantomData<R>,
+    form: PhantomData<(R, V)>,
 }
 
 impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Opens the table whose root is in `slot`. Reads all of it.
-    pub(crate) fn open(core: &Arc<Core<S>>, slot: usize, config: ConfigOf<V>) -> Result<Self> {
+    pub(crate) fn open<const SCHEME: u8>(
+        core: &Arc<Core<S>>,
+        slot: usize,
+        config: EaPhtOf<SCHEME>,
+    ) -> Result<Self> {
         let place = root_offset(slot).raw() + 8;
         let root = Offset::<Word>::new(place);
         let open = |place: u64, number: u64| -> Result<Option<Table>> {
@@ -405,7 +352,8 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         }
         let mut table = Pht {
             core: Arc::clone(core),
-            config,
+            chunk_bits: config.chunk_bits,
+            helpers: config.helpers,
             root,
             empty: empty_words::<S, R>(core)?,
             current: Shared::default(),
@@ -421,9 +369,9 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
 
     /// Makes the first table of a new map, and flushes it. The caller's fence makes it durable before
     /// the root names it. Returns the scheme's words of the root.
-    pub(crate) fn create(
+    pub(crate) fn create<const SCHEME: u8>(
         core: &Arc<Core<S>>,
-        config: ConfigOf<V>,
+        config: EaPhtOf<SCHEME>,
     ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
         resize::create::<S, R>(core, config.initial_depth, config.chunk_bits)
     }

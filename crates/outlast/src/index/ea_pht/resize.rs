@@ -257,7 +257,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             && table.announced.load(self.seam(), Ordering::Relaxed) == 0
             && table.announced.swap(self.seam(), 1, Ordering::Relaxed) == 0
         {
-            let next = table::bytes(&self.core, table.depth + 1, self.config.chunk_bits);
+            let next = table::bytes(&self.core, table.depth + 1, self.chunk_bits);
             self.core.expect(next);
         }
     }
@@ -291,8 +291,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
         let (core, memory) = (&self.core, &self.core.memory);
         let used = old.close(memory)?;
         let at = &points::RESIZE_NEW;
-        let (next, mut blocks) =
-            Table::write(core, old.depth + 1, self.config.chunk_bits, used, at)?;
+        let (next, mut blocks) = Table::write(core, old.depth + 1, self.chunk_bits, used, at)?;
         if V::GOES_ON {
             let at = &points::RESIZE_BEGIN;
             memory.fence(at);
@@ -565,7 +564,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     /// Runs `help` if there are fewer helpers than the map's options allow.
     fn as_helper(&self, old: &Table, help: impl FnOnce() -> Result<()>) -> Result<()> {
         let helpers = old.helpers.fetch_add(self.seam(), 1, Ordering::Relaxed);
-        let done = if helpers < u64::from(self.config.helpers) { help() } else { Ok(()) };
+        let done = if helpers < u64::from(self.helpers) { help() } else { Ok(()) };
         old.helpers.fetch_sub(self.seam(), 1, Ordering::Relaxed);
         done
     }

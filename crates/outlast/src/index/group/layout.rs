@@ -1,16 +1,14 @@
 //! The on-media structs of group hashing and nothing else. Drawn in docs/format.md.
 
+pub use crate::index::config::GROUP_SIZES;
 use crate::index::kit::media;
 pub use crate::index::kit::media::{Link, MAX_DEPTH, Slot};
 use crate::pmem::{Media, Word};
-use std::ops::RangeInclusive;
 
 /// Cells in a chunk.
 pub const CHUNK: usize = 8;
 /// Bytes of a chunk, of a segment's header and of an overflow node's header.
 pub const CHUNK_BYTES: u64 = 128;
-/// Cells of a group of the first level.
-pub const GROUP_SIZES: RangeInclusive<u32> = 16..=1024;
 
 /// Returns the size, in bytes, of an overflow node: header and cells.
 pub const fn node_bytes(group: u32) -> u64 {

@@ -151,6 +151,8 @@ mod verify;
 
 use super::Growth;
 use crate::error::{Damage, Error, Result};
+use crate::index::Scheme;
+pub use crate::index::config::Group as Config;
 use crate::index::kit::directory::{DramDirectory, Segment, Way};
 use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
 use crate::index::kit::lookup::Optimistic;
@@ -158,60 +160,14 @@ use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{Record, SlotWords};
-use crate::index::settings::check_setting;
-use crate::index::{Scheme, SchemeConfig};
 use crate::pmem::{Offset, Seam, SeededBug, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cells::{Cell, Cells, State};
-use layout::{CHUNK, CHUNK_BYTES, GROUP_SIZES, Link, NodeHeader, SegmentHeader};
+use layout::{CHUNK, CHUNK_BYTES, Link, NodeHeader, SegmentHeader};
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-
-/// The layout of a map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// Cells of a group: a power of two from 16 to 1024. Larger groups fill further before they split, but
-    /// inserts, misses and splits take longer. Default: 256.
-    pub group_size: u32,
-    /// log2 of the segments that a new map has: from 1 to 20. A segment is two groups: with groups of
-    /// 256 cells, 8 KiB and about 400 records. Default: 1.
-    pub initial_depth: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config { group_size: 256, initial_depth: 1 }
-    }
-}
-
-impl SchemeConfig for Config {
-    fn small() -> Config {
-        Config { group_size: 16, ..Config::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        let Config { group_size, initial_depth } = self;
-        check_setting("group_size", group_size, GROUP_SIZES, 1)?;
-        if !group_size.is_power_of_two() {
-            let why =
-                format!("group_size is {group_size}; it must be a power of two from 16 to 1024");
-            return Err(Error::Invalid { what: "map options", why });
-        }
-        check_setting("initial_depth", initial_depth, 1..=20, 1)
-    }
-
-    fn from_words([group, depth, rest]: [u64; 3]) -> Option<Config> {
-        let [group_size, initial_depth] = [group, depth].map(|word| u32::try_from(word).ok());
-        let config = Config { group_size: group_size?, initial_depth: initial_depth? };
-        (rest == 0 && config.check().is_ok()).then_some(config)
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        [u64::from(self.group_size), u64::from(self.initial_depth), 0]
-    }
-}
 
 /// How an operation reached its segment.
 #[derive(Clone, Copy)]

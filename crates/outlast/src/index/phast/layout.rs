@@ -1,12 +1,12 @@
 //! The on-media structs of PhaST and nothing else. Drawn in docs/format.md.
 
+pub use crate::index::config::MAX_PARTITIONS;
+pub use crate::index::config::MAX_SLOTS;
 /// A pair.
 pub use crate::index::kit::media::Slot as Pair;
 use crate::index::kit::media::{self, LOW48, ones, seal16};
 use crate::pmem::{Media, Word};
 
-/// The most slots of a leaf: its header line has fingerprints for this many.
-pub const MAX_SLOTS: u32 = 56;
 /// Pairs in a line.
 pub const LINE_SLOTS: u32 = 4;
 /// Words of fingerprints in a leaf's header.
@@ -15,8 +15,6 @@ pub const FINGERPRINT_WORDS: usize = 7;
 pub const LEAF_HEADER: u64 = 128;
 /// Bytes of a master array before its entries.
 pub const MASTER_HEADER: u64 = 64;
-/// The most partitions of a map.
-pub const MAX_PARTITIONS: u32 = 1024;
 
 /// Returns the first word of the pair in a blank slot of a leaf of 8-byte records with this least
 /// key: the greatest key that belongs before the leaf. The first leaf of all has no blank slots.

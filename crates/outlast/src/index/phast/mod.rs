@@ -259,18 +259,18 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-use super::ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
+use super::ordered::{KeyRange, OrderedIndex, OrderedRecord};
 use crate::error::{Damage, Error, Result};
+pub use crate::index::config::Phast as Config;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counter, Counters};
-use crate::index::settings::check_setting;
-use crate::index::{Growth, Scheme, SchemeConfig};
+use crate::index::{Growth, Scheme};
 use crate::pmem::{LINE, Offset, Seam, SeededBug, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use cache::{Cache, Pointer};
-use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, MAX_PARTITIONS, MAX_SLOTS, Pair};
-use nodes::{MAX_LEAVES, Node, Nodes};
+use layout::{LEAF_HEADER, LINE_SLOTS, LeafHeader, Pair};
+use nodes::{Node, Nodes};
 use route::Located;
 use salvage::Missing;
 use state::{Leaf, Slab};
@@ -278,59 +278,6 @@ use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
-
-/// The layout of a map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Config {
-    /// Records of a leaf: a multiple of 4, from 4 to 56. Default: 56. Small leaves are for tests: a few
-    /// inserts then cause a split.
-    pub leaf_slots: u32,
-    /// The most leaves of an inner node: from 4 to 1024. Default: 128.
-    pub node_leaves: u32,
-    /// The most partitions: from 1 to 1024. Partitions divide the keys that are present, not the key space.
-    /// More of them make opening with many threads faster. Default: 128.
-    pub partitions: u32,
-    /// The order of its keys, which follows from their type.
-    #[doc(hidden)]
-    pub order: KeyOrder,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config { leaf_slots: MAX_SLOTS, node_leaves: 128, partitions: 128, order: KeyOrder::Plain }
-    }
-}
-
-impl SchemeConfig for Config {
-    fn small() -> Config {
-        Config { leaf_slots: 8, node_leaves: 4, partitions: 4, ..Config::default() }
-    }
-
-    fn check(self) -> Result<()> {
-        check_setting("leaf_slots", self.leaf_slots, 4..=MAX_SLOTS, 4)?;
-        check_setting("node_leaves", self.node_leaves, 4..=MAX_LEAVES, 1)?;
-        check_setting("partitions", self.partitions, 1..=MAX_PARTITIONS, 1)
-    }
-
-    fn for_keys(self, key_schema: &str) -> Config {
-        Config { order: KeyOrder::of_schema(key_schema), ..self }
-    }
-
-    fn from_words(words: [u64; 3]) -> Option<Config> {
-        let config = Config {
-            leaf_slots: u32::try_from(words[0]).ok()?,
-            node_leaves: words[1] as u32,
-            partitions: (words[1] >> 32) as u32,
-            order: KeyOrder::from_media(words[2])?,
-        };
-        config.check().is_ok().then_some(config)
-    }
-
-    fn to_words(self) -> [u64; 3] {
-        let nodes = u64::from(self.node_leaves) | u64::from(self.partitions) << 32;
-        [u64::from(self.leaf_slots), nodes, self.order.to_media()]
-    }
-}
 
 impl Config {
     fn leaf_bytes(self) -> u64 {

@@ -17,9 +17,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// The number that stands for no node.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The most leaves of an inner node.
-pub(super) const MAX_LEAVES: u32 = 1024;
-
 /// A leaf as an inner node lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
