@@ -75,7 +75,8 @@ pub(crate) fn to_read_if_free(
     }
 }
 
-fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
+/// Like [`to_read`], but returns the library's error.
+pub(crate) fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
     let options = options(false).accept_possibly_torn(accept_possibly_torn);
     // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
     // out other users of the library.
@@ -90,72 +91,6 @@ fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
         }
         opened => opened,
     }
-}
-
-/// A pool that was opened to be salvaged.
-pub(crate) struct Salvageable {
-    pub(crate) pool: Pool,
-    /// If the pool opens only because possible losses are accepted, or without what its working file
-    /// held: the error with which it is refused otherwise.
-    pub(crate) refused: Option<Error>,
-    /// The copy that is open instead of the pool's own file, if there is one.
-    pub(crate) copy: Option<RemovedAtEnd>,
-}
-
-/// A file that is removed when this is dropped.
-pub(crate) struct RemovedAtEnd(pub(crate) PathBuf);
-
-impl Drop for RemovedAtEnd {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
-/// batch can complete it, that is done first.
-///
-/// But if its working file is gone, the pool is left as it is, because that file may be found again.
-/// Instead, what base and journal hold together is copied to `copy`, and the copy is opened. Fails if
-/// there is a file at `copy` already.
-pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
-    let itself = |pool, refused| Ok(Salvageable { pool, refused, copy: None });
-    match read(path, false) {
-        Ok(pool) => itself(pool, None),
-        // Its user has to say first what becomes of the working file.
-        Err(refused @ Error::OtherWorkingFile { .. }) => Err(about(path, refused)),
-        Err(refused @ (Error::NoWorkingFile | Error::CopyOfPool { .. })) => {
-            if copy.symlink_metadata().is_ok() {
-                let why = "which is needed for a copy, exists; a salvage that was killed may have left it";
-                return Err(Failure::Failed(format!("{}, {why}", copy.display())));
-            }
-            let bytes = path.metadata().map_or(0, |meta| meta.len());
-            place::check_space(place::parent(copy), 2 * bytes, "")?;
-            // SAFETY: as in `read`.
-            match unsafe { PoolOptions::new().backup(path, copy) } {
-                Ok(_) => {
-                    let copy = RemovedAtEnd(copy.to_owned());
-                    let pool = to_read(&copy.0, false)?;
-                    Ok(Salvageable { pool, refused: Some(refused), copy: Some(copy) })
-                }
-                // Base and journal do not make a pool, for example because the journal is incomplete.
-                // Only the base is left.
-                Err(error) if error.is_damage() => itself(to_read(path, true)?, Some(error)),
-                Err(error) => Err(about(path, error)),
-            }
-        }
-        Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
-            itself(to_read(path, true)?, Some(refused))
-        }
-        Err(error) => Err(about(path, error)),
-    }
-}
-
-/// Whether a pool cannot be opened because there is no space to complete a batch that a crash has cut
-/// short. A pool without a journal needs no other space for the batch.
-fn is_half_made(path: &Path, refused: &Error) -> bool {
-    let has_no_journal =
-        || PoolOptions::new().facts(path).is_ok_and(|facts| facts.journal.is_none());
-    matches!(refused, Error::PoolFull { .. } | Error::DiskFull { .. }) && has_no_journal()
 }
 
 /// If a pool is refused because its working file is gone, or is that of its original, completes it from

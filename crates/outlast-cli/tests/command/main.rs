@@ -8,6 +8,7 @@ mod compact;
 mod demo;
 mod load;
 mod refusals;
+mod repaired;
 mod restore;
 mod salvage;
 mod states;

@@ -382,14 +382,14 @@ impl Walk<'_, '_> {
 
     fn walk_root(&mut self, slot: usize) -> Result<()> {
         let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
-        let words = self.image.words(offset, ROOT_WORDS as u64)?;
+        let mut words = self.image.words(offset, ROOT_WORDS as u64)?;
         self.region(offset, 8, What::RootCommit);
         if words[0] == 0 {
             return Ok(());
         }
         let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
         let expected = 1 | crc_words(&words[ROOT_FIXED..]) << 32;
-        if words[0] != expected && !self.damaged_commit(slot, &words) {
+        if words[0] != expected && !self.damaged_root(slot, &mut words) {
             return Ok(());
         }
         let kinds = words[ROOT_FIXED];

@@ -1,8 +1,8 @@
 //! Damaged words whose right values follow from other words.
 //!
 //! They are those of the space: the frontier, and the descriptors of pages. What a block holds says
-//! what it is, and so how large it is, whatever its page's descriptor says. And a commit word can
-//! differ in one bit from that of the root behind it, or from that of a free slot.
+//! what it is, and so how large it is, whatever its page's descriptor says. And of a root and its
+//! commit word, the checksum tells which bit was flipped, if it was a single one.
 
 use super::image::{Image, Source, crc_words};
 use super::space::{Run, descriptor_of};
@@ -10,7 +10,9 @@ use super::{Locked, Walk, walk_image};
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASS_COUNT, LARGE};
 use crate::pool::layout::{ROOT_FIXED, ROOT_WORDS, ROOTS_OFFSET};
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// What [`repairs`] has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,28 +118,50 @@ impl Walk<'_, '_> {
             })
     }
 
-    /// Reports a commit word that does not match its root, which has these words. Returns whether
-    /// the root is there all the same.
-    pub(super) fn damaged_commit(&mut self, slot: usize, words: &[u64]) -> bool {
+    /// Reports that the root in a slot, which has these words, does not match its commit word.
+    /// Returns whether the root is known all the same, and repairs its words.
+    pub(super) fn damaged_root(&mut self, slot: usize, words: &mut [u64]) -> bool {
         let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
-        let whole = 1 | crc_words(&words[ROOT_FIXED..]) << 32;
-        let found = format!("{:#x}", words[0]);
-        // Each of the two has its other 63 bits. The words of a slot that was never used are zeros.
-        let is_root = (words[0] ^ whole).count_ones() == 1 && words[ROOT_FIXED] != 0;
-        // A root whose checksum became 0 may still have the 1.
-        let is_free = words[0].is_power_of_two() && words[0] != 1
-            || words[ROOT_FIXED..].iter().all(|&word| word == 0);
-        if is_root {
-            let expected = format!("root {slot}'s commit word {whole:#x}");
-            self.repair(offset, whole, Damage::new(offset, expected, found));
-        } else if is_free {
+        let fixed = &words[ROOT_FIXED..];
+        let sum = crc_words(fixed);
+        let (found, whole) = (words[0], 1 | sum << 32);
+        // The words of a slot that was never used are zeros. A root whose checksum became 0 may still
+        // have the 1.
+        let is_free = found.is_power_of_two() && found != 1 || fixed.iter().all(|&word| word == 0);
+        let expected = format!("root {slot}'s commit word {whole:#x}");
+        let damage = Damage::new(offset, expected, format!("{found:#x}"));
+        if is_free {
             let expected = format!("0, because root {slot} is unused");
-            self.repair(offset, 0, Damage::new(offset, expected, found));
+            self.repair(offset, 0, Damage::new(offset, expected, format!("{found:#x}")));
+        } else if (found ^ whole).count_ones() == 1 {
+            self.repair(offset, whole, damage);
+            words[0] = whole;
+            return true;
+        } else if found as u32 == 1
+            && let Some(&bit) = FLIPS.get(&(sum ^ found >> 32))
+        {
+            let number = ROOT_FIXED + bit / 64;
+            words[number] ^= 1 << (bit % 64);
+            self.repair(offset + 8 * number as u64, words[number], damage);
+            return true;
         } else {
-            let expected = format!("root {slot}'s commit word {whole:#x}");
-            self.problem(Damage::new(offset, expected, found));
+            self.problem(damage);
             self.lacks_map = true;
         }
-        is_root
+        false
     }
 }
+
+/// For each bit of a root's fixed words, what its flip changes in their checksum, which no other
+/// flip does.
+static FLIPS: LazyLock<HashMap<u64, usize>> = LazyLock::new(|| {
+    let mut words = [0; ROOT_WORDS - ROOT_FIXED];
+    let sum = crc_words(&words);
+    let flips = (0..64 * words.len()).map(|bit| {
+        words[bit / 64] = 1 << (bit % 64);
+        let change = crc_words(&words) ^ sum;
+        words[bit / 64] = 0;
+        (change, bit)
+    });
+    flips.collect()
+});
