@@ -185,6 +185,24 @@ pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
+/// Opens a pool for writing, if it exists.
+pub(crate) fn existing(path: &Path, args: &CreateArgs) -> Result<Option<Pool>, Failure> {
+    match path.symlink_metadata() {
+        Ok(_) => to_write_with(path, args.journal).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the name of the map into which records will be put: the given one, otherwise that of the
+/// pool's only map, or if there is none, the default name. Fails if there are several and none is
+/// named.
+pub(crate) fn chosen(pool: Option<&Pool>, args: &CreateArgs) -> Result<String, Failure> {
+    match &args.which.map {
+        Some(name) => Ok(name.clone()),
+        None => Ok(pool.map_or(Ok(None), only)?.unwrap_or_else(|| DEFAULT_MAP.into())),
+    }
+}
+
 /// The map into which records will be put. Neither the map nor its pool is created before
 /// [`make`](Target::make), so that the caller can first check that the records suit the map.
 pub(crate) struct Target {
@@ -201,19 +219,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Opens the pool if it exists, and determines the map: the one with the given name, otherwise
-    /// the pool's only map, or if there is none, one with the default name. Fails if there are
-    /// several and none is named, or if the map has other types than those given. Neither the map
-    /// nor the pool has to exist yet.
+    /// Opens the pool if it exists, and determines the map, as [`chosen`] does. Fails if the map has
+    /// other types than those given. Neither the map nor the pool has to exist yet.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
-        let pool = match path.symlink_metadata() {
-            Ok(_) => Some(to_write_with(path, args.journal)?),
-            Err(_) => None,
-        };
-        let name = match &args.which.map {
-            Some(name) => name.clone(),
-            None => pool.as_ref().map_or(Ok(None), only)?.unwrap_or_else(|| DEFAULT_MAP.into()),
-        };
+        let pool = existing(path, args)?;
+        let name = chosen(pool.as_ref(), args)?;
+        Target::named(path, pool, name, args)
+    }
+
+    /// Determines the map of this name, in a pool that was opened with [`existing`].
+    pub(crate) fn named(
+        path: &Path,
+        pool: Option<Pool>,
+        name: String,
+        args: &CreateArgs,
+    ) -> Result<Self, Failure> {
         let maps = pool.as_ref().map_or_else(Vec::new, Pool::maps);
         let there = maps.into_iter().flatten().find(|info| info.name == name);
         let stored = |of: fn(&MapInfo) -> &String| there.as_ref().map(|info| of(info).clone());
