@@ -103,9 +103,13 @@ pub(crate) fn run(
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
     let new = Unfinished::create(to, UNFINISHED, &options, Some(from))?;
     interrupt::listen();
+    if !repaired.is_empty() {
+        let places = counted(repaired.len() as u64, "damaged place");
+        out.line(format!("{places} repaired in a copy, which is read instead"))?;
+    }
     for damage in &repaired {
         out.object(&json!({"event": "repaired", "damage": damage_object(damage)}))?;
-        out.line(format!("repaired in a copy, which was read instead:\n  {damage}"))?;
+        out.line(format!("  {damage}"))?;
     }
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();

@@ -14,3 +14,4 @@ mod salvage;
 mod states;
 mod tools;
 mod unlinked;
+mod verify;

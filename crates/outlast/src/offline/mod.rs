@@ -568,12 +568,12 @@ fn walk_image<'f, 'r>(
     let tells = header.words[field::DIRTY] == 0 && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
-        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{:#x}", crc_words(&commits))));
         walk.lacks_map = true;
     }
     if header.words[field::DIRTY] & LACKS_ROOT != 0 {
         let expected = "all roots of the last clean close";
-        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{:#x}", crc_words(&commits))));
     }
     walk.check_later_pages()?;
     walk.settle();
