@@ -148,8 +148,8 @@ impl<'a> Maps<'a> {
         let name = match (named, given) {
             (Named::Map(name), Some(given)) if name != given => {
                 return Err(Failure::Failed(format!(
-                    "the record is of map {}, and --map names {}; without --map, each line goes into the \
-                     map that it names",
+                    "the record is of map {}, and --map names {}; without --map, each line goes \
+                     into the map that it names",
                     text::name(name),
                     text::name(given)
                 )));

@@ -235,10 +235,8 @@ impl Told {
             let count = all.len() as u64;
             if part == self.len {
                 let (first, places) = (all[0], counted(count, "damaged place"));
-                let (expected, found) = (first.expected(), first.found());
-                out.line(format!(
-                    "  {places}, by pointers that lead outside the pool: expected {expected}, found {found}"
-                ))?;
+                let why = format!("expected {}, found {}", first.expected(), first.found());
+                out.line(format!("  {places}, by pointers that lead outside the pool: {why}"))?;
             } else if count > 1 && self.is_zeros(part) {
                 let places = counted(count, "damaged place");
                 let why = format!("expected {}, and so on", all[0].expected());

@@ -10,6 +10,9 @@ use std::collections::HashMap;
 const ROWS: u64 = 1_500;
 const MAPS: [&str; 2] = ["one", "two"];
 
+/// Values by map and key.
+type Records = HashMap<(String, Vec<u8>), Vec<u8>>;
+
 /// Makes a closed pool of two maps of each scheme and form, and returns its bytes.
 fn closed(place: &Place, scheme: Scheme, form: RecordForm) -> Vec<u8> {
     // SAFETY: no one else uses the file.
@@ -35,7 +38,7 @@ fn for_each(test: impl Fn(&Place, &str, Vec<u8>, &[Region])) {
 
 /// Salvages a pool of this content. Returns the report, without the new pool's name, and the new
 /// pool's records.
-fn salvaged(place: &Place, bytes: &[u8]) -> (Vec<Value>, HashMap<(String, Vec<u8>), Vec<u8>>) {
+fn salvaged(place: &Place, bytes: &[u8]) -> (Vec<Value>, Records) {
     std::fs::write(place.pool(), bytes).unwrap();
     let report = salvage(place, &["--json"]).expect(3).objects();
     assert_eq!(std::fs::read(place.pool()).unwrap(), bytes, "the damaged pool is as it was");

@@ -360,6 +360,28 @@ fn a_map_gets_no_records_of_another() {
     }
 }
 
+/// The library opens no clevel map one of whose levels is damaged. The walk reads the others.
+#[test]
+fn a_damaged_level_hides_no_other() {
+    const ROWS: u64 = 30_000;
+    for form in RecordForm::ALL {
+        let place = Place::new();
+        let bytes = closed(&place, Scheme::Clevel, form, ROWS);
+        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let levels: Vec<_> =
+            regions.iter().filter(|r| matches!(r.what, What::Level { .. })).collect();
+        for level in &levels {
+            let mut damaged = bytes.clone();
+            damage_line(&mut damaged, level.offset, &mut Numbers(11));
+            std::fs::write(place.pool(), damaged).unwrap();
+            let sum = salvaged(&place, &[]);
+            let missing = missing(&place, Scheme::Clevel, form, ROWS).len();
+            assert_eq!(missing, 0, "{form}: {level:?} of {}: {sum}", levels.len());
+            std::fs::remove_file(place.path("new.pool")).unwrap();
+        }
+    }
+}
+
 /// Loads the list into a map of a new pool, and checks that a value is there for each of these rows.
 fn load_list(place: &Place, form: RecordForm, rows: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };

@@ -41,6 +41,8 @@ pub(super) struct Seen {
     pub(super) leaves: Vec<(u64, u64, u64)>,
     /// The table of EA-PHT, unless its records are being moved to another one.
     pub(super) table: Option<ea_pht::Table>,
+    /// The records of a clevel map that lacks a part.
+    pub(super) records: Vec<u64>,
     /// Whether a segment may not have been made yet whose place in an array counts as used (Dash-LH). A
     /// split that was cut short can have left copies there.
     pub(super) is_late: bool,

@@ -97,6 +97,22 @@ pub fn unlinked<E: From<Error>>(
             pass(found)?;
         }
     }
+    // The walk reaches records of clevel maps that the library does not open.
+    for (map, report) in walk.walked.iter().zip(&walk.report.maps) {
+        for &offset in map.seen.records.iter().filter(|_| walk.has_one_name(report)) {
+            if let Ok(Some(found)) = walk.live_record(offset) {
+                pass(Unlinked {
+                    offset,
+                    map: Some(report.name.clone()),
+                    candidates: Vec::new(),
+                    is_of_lost_map: false,
+                    is_certain: walk.report.free_state,
+                    key: found.key,
+                    value: found.value,
+                })?;
+            }
+        }
+    }
     let mut of_several = HashSet::new();
     let all = walk.walked.iter().zip(&walk.report.maps);
     for (map, report) in
@@ -249,8 +265,11 @@ impl Walk<'_, '_> {
 
     /// Returns the name of a map, unless another one has the same.
     fn name_of(&self, map: &MapReport) -> Option<String> {
-        let is_one = self.report.maps.iter().filter(|other| other.name == map.name).count() == 1;
-        (is_one && !self.lacks_map).then(|| map.name.clone())
+        (self.has_one_name(map) && !self.lacks_map).then(|| map.name.clone())
+    }
+
+    fn has_one_name(&self, map: &MapReport) -> bool {
+        self.report.maps.iter().filter(|other| other.name == map.name).count() == 1
     }
 }
 

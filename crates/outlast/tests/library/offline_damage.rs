@@ -100,8 +100,8 @@ fn repaired(dir: &Path, bytes: &[u8], sound: &Report, what: &str) -> Vec<Damage>
     // Nothing tells the descriptor of a run without a block in use, and nobody needs it.
     assert!(left.is_empty() || repairs.damage.is_empty(), "{what}: {left:?}");
     std::fs::write(&path, bytes).unwrap();
-    // SAFETY: the file belongs to this test.
     let options = PoolOptions::new().accept_possibly_torn(true);
+    // SAFETY: the file belongs to this test.
     let pool = unsafe { options.open_read_only(&path).unwrap() };
     for map in pool.raw_maps() {
         let (info, map) = map.unwrap();
@@ -153,8 +153,8 @@ fn a_damaged_frontier_hides_nothing() {
             if bit % 16 == 0 {
                 let path = dir.join("frontier.pool");
                 std::fs::write(&path, &damaged).unwrap();
-                // SAFETY: the file belongs to this test.
                 let options = PoolOptions::new().accept_possibly_torn(true);
+                // SAFETY: the file belongs to this test.
                 let opened = unsafe { options.open_read_only(&path) };
                 assert!(matches!(opened, Err(Error::DamagedHeader(_))), "{what}");
                 assert_eq!(repaired(dir, &damaged, sound, &what), [problem], "{what}");
@@ -186,8 +186,8 @@ fn what_a_cut_file_lacks_counts_as_zeros() {
             std::fs::write(&path, left).unwrap();
             let repairs = offline::repairs(&path).unwrap();
             assert_eq!((repairs.size, &repairs.damage[0]), (Some(len as u64), &problem), "{what}");
-            // SAFETY: the file belongs to this test.
             let options = PoolOptions::new().accept_possibly_torn(true);
+            // SAFETY: the file belongs to this test.
             let opened = unsafe { options.open_read_only(&path) };
             assert!(matches!(opened, Err(Error::Truncated { .. })), "{what}");
         }
