@@ -169,7 +169,8 @@ pub(crate) struct WorkerArgs {
 pub(crate) enum Format {
     /// Each line is a key, a tab and a value; \t \n \r \\ and \xHH are escapes
     Tsv,
-    /// Each line is {"key": ..., "value": ...}; bytes that are not UTF-8 are {"hex": "00ff"}
+    /// Each line is {"key": ..., "value": ...}, and can have a "map": the name of the record's map; bytes
+    /// that are not UTF-8 are {"hex": "00ff"}
     Ndjson,
 }
 
@@ -402,8 +403,10 @@ pub(crate) struct SalvageArgs {
     pub(crate) map: Vec<String>,
     /// List whole records here that damage hides, or that were removed or replaced; nothing tells which
     ///
-    /// They are not in the new pool. The file has one JSON object a line, with map, key and value. `outlast
-    /// load --format ndjson` reads it. A key can occur several times, and no order says which value is newer.
+    /// They are not in the new pool. The file has one JSON object a line, with map, key and value. The map is
+    /// null if several can have the record, or one whose root is damaged. `outlast load --format ndjson`
+    /// reads the file; lines without a map need --map. A key can occur several times, and no order says which
+    /// value is newer.
     #[arg(long, value_name = "FILE")]
     pub(crate) unlinked: Option<PathBuf>,
 }

@@ -93,72 +93,6 @@ pub(crate) fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Erro
     }
 }
 
-/// A pool that was opened to be salvaged.
-pub(crate) struct Salvageable {
-    pub(crate) pool: Pool,
-    /// If the pool opens only because possible losses are accepted, or without what its working file
-    /// held: the error with which it is refused otherwise.
-    pub(crate) refused: Option<Error>,
-    /// The copy that is open instead of the pool's own file, if there is one.
-    pub(crate) copy: Option<RemovedAtEnd>,
-}
-
-/// A file that is removed when this is dropped.
-pub(crate) struct RemovedAtEnd(pub(crate) PathBuf);
-
-impl Drop for RemovedAtEnd {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Opens a pool for reading, even if it is damaged or incomplete. If its journal or the log of a
-/// batch can complete it, that is done first.
-///
-/// But if its working file is gone, the pool is left as it is, because that file may be found again.
-/// Instead, what base and journal hold together is copied to `copy`, and the copy is opened. Fails if
-/// there is a file at `copy` already.
-pub(crate) fn to_salvage(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
-    let itself = |pool, refused| Ok(Salvageable { pool, refused, copy: None });
-    match read(path, false) {
-        Ok(pool) => itself(pool, None),
-        // Its user has to say first what becomes of the working file.
-        Err(refused @ Error::OtherWorkingFile { .. }) => Err(about(path, refused)),
-        Err(refused @ (Error::NoWorkingFile | Error::CopyOfPool { .. })) => {
-            if copy.symlink_metadata().is_ok() {
-                let why = "which is needed for a copy, exists; a salvage that was killed may have left it";
-                return Err(Failure::Failed(format!("{}, {why}", copy.display())));
-            }
-            let bytes = path.metadata().map_or(0, |meta| meta.len());
-            place::check_space(place::parent(copy), 2 * bytes, "")?;
-            // SAFETY: as in `read`.
-            match unsafe { PoolOptions::new().backup(path, copy) } {
-                Ok(_) => {
-                    let copy = RemovedAtEnd(copy.to_owned());
-                    let pool = to_read(&copy.0, false)?;
-                    Ok(Salvageable { pool, refused: Some(refused), copy: Some(copy) })
-                }
-                // Base and journal do not make a pool, for example because the journal is incomplete.
-                // Only the base is left.
-                Err(error) if error.is_damage() => itself(to_read(path, true)?, Some(error)),
-                Err(error) => Err(about(path, error)),
-            }
-        }
-        Err(refused) if refused.is_damage() || is_half_made(path, &refused) => {
-            itself(to_read(path, true)?, Some(refused))
-        }
-        Err(error) => Err(about(path, error)),
-    }
-}
-
-/// Whether a pool cannot be opened because there is no space to complete a batch that a crash has cut
-/// short. A pool without a journal needs no other space for the batch.
-fn is_half_made(path: &Path, refused: &Error) -> bool {
-    let has_no_journal =
-        || PoolOptions::new().facts(path).is_ok_and(|facts| facts.journal.is_none());
-    matches!(refused, Error::PoolFull { .. } | Error::DiskFull { .. }) && has_no_journal()
-}
-
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
     to_write_with(path, false)
@@ -252,6 +186,24 @@ pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
     pool.map_err(|e| about(path, e))
 }
 
+/// Opens a pool for writing, if it exists.
+pub(crate) fn existing(path: &Path, args: &CreateArgs) -> Result<Option<Pool>, Failure> {
+    match path.symlink_metadata() {
+        Ok(_) => to_write_with(path, args.journal).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the name of the map into which records will be put: the given one, otherwise that of the
+/// pool's only map, or if there is none, the default name. Fails if there are several and none is
+/// named.
+pub(crate) fn chosen(pool: Option<&Pool>, args: &CreateArgs) -> Result<String, Failure> {
+    match &args.which.map {
+        Some(name) => Ok(name.clone()),
+        None => Ok(pool.map_or(Ok(None), only)?.unwrap_or_else(|| DEFAULT_MAP.into())),
+    }
+}
+
 /// The map into which records will be put. Neither the map nor its pool is created before
 /// [`make`](Target::make), so that the caller can first check that the records suit the map.
 pub(crate) struct Target {
@@ -268,19 +220,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Opens the pool if it exists, and determines the map: the one with the given name, otherwise
-    /// the pool's only map, or if there is none, one with the default name. Fails if there are
-    /// several and none is named, or if the map has other types than those given. Neither the map
-    /// nor the pool has to exist yet.
+    /// Opens the pool if it exists, and determines the map, as [`chosen`] does. Fails if the map has
+    /// other types than those given. Neither the map nor the pool has to exist yet.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
-        let pool = match path.symlink_metadata() {
-            Ok(_) => Some(to_write_with(path, args.journal)?),
-            Err(_) => None,
-        };
-        let name = match &args.which.map {
-            Some(name) => name.clone(),
-            None => pool.as_ref().map_or(Ok(None), only)?.unwrap_or_else(|| DEFAULT_MAP.into()),
-        };
+        let pool = existing(path, args)?;
+        let name = chosen(pool.as_ref(), args)?;
+        Target::named(path, pool, name, args)
+    }
+
+    /// Determines the map of this name, in a pool that was opened with [`existing`].
+    pub(crate) fn named(
+        path: &Path,
+        pool: Option<Pool>,
+        name: String,
+        args: &CreateArgs,
+    ) -> Result<Self, Failure> {
         let maps = pool.as_ref().map_or_else(Vec::new, Pool::maps);
         let there = maps.into_iter().flatten().find(|info| info.name == name);
         let stored = |of: fn(&MapInfo) -> &String| there.as_ref().map(|info| of(info).clone());

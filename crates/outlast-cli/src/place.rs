@@ -7,6 +7,15 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// A file that is removed when this is dropped.
+pub(crate) struct RemovedAtEnd(pub(crate) PathBuf);
+
+impl Drop for RemovedAtEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// The default pool of the demonstration.
 pub(crate) fn default_demo_pool() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();

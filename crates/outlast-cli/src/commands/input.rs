@@ -3,7 +3,8 @@
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::text::{BYTE_ORDER_MARK, Column, unescape};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use std::io::{BufRead, Read};
 
 /// Upper bound on a line's length in bytes: a key and a value of the largest sizes, fully escaped.
@@ -23,15 +24,41 @@ pub(super) struct How {
 pub(super) struct Records<R> {
     from: R,
     how: How,
-    columns: (Column, Column),
     line: Vec<u8>,
     number: u64,
+    is_terminated: bool,
+    /// What the line says, if it is a JSON object.
+    object: Option<Object>,
+}
+
+/// The map that a line names.
+pub(super) enum Named {
+    /// It names none.
+    Not,
+    /// It says that the map is not known, as lines do that `salvage` has written.
+    Unknown,
+    Map(String),
+}
+
+/// A line of `ndjson`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Object {
+    /// `None` if there is no such member, and `Some(None)` if it is `null`.
+    #[serde(default, deserialize_with = "present")]
+    map: Option<Option<String>>,
+    key: Value,
+    value: Value,
+}
+
+fn present<'d, D: Deserializer<'d>>(from: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(from).map(Some)
 }
 
 impl<R: BufRead> Records<R> {
-    /// Reads records from `from`, with the types of a map's keys and values.
-    pub(super) fn new(from: R, how: How, columns: (Column, Column)) -> Self {
-        Records { from, how, columns, line: Vec::new(), number: 0 }
+    /// Reads records from `from`.
+    pub(super) fn new(from: R, how: How) -> Self {
+        Records { from, how, line: Vec::new(), number: 0, is_terminated: true, object: None }
     }
 
     /// The number of the last line read, counted from 1.
@@ -39,15 +66,14 @@ impl<R: BufRead> Records<R> {
         self.number
     }
 
-    /// Returns the key and the value of the next record, as the map stores them, or `None` after
-    /// the last record. Skips empty lines, and a byte order mark at the beginning of the input. A
-    /// line ends with a newline, or with a carriage return and a newline.
+    /// Reads the line of the next record, and returns which map it names, or `None` after the last
+    /// record. Skips empty lines, and a byte order mark at the beginning of the input. A line ends
+    /// with a newline, or with a carriage return and a newline.
     ///
     /// A last line without a newline may be what a program wrote before it died. A JSON object
     /// shows that it is complete: if it were not, its last brace would be missing. The value of a
     /// tab-separated line can be cut anywhere and still be a value, so such a line is an error.
-    #[expect(clippy::type_complexity, reason = "a pair that may not be there or fail")]
-    pub(super) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Failure> {
+    pub(super) fn next(&mut self) -> Result<Option<Named>, Failure> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -57,7 +83,7 @@ impl<R: BufRead> Records<R> {
             if read.map_err(|e| Failure::io(place, &e))? == 0 {
                 return Ok(None);
             }
-            let mut is_terminated = true;
+            self.is_terminated = true;
             match self.line.pop() {
                 Some(b'\n') => {}
                 Some(_) if self.line.len() as u64 + 1 == LINE_BYTES_MAX => {
@@ -65,7 +91,7 @@ impl<R: BufRead> Records<R> {
                 }
                 Some(other) => {
                     self.line.push(other);
-                    is_terminated = false;
+                    self.is_terminated = false;
                 }
                 None => {}
             }
@@ -78,31 +104,49 @@ impl<R: BufRead> Records<R> {
             if self.line.is_empty() {
                 continue;
             }
-            let record = match self.how.format {
-                Format::Tsv if !is_terminated && !self.how.unterminated => {
+            if self.how.format == Format::Tsv {
+                if !self.is_terminated && !self.how.unterminated {
                     return Err(Failure::Failed(format!(
                         "{place}: the last line, which has no newline at its end, was not \
                          loaded: the input may have been cut short there. If it is complete, add \
                          the newline, or load it with --unterminated"
                     )));
                 }
-                Format::Tsv if self.how.raw => raw(&self.line, &self.columns),
-                Format::Tsv => tsv(&self.line, &self.columns),
-                Format::Ndjson => ndjson(&self.line, &self.columns),
+                return Ok(Some(Named::Not));
+            }
+            let mut object = object(&self.line).map_err(|why| self.failed(&why))?;
+            let named = match object.map.take() {
+                None => Named::Not,
+                Some(None) => Named::Unknown,
+                Some(Some(name)) => Named::Map(name),
             };
-            return match record {
-                Ok(record) => Ok(Some(record)),
-                Err(why) if is_terminated => Err(Failure::Failed(format!("{place}: {why}"))),
-                Err(why) => Err(Failure::Failed(format!(
-                    "{place}: {why} (the input may have been cut short: the last line has no \
-                     newline)"
-                ))),
-            };
+            self.object = Some(object);
+            return Ok(Some(named));
         }
+    }
+
+    /// Returns the key and the value of the record in the last line read, as a map with columns of
+    /// these types stores them.
+    pub(super) fn record(&self, columns: &(Column, Column)) -> Result<Record, Failure> {
+        let record = match &self.object {
+            Some(object) => object.record(columns),
+            None if self.how.raw => raw(&self.line, columns),
+            None => tsv(&self.line, columns),
+        };
+        record.map_err(|why| self.failed(&why))
+    }
+
+    /// Describes why the last line read is not loaded.
+    pub(super) fn failed(&self, why: &str) -> Failure {
+        let cut = match self.is_terminated {
+            true => "",
+            false => " (the input may have been cut short: the last line has no newline)",
+        };
+        Failure::Failed(format!("line {}: {why}{cut}", self.number))
     }
 }
 
-type Record = (Vec<u8>, Vec<u8>);
+pub(super) type Record = (Vec<u8>, Vec<u8>);
 
 fn tsv(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
     let mut fields = line.split(|&byte| byte == b'\t');
@@ -131,12 +175,24 @@ fn raw(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String>
     Ok((field(key, keys)?, field(&value[1..], values)?))
 }
 
-fn ndjson(line: &[u8], (keys, values): &(Column, Column)) -> Result<Record, String> {
-    let object: Map<String, Value> =
-        serde_json::from_slice(line).map_err(|e| format!("not a JSON object: {e}"))?;
-    let field = |name: &str, column: &Column| {
-        let value = object.get(name).ok_or_else(|| format!("the object has no {name:?}"))?;
-        column.parse_json(value).map_err(|e| e.message().to_owned())
-    };
-    Ok((field("key", keys)?, field("value", values)?))
+fn object(line: &[u8]) -> Result<Object, String> {
+    // A list of a struct's members would be read as well.
+    let is_object = line.trim_ascii_start().first() == Some(&b'{');
+    if !is_object && serde_json::from_slice::<Value>(line).is_ok() {
+        return Err("not a JSON object".into());
+    }
+    serde_json::from_slice(line).map_err(|error| {
+        // The object is the whole input of the parser.
+        let why = error.to_string().replace(" at line 1 column ", " at column ");
+        if error.is_data() { why } else { format!("not a JSON object: {why}") }
+    })
+}
+
+impl Object {
+    fn record(&self, (keys, values): &(Column, Column)) -> Result<Record, String> {
+        let field = |value: &Value, column: &Column| {
+            column.parse_json(value).map_err(|e| e.message().to_owned())
+        };
+        Ok((field(&self.key, keys)?, field(&self.value, values)?))
+    }
 }

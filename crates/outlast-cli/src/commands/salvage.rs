@@ -9,6 +9,7 @@ use crate::open;
 use crate::output::Output;
 use crate::place;
 use crate::progress;
+use crate::salvageable::{self, Salvageable};
 use crate::text::{self, counted};
 use indicatif::ProgressBar;
 use outlast::offline::{self, Unlinked};
@@ -85,8 +86,8 @@ pub(crate) fn run(
     }
     let mut copy = to.as_os_str().to_owned();
     copy.push(COPY);
-    let open::Salvageable { pool: broken, refused, copy } =
-        open::to_salvage(from, Path::new(&copy))?;
+    let Salvageable { pool: broken, refused, copy, repaired } =
+        salvageable::open(from, Path::new(&copy))?;
     place::check_space(place::parent(to), broken.stats().size, "")?;
     if let Some(list) = args.unlinked.as_ref().filter(|list| list.symlink_metadata().is_ok()) {
         let list = list.display();
@@ -102,6 +103,14 @@ pub(crate) fn run(
     let options = PoolOptions::new().page_bits(broken.stats().page_bits);
     let new = Unfinished::create(to, UNFINISHED, &options, Some(from))?;
     interrupt::listen();
+    if !repaired.is_empty() {
+        let places = counted(repaired.len() as u64, "damaged place");
+        out.line(format!("{places} repaired in a copy, which is read instead"))?;
+    }
+    for damage in &repaired {
+        out.object(&json!({"event": "repaired", "damage": damage_object(damage)}))?;
+        out.line(format!("  {damage}"))?;
+    }
     let bar = progress::spinner("copying records");
     let mut sum = Tally::default();
     let (mut maps, mut count) = (HashMap::new(), 0u64);
@@ -133,7 +142,12 @@ pub(crate) fn run(
     // If damage was found, the new pool is known to lack something. If not, a verification of the
     // old pool can still show that records are missing, for instance by blocks that nothing links
     // to.
-    let doubts = doubts((from, read), &broken, refused.as_ref(), sum.lacks().is_empty());
+    let mut doubts = doubts((from, read), &broken, refused.as_ref(), sum.lacks().is_empty());
+    if !repaired.is_empty() {
+        let places = counted(repaired.len() as u64, "damaged place");
+        doubts
+            .push(format!("may lack records ({} was read with {places} repaired)", from.display()));
+    }
     let mut rest = Rest::default();
     if !(sum.lacks().is_empty() && doubts.is_empty()) {
         rest = take_unlinked(read, &maps, None, &mut sum)?;
@@ -141,7 +155,7 @@ pub(crate) fn run(
     // A key that was copied meanwhile is not listed.
     let list = args.unlinked.as_deref().map(List::create).transpose()?;
     if let Some(mut list) = list {
-        if rest.uncertain > 0 {
+        if rest.uncertain + rest.unassigned > 0 {
             rest = take_unlinked(read, &maps, Some(&mut list), &mut sum)?;
         }
         list.finish()?;
@@ -160,8 +174,8 @@ pub(crate) fn run(
         "refused": sum.refused,
         "damaged_places": sum.places,
         "unlinked": sum.unlinked,
-        "unlinked_left": rest.unassigned + rest.uncertain,
-        "unlinked_listed": if rest.are_listed { rest.listable } else { 0 },
+        "unlinked_left": rest.unassigned + rest.uncertain + rest.refused,
+        "unlinked_listed": rest.listed,
         "lost_maps": sum.lost_maps,
         "complete": reasons.is_empty(),
         "reasons": reasons,
@@ -183,15 +197,15 @@ pub(crate) fn run(
 /// Whole records that nothing leads to, and that were not copied.
 #[derive(Debug, Default)]
 struct Rest {
-    /// Records that could be of several maps, or of none.
+    /// Records that were neither removed nor replaced, and can be of several maps, or of a lost one.
     unassigned: u64,
     /// Records that may have been removed or replaced: the pool does not say which blocks are in
     /// use.
     uncertain: u64,
-    /// Those of them that can be listed, because a single map can have them.
-    listable: u64,
-    /// Whether they were listed.
-    are_listed: bool,
+    /// Records that the new pool refuses.
+    refused: u64,
+    /// How many of the first two were listed.
+    listed: u64,
 }
 
 impl Rest {
@@ -203,19 +217,21 @@ impl Rest {
             let left = counted(n, "whole record");
             told.push(format!("leaves out {left} that nothing leads to, because {why}"));
         };
+        let advice = if self.listed == 0 { " (--unlinked FILE lists them)" } else { "" };
         if self.unassigned > 0 {
-            tell(self.unassigned, "no single map can have them");
+            tell(self.unassigned, &format!("nothing says of which map they are{advice}"));
         }
         if self.uncertain > 0 && is_damaged {
-            let is_advised = self.listable > 0 && !self.are_listed;
-            let advice = if is_advised { " (--unlinked FILE lists them)" } else { "" };
             tell(self.uncertain, &format!("they may have been removed or replaced{advice}"));
+        }
+        if self.refused > 0 {
+            tell(self.refused, "the new pool refuses them");
         }
         told
     }
 }
 
-/// A file that lists the records that may have been removed or replaced.
+/// A file that lists whole records that nothing leads to, and that were not copied.
 struct List<'a> {
     path: &'a Path,
     to: BufWriter<File>,
@@ -229,10 +245,18 @@ impl<'a> List<'a> {
         Ok(List { path, to: BufWriter::new(file), is_finished: false })
     }
 
-    fn add(&mut self, map: &RawMap, record: &Unlinked) -> Result<(), Failure> {
-        let (keys, values) = text::columns(map.info());
-        let (key, value) = (keys.json(&record.key), values.json(&record.value));
-        let line = json!({"map": map.info().name, "key": key, "value": value});
+    /// Adds a record. `of` are the maps that can have it, each with its key. If they differ in their
+    /// types, or one of them is not known, the line has the bytes.
+    fn add(&mut self, record: &Unlinked, of: &[(&RawMap, &Vec<u8>)]) -> Result<(), Failure> {
+        let form = |map: &RawMap, key| {
+            let (keys, values) = text::columns(map.info());
+            (keys.json(key), values.json(&record.value))
+        };
+        let mut forms = of.iter().map(|(map, key)| form(map, key));
+        let first = forms.next().filter(|first| forms.all(|other| other == *first));
+        let hex = |bytes| json!({ "hex": text::hex(bytes) });
+        let (key, value) = first.unwrap_or_else(|| (hex(&record.key), hex(&record.value)));
+        let line = json!({"map": record.map, "key": key, "value": value});
         writeln!(self.to, "{line}").map_err(|e| self.failed(&e))
     }
 
@@ -256,36 +280,48 @@ impl Drop for List<'_> {
     }
 }
 
-/// Copies the whole records that nothing leads to, if they are certain. Lists those that may have
-/// been removed or replaced, if there is a list. A key that is there already stays as it is.
+/// Copies the whole records that nothing leads to, if they are certain, and it is known of which map
+/// they are. Lists the others, if there is a list. A key that is there already stays as it is.
 fn take_unlinked(
     read: &Path,
     maps: &HashMap<String, RawMap>,
     mut list: Option<&mut List<'_>>,
     sum: &mut Tally,
 ) -> Result<Rest, Failure> {
-    let mut rest = Rest { are_listed: list.is_some(), ..Rest::default() };
+    let mut rest = Rest::default();
     let found = offline::unlinked(read, |record| {
         interrupt::check().map_err(Stop::Failed)?;
-        let Some(name) = &record.map else {
+        let failed = |error: Error| Stop::Failed(error.into());
+        let mut leave = |of: &[(&RawMap, &Vec<u8>)]| {
             match record.is_certain {
                 true => rest.unassigned += 1,
                 false => rest.uncertain += 1,
             }
-            return Ok(());
+            let Some(list) = &mut list else { return Ok(()) };
+            rest.listed += 1;
+            list.add(&record, of).map_err(Stop::Failed)
+        };
+        let Some(name) = &record.map else {
+            let of = record.candidates.iter();
+            let of: Vec<_> = of.filter_map(|(name, key)| Some((maps.get(name)?, key))).collect();
+            // Without any of the maps, it was not asked for.
+            if of.is_empty() && !record.candidates.is_empty() {
+                return Ok(());
+            }
+            for (map, key) in &of {
+                if map.get(key).map_err(failed)?.as_ref() == Some(&record.value) {
+                    return Ok(());
+                }
+            }
+            return leave(if record.is_of_lost_map { &[] } else { &of });
         };
         // Without the map, it was not asked for.
         let Some(map) = maps.get(name) else { return Ok(()) };
-        let failed = |error: Error| Stop::Failed(error.into());
         if !record.is_certain {
-            if !map.contains_key(&record.key).map_err(failed)? {
-                rest.uncertain += 1;
-                rest.listable += 1;
-                if let Some(list) = &mut list {
-                    list.add(map, &record).map_err(Stop::Failed)?;
-                }
-            }
-            return Ok(());
+            return match map.contains_key(&record.key).map_err(failed)? {
+                true => Ok(()),
+                false => leave(&[(map, &record.key)]),
+            };
         }
         match map.insert(&record.key, &record.value) {
             Ok(true) => {
@@ -293,7 +329,7 @@ fn take_unlinked(
                 sum.unlinked += 1;
             }
             Ok(false) => {}
-            Err(Error::Invalid { .. }) => rest.unassigned += 1,
+            Err(Error::Invalid { .. }) => rest.refused += 1,
             Err(error) => return Err(failed(error)),
         }
         Ok(())

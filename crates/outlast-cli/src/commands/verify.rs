@@ -9,9 +9,13 @@ use crate::output::Output;
 use crate::progress;
 use crate::text::counted;
 use indicatif::BinaryBytes;
+use outlast::internals::pool::layout::{ROOT_SLOTS, ROOT_WORDS, ROOTS_OFFSET};
 use outlast::{Damage, Pool, Verification};
 use serde_json::{Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
@@ -99,6 +103,10 @@ pub(super) fn check(
     let examined = examine(path, &pool)?;
     let sound = examined.is_sound();
     let Examined { found, walked, leaked_bytes, duplicated, torn } = &examined;
+    // With a journal, the pool's content may be in the working file.
+    let has_journal = pool.durability().interval.is_some();
+    let file = if has_journal { None } else { File::open(path).ok() };
+    let told = Told { len: pool.stats().size, file };
     for (info, map) in &found.maps {
         out.object(&json!({
             "event": "map",
@@ -116,10 +124,10 @@ pub(super) fn check(
             map.duplicated,
             map.torn
         ))?;
-        print_damage(&map.damage, out)?;
+        told.print(&map.damage, out)?;
     }
-    print_damage(&found.damage, out)?;
-    print_damage(walked, out)?;
+    told.print(&found.damage, out)?;
+    told.print(walked, out)?;
     out.object(&json!({
         "event": "verify",
         "path": path.to_string_lossy(),
@@ -156,9 +164,66 @@ pub(super) fn damage_object(damage: &Damage) -> Value {
     json!({"offset": damage.offset(), "expected": damage.expected(), "found": damage.found()})
 }
 
-fn print_damage(damage: &[Damage], out: &mut Output) -> Result<(), Failure> {
-    for damage in damage {
-        out.line(format!("  {damage}"))?;
+/// How much of a file is described in one line if there is much damage.
+const PART: u64 = 4096;
+/// The offsets of the roots.
+const ROOTS: Range<u64> = ROOTS_OFFSET..ROOTS_OFFSET + (8 * ROOT_SLOTS * ROOT_WORDS) as u64;
+/// How many damaged places of a part have lines of their own.
+const MOST: usize = 3;
+
+/// What is needed to tell of damage in few lines.
+struct Told {
+    /// The pool's size in bytes.
+    len: u64,
+    /// The pool's file, if that has its content.
+    file: Option<File>,
+}
+
+impl Told {
+    /// Prints damage, part by part.
+    fn print(&self, damage: &[Damage], out: &mut Output) -> Result<(), Failure> {
+        let mut parts: Vec<(u64, Vec<&Damage>)> = Vec::new();
+        let mut numbers = HashMap::new();
+        for damage in damage {
+            let part = match damage.offset() {
+                at if at >= self.len => self.len,
+                at if ROOTS.contains(&at) && !self.is_zeros(at / PART * PART) => ROOTS.start,
+                at => at / PART * PART,
+            };
+            let number = *numbers.entry(part).or_insert(parts.len());
+            if number == parts.len() {
+                parts.push((part, Vec::new()));
+            }
+            parts[number].1.push(damage);
+        }
+        for (part, all) in parts {
+            let count = all.len() as u64;
+            if part == self.len {
+                let (first, places) = (all[0], counted(count, "damaged place"));
+                let why = format!("expected {}, found {}", first.expected(), first.found());
+                out.line(format!("  {places}, by pointers that lead outside the pool: {why}"))?;
+            } else if count > 1 && self.is_zeros(part) {
+                let places = counted(count, "damaged place");
+                let why = format!("expected {}, and so on", all[0].expected());
+                out.line(format!("  at offset {part:#x}: {PART} bytes of zeros, {places}: {why}"))?;
+            } else {
+                let shown = if all.len() > MOST + 1 { MOST } else { all.len() };
+                for damage in &all[..shown] {
+                    out.line(format!("  {damage}"))?;
+                }
+                if let Some(last) = all[shown..].last() {
+                    let more = count - shown as u64;
+                    out.line(format!("    and {more} more, up to offset {:#x}", last.offset()))?;
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Whether a part of the file is all zeros.
+    fn is_zeros(&self, part: u64) -> bool {
+        let mut bytes = [0; PART as usize];
+        let read = self.file.as_ref().map(|file| file.read_exact_at(&mut bytes, part));
+        read.is_some_and(|read| read.is_ok()) && bytes == [0; PART as usize]
+    }
 }

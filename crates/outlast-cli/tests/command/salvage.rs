@@ -310,7 +310,7 @@ fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
     drop((map, damaged, batch, pool));
     // The process was killed in the middle of the batch. Damage keeps the space that it had set
     // aside from reuse, so the next process cannot set any aside.
-    content[ROOT + 512 + 104] ^= 1;
+    content[ROOT + 512 + 104] ^= 3;
     std::fs::write(place.pool(), content).unwrap();
     let refused = place.run(["get", "--map", "m", "1"]).expect(1);
     assert!(refused.err.contains("pool full"), "{}", refused.err);

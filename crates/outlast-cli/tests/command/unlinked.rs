@@ -27,14 +27,14 @@ fn row(form: RecordForm, n: u64, of: &str) -> Vec<u8> {
     }
 }
 
-fn map_of(pool: &Pool, name: &str, scheme: Scheme, form: RecordForm) -> RawMap {
+pub(crate) fn map_of(pool: &Pool, name: &str, scheme: Scheme, form: RecordForm) -> RawMap {
     let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
     let options = MapOptions::new().scheme(scheme).form(form);
     pool.raw_map_with(name, schema, schema, &options).unwrap()
 }
 
 /// Fills a map with `rows` rows. Every tenth row is replaced, and as many others were removed.
-fn fill(map: &RawMap, rows: u64) {
+pub(crate) fn fill(map: &RawMap, rows: u64) {
     let form = map.record_form();
     let text = |n: u64, of: &str| row(form, n, of);
     for n in 0..rows {
@@ -356,6 +356,157 @@ fn a_map_gets_no_records_of_another() {
         assert_eq!(missing.is_empty(), case != "both", "{case}: {}", missing.len());
         if case != "other" {
             assert!(sum["unlinked_left"].as_u64().unwrap() > 0, "{case}: {sum}");
+        }
+    }
+}
+
+/// The library opens no clevel map one of whose levels is damaged. The walk reads the others.
+#[test]
+fn a_damaged_level_hides_no_other() {
+    const ROWS: u64 = 30_000;
+    for form in RecordForm::ALL {
+        let place = Place::new();
+        let bytes = closed(&place, Scheme::Clevel, form, ROWS);
+        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let levels: Vec<_> =
+            regions.iter().filter(|r| matches!(r.what, What::Level { .. })).collect();
+        for level in &levels {
+            let mut damaged = bytes.clone();
+            damage_line(&mut damaged, level.offset, &mut Numbers(11));
+            std::fs::write(place.pool(), damaged).unwrap();
+            let sum = salvaged(&place, &[]);
+            let missing = missing(&place, Scheme::Clevel, form, ROWS).len();
+            assert_eq!(missing, 0, "{form}: {level:?} of {}: {sum}", levels.len());
+            std::fs::remove_file(place.path("new.pool")).unwrap();
+        }
+    }
+}
+
+/// Loads the list into a map of a new pool, and checks that a value is there for each of these rows.
+fn load_list(place: &Place, form: RecordForm, rows: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) {
+    let schema = if form == RecordForm::Inline { "u64" } else { "bytes" };
+    let types = ["--key-type", schema, "--value-type", schema];
+    let list = place.path("list.ndjson");
+    let other = Place::new();
+    let load = ["load", list.to_str().unwrap(), "--map", "rows", "--scheme", "dash-eh"];
+    other.run(load.iter().chain(&types)).expect(0);
+    // SAFETY: no one else uses the file.
+    let pool = unsafe { PoolOptions::new().open(other.pool()).unwrap() };
+    let map = pool.raw_map("rows").unwrap();
+    for (key, value) in rows {
+        assert_eq!(map.get(&key).unwrap(), Some(value), "{form}");
+    }
+}
+
+/// A record that can be of several maps is listed without one, unless one of them has it.
+#[test]
+fn records_that_several_maps_can_have_are_listed() {
+    const ROWS: u64 = 2_000;
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            let place = Place::new();
+            // SAFETY: no one else uses the file.
+            let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+            let names = ["one", "two"];
+            for name in names {
+                let map = map_of(&pool, name, scheme, form);
+                (0..ROWS).for_each(|n| _ = map.insert(&row(form, n, name), &row(form, n, "v")));
+            }
+            pool.close().unwrap();
+            let mut bytes = std::fs::read(place.pool()).unwrap();
+            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            // The line that leads to all others, in each of the two maps.
+            let mut numbers = Numbers(7);
+            for map in regions.split(|region| region.what == What::RootFixed).skip(1) {
+                let is_first = |region: &&Region| {
+                    is_head(region) || matches!(region.what, What::Context { .. })
+                };
+                damage_line(&mut bytes, map.iter().find(is_first).unwrap().offset, &mut numbers);
+            }
+            std::fs::write(place.pool(), bytes).unwrap();
+            let list = place.path("list.ndjson");
+            let sum = salvaged(&place, &["--unlinked", list.to_str().unwrap()]);
+            let text = std::fs::read_to_string(&list).unwrap();
+            let what = format!("{scheme} {form}: {sum}");
+            println!("{what}");
+            assert_eq!(sum["unlinked_listed"], text.lines().count(), "{what}");
+            assert_eq!(sum["unlinked_left"], text.lines().count(), "{what}");
+            // SAFETY: no one else uses the file.
+            let new = unsafe { PoolOptions::new().open(place.path("new.pool")).unwrap() };
+            let lacks = names.into_iter().flat_map(|name| {
+                let map = map_of(&new, name, scheme, form);
+                let lacks = move |n: &u64| map.get(&row(form, *n, name)).unwrap().is_none();
+                (0..ROWS).filter(lacks).map(move |n| (row(form, n, name), row(form, n, "v")))
+            });
+            let lacks: HashMap<_, _> = lacks.collect();
+            let mut found = HashMap::new();
+            for line in text.lines() {
+                let object: Value = serde_json::from_str(line).unwrap();
+                let bytes = |value: &Value| match form {
+                    RecordForm::Inline => value.as_u64().unwrap().to_le_bytes().to_vec(),
+                    RecordForm::Bytes => value.as_str().unwrap().as_bytes().to_vec(),
+                };
+                found.insert(bytes(&object["key"]), bytes(&object["value"]));
+            }
+            // What the new pool has is not listed, and of what it lacks, nearly all is.
+            let all = names
+                .into_iter()
+                .flat_map(|name| (0..ROWS).map(move |n| (row(form, n, name), row(form, n, "v"))));
+            let known = all
+                .filter(|(key, value)| !lacks.contains_key(key) && found.get(key) == Some(value));
+            assert_eq!(known.count(), 0, "{what}");
+            let listed: HashMap<_, _> =
+                lacks.iter().filter(|(key, value)| found.get(*key) == Some(value)).collect();
+            assert!(
+                lacks.len() - listed.len() <= 130,
+                "{what}: {} of {}",
+                listed.len(),
+                lacks.len()
+            );
+            if !text.is_empty() {
+                let rows = listed.into_iter().map(|(key, value)| (key.clone(), value.clone()));
+                load_list(&place, form, rows);
+            }
+        }
+    }
+}
+
+/// Nothing says what types a map has whose root is damaged, so its records are listed as bytes.
+#[test]
+fn the_records_of_a_lost_map_are_listed() {
+    const ROWS: u64 = 2_000;
+    for &scheme in Scheme::ALL {
+        for form in RecordForm::ALL {
+            let place = Place::new();
+            let mut bytes = closed(&place, scheme, form, ROWS);
+            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            let root = regions.iter().find(|region| region.what == What::RootFixed).unwrap();
+            damage_line(&mut bytes, root.offset, &mut Numbers(9));
+            std::fs::write(place.pool(), bytes).unwrap();
+            let what = format!("{scheme} {form}");
+            let sum = salvaged(&place, &[]);
+            // Records that are stored in place are found by their map only.
+            let have_blocks = form == RecordForm::Bytes || scheme == Scheme::Clevel;
+            let count = if have_blocks { ROWS } else { 0 };
+            assert_eq!((&sum["lost_maps"], &sum["records"]), (&1.into(), &0.into()), "{what}");
+            assert_eq!(sum["reasons"].to_string().contains("--unlinked"), have_blocks, "{sum}");
+            std::fs::remove_file(place.path("new.pool")).unwrap();
+            let list = place.path("list.ndjson");
+            let sum = salvaged(&place, &["--unlinked", list.to_str().unwrap()]);
+            let text = std::fs::read_to_string(&list).unwrap();
+            assert!(text.lines().all(|line| line.contains("\"map\":null")), "{what}");
+            let lines = text.lines().count() as u64;
+            assert_eq!(
+                (&sum["unlinked_listed"], &sum["unlinked_left"]),
+                (&lines.into(), &lines.into())
+            );
+            // The least keys of leaves look like records.
+            let more = if scheme.is_ordered() && have_blocks { 100 } else { 0 };
+            assert!((count..=count + more).contains(&lines), "{what}: {lines}");
+            if have_blocks && more == 0 {
+                let rows = (0..ROWS).map(|n| (row(form, n, "key"), row(form, n, "value")));
+                load_list(&place, form, rows);
+            }
         }
     }
 }

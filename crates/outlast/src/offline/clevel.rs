@@ -80,10 +80,10 @@ enum Part {
 }
 
 /// A record that a slot leads to.
-struct Found {
+pub(super) struct Found {
     offset: u64,
-    key: Vec<u8>,
-    value: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
     bytes: u64,
     hash: u64,
 }
@@ -133,7 +133,17 @@ impl Walk<'_, '_> {
             level.newest = number + 1 == count;
             map.depth = level.bits;
             map.segments += 1;
-            self.walk_level(map, level, group_bits as u32, &mut known, &mut records)?;
+            match self.walk_level(map, level, group_bits as u32, &mut known, &mut records) {
+                Err(Error::Damaged(damage)) => {
+                    map.whole = false;
+                    self.problem(damage);
+                }
+                walked => walked?,
+            }
+        }
+        if !map.whole {
+            // The library opens no map that lacks a level.
+            self.seen.records = records.iter().map(|&(_, offset)| offset).collect();
         }
         if words[1] != 0 {
             let level = Level::new(words[1], group_bits).ok_or_else(|| {
@@ -304,7 +314,7 @@ impl Walk<'_, '_> {
 
     /// Follows the replaced records from `first` to the record in effect, checks that one, and
     /// returns it. Returns `None` if it was removed.
-    fn live_record(&self, first: u64) -> Result<Option<Found>> {
+    pub(super) fn live_record(&self, first: u64) -> Result<Option<Found>> {
         let mut offset = first;
         for _ in 0..1 << 16 {
             let damage =

@@ -41,6 +41,8 @@ pub(super) struct Seen {
     pub(super) leaves: Vec<(u64, u64, u64)>,
     /// The table of EA-PHT, unless its records are being moved to another one.
     pub(super) table: Option<ea_pht::Table>,
+    /// The records of a clevel map that lacks a part.
+    pub(super) records: Vec<u64>,
     /// Whether a segment may not have been made yet whose place in an array counts as used (Dash-LH). A
     /// split that was cut short can have left copies there.
     pub(super) is_late: bool,
@@ -153,10 +155,12 @@ struct Hidden {
 }
 
 impl Walk<'_, '_> {
-    /// Passes on the records of a map that the walk did not reach.
+    /// Passes on the records of a map that the walk did not reach. If the map is not the only one of its
+    /// kind that is damaged, some of the records are those of another.
     pub(super) fn take_hidden<E: From<Error>>(
         &self,
         map: &Walked,
+        is_one: bool,
         take: Take<'_, E>,
     ) -> Result<(), E> {
         match map.scheme {
@@ -164,7 +168,7 @@ impl Walk<'_, '_> {
                 Some(layout) => self.take_segments(map, &layout, take),
                 None => Ok(()),
             },
-            3 => self.take_leaves(map, take),
+            3 => self.take_leaves(map, is_one, take),
             6..=8 => self.take_buckets(map, take),
             // All records of clevel have blocks.
             _ => Ok(()),
@@ -387,7 +391,12 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn take_leaves<E: From<Error>>(&self, map: &Walked, take: Take<'_, E>) -> Result<(), E> {
+    fn take_leaves<E: From<Error>>(
+        &self,
+        map: &Walked,
+        is_one: bool,
+        take: Take<'_, E>,
+    ) -> Result<(), E> {
         let Some(leaves) = Leaves::new(map.config) else { return Ok(()) };
         let bytes = leaf_bytes(leaves.slots);
         /// A leaf whose least key is known.
@@ -428,14 +437,21 @@ impl Walk<'_, '_> {
             }
         }
         known.sort_by_key(|leaf| leaf.low);
+        let lows: HashMap<_, _> = known.iter().map(|leaf| (leaf.at, leaf.low)).collect();
         // The leaves that the links of known ones name, and the keys that they can have.
         let mut named = HashMap::new();
         for (number, leaf) in known.iter().enumerate() {
             let after = known.get(number + 1).filter(|after| after.low > leaf.low);
             let is_twice = after.is_none() && number + 1 < known.len()
                 || number > 0 && known[number - 1].low == leaf.low;
-            let high = after.map_or(u64::MAX, |after| after.low - 1);
-            let is_next = after.map_or(0, |after| after.at) == leaf.next;
+            let mut high = after.map_or(u64::MAX, |after| after.low - 1);
+            let mut is_next = after.map_or(0, |after| after.at) == leaf.next;
+            if !is_one {
+                // The leaf behind it can be of another map. The link tells.
+                let next = lows.get(&leaf.next).filter(|&&low| low > leaf.low);
+                high = next.map_or(u64::MAX, |low| low - 1);
+                is_next = next.is_some() || leaf.next == 0;
+            }
             if !is_next {
                 named.insert(leaf.next, (leaf.low.saturating_add(1), high));
             }

@@ -21,23 +21,27 @@ pub(super) enum Source<'f> {
     Bytes(&'f [u8]),
 }
 
-/// A file's content. Every read is checked against the end of the file.
+/// A pool's content. Every read is checked against the end of the pool. What the file lacks of the
+/// pool reads as zeros.
 pub(super) struct Image<'f> {
     source: Source<'f>,
+    /// The pool's size in bytes.
     pub(super) len: u64,
+    /// The file's size in bytes.
+    there: u64,
     /// The offset of what was read ahead, and its bytes.
     ahead: RefCell<(u64, Vec<u8>)>,
 }
 
 impl<'f> Image<'f> {
     pub(super) fn new(source: Source<'f>, len: u64) -> Image<'f> {
-        Image { source, len, ahead: RefCell::default() }
+        Image { source, len, there: len, ahead: RefCell::default() }
     }
 
     /// Reads up to `bytes` bytes at an offset in one go, because later calls will ask for them in
     /// pieces. If this fails, those calls read for themselves and report the error.
     pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
-        let bytes = bytes.min(self.len.saturating_sub(offset));
+        let bytes = bytes.min(self.there.saturating_sub(offset));
         if let Source::File(file) = self.source {
             let (at, buffer) = &mut *self.ahead.borrow_mut();
             if *at <= offset && offset + bytes <= *at + buffer.len() as u64 {
@@ -61,17 +65,28 @@ impl<'f> Image<'f> {
         }
     }
 
-    /// Fails unless the file has these bytes.
+    /// Fails unless the pool has these bytes. Nothing in a pool is larger than the rest of it, so a
+    /// read of more bytes than the file has fails as well: its end was cut off.
     fn check(&self, offset: u64, bytes: u64) -> Result<()> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
             let expected = format!("{bytes} bytes inside the {} of the pool", self.len);
             return Err(Damage::new(offset, expected, "its end").into());
         }
+        if bytes > self.there {
+            let found = format!("a file of {} bytes", self.there);
+            return Err(Damage::new(offset, format!("{bytes} bytes"), found).into());
+        }
         Ok(())
     }
 
-    /// Reads bytes that the file has.
+    /// Reads bytes that the pool has.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let there = self.there.saturating_sub(offset).min(out.len() as u64);
+        let (out, cut) = out.split_at_mut(there as usize);
+        cut.fill(0);
+        if out.is_empty() {
+            return Ok(());
+        }
         match self.source {
             Source::Bytes(all) => out.copy_from_slice(&all[offset as usize..][..out.len()]),
             Source::File(file) => {

@@ -25,9 +25,11 @@ mod hidden;
 mod image;
 mod phast;
 mod record;
+mod repairs;
 mod space;
 mod unlinked;
 
+pub use repairs::{Repairs, repairs};
 pub use unlinked::{Unlinked, UnlinkedCount, unlinked};
 
 use crate::error::{Damage, Error, Result};
@@ -46,11 +48,14 @@ use std::path::Path;
 
 const _: () = assert!(COMPATIBLE == 0, "no feature that the walk would have to know");
 
+/// A pool of more than this many times the bytes that its file has left is not read.
+const MOST_CUT: u64 = 64;
+
 /// The result of a walk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Size of the file in bytes.
+    /// Size of the file in bytes, or of the pool if the file was cut.
     pub file_bytes: u64,
     /// Bytes of header copies, frontier, named roots and page descriptors.
     pub header_bytes: u64,
@@ -327,6 +332,8 @@ struct Walk<'f, 'r> {
     walked: Vec<hidden::Walked>,
     /// Whether there may be a map that the report lacks.
     lacks_map: bool,
+    /// Damaged words whose right values follow from others: offset, value and damage.
+    repairs: Vec<(u64, u64, Damage)>,
     /// Called with the size, in bytes, of each block in use when the walk reaches it.
     watch: &'r mut dyn FnMut(u64),
 }
@@ -375,17 +382,14 @@ impl Walk<'_, '_> {
 
     fn walk_root(&mut self, slot: usize) -> Result<()> {
         let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
-        let words = self.image.words(offset, ROOT_WORDS as u64)?;
+        let mut words = self.image.words(offset, ROOT_WORDS as u64)?;
         self.region(offset, 8, What::RootCommit);
         if words[0] == 0 {
             return Ok(());
         }
         let bad = |expected: &str, found: String| Damage::new(offset, expected, found);
         let expected = 1 | crc_words(&words[ROOT_FIXED..]) << 32;
-        if words[0] != expected {
-            let expected = format!("root {slot}'s commit word {expected:#x}");
-            self.problem(Damage::new(offset, expected, format!("{:#x}", words[0])));
-            self.lacks_map = true;
+        if words[0] != expected && !self.damaged_root(slot, &mut words) {
             return Ok(());
         }
         let kinds = words[ROOT_FIXED];
@@ -491,7 +495,7 @@ fn walk_image<'f, 'r>(
     if !size.is_multiple_of(1 << page_bits) || size < least || size >= 1 << 48 {
         return Err(damaged(field::SIZE, "a size in whole pages"));
     }
-    if size > file_bytes {
+    if size > file_bytes.saturating_mul(MOST_CUT) {
         return Err(Error::Truncated { expected: size, actual: file_bytes });
     }
     let one_copy = !header.problems.is_empty();
@@ -501,7 +505,7 @@ fn walk_image<'f, 'r>(
     if one_copy || outgrown {
         // The damaged copy may have recorded a growth. Or a power loss has undone the header that
         // recorded it, but not the frontier.
-        size = file_bytes >> page_bits << page_bits;
+        size = size.max(file_bytes >> page_bits << page_bits);
     }
     image.len = size;
     let mut walk = Walk {
@@ -518,9 +522,10 @@ fn walk_image<'f, 'r>(
         seen: hidden::Seen::default(),
         walked: Vec::new(),
         lacks_map: header.words[field::DIRTY] & LACKS_ROOT != 0,
+        repairs: Vec::new(),
         watch,
         report: Report {
-            file_bytes,
+            file_bytes: file_bytes.max(size),
             page_bits,
             clean: get(field::DIRTY) == 0 && !one_copy,
             header_copy: header.problems.first().cloned(),
@@ -531,11 +536,17 @@ fn walk_image<'f, 'r>(
         walk.region(offset, HEADER_WORDS as u64 * 8, What::Header);
     }
     walk.region(FRONTIER_OFFSET, 8, What::Frontier);
+    if size > file_bytes {
+        let expected = format!("a file of {size} bytes");
+        walk.problem(Damage::new(file_bytes, expected, "its end; the rest counts as zeros"));
+    }
     walk.frontier = frontier & 0xffff_ffff;
     if !whole_frontier || !(least >> page_bits..=walk.total).contains(&walk.frontier) {
         let expected = "the frontier: a number of pages and its checksum";
-        walk.problem(Damage::new(FRONTIER_OFFSET, expected, format!("{frontier:#x}")));
+        let damage = Damage::new(FRONTIER_OFFSET, expected, format!("{frontier:#x}"));
         walk.frontier = walk.total;
+        let sum = u64::from(crc(&[&(walk.total as u32).to_le_bytes()]));
+        walk.repair(FRONTIER_OFFSET, walk.total | sum << 32, damage);
     }
     walk.read_descriptors()?;
     if walk.report.clean {
@@ -545,8 +556,11 @@ fn walk_image<'f, 'r>(
     walk.walk_batch()?;
     let mut commits = Vec::new();
     for slot in 0..ROOT_SLOTS {
-        commits.push(walk.image.word(ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64)?);
+        let offset = ROOTS_OFFSET + (slot * ROOT_WORDS * 8) as u64;
+        let word = walk.image.word(offset)?;
         walk.walk_root(slot)?;
+        let right = walk.repairs.iter().find(|repair| repair.0 == offset);
+        commits.push(right.map_or(word, |&(_, right, _)| right));
     }
     let roots = header.words[field::ROOTS];
     let sequence = header.words[field::SEQUENCE] & 0x7fff_ffff;
@@ -554,12 +568,12 @@ fn walk_image<'f, 'r>(
     let tells = header.words[field::DIRTY] == 0 && roots >> 32 == 1 << 31 | sequence;
     if tells && crc_words(&commits) != roots & 0xffff_ffff {
         let expected = format!("roots whose commit words have the checksum {:#x}", roots as u32);
-        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{:#x}", crc_words(&commits))));
         walk.lacks_map = true;
     }
     if header.words[field::DIRTY] & LACKS_ROOT != 0 {
         let expected = "all roots of the last clean close";
-        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{commits:x?}")));
+        walk.problem(Damage::new(ROOTS_OFFSET, expected, format!("{:#x}", crc_words(&commits))));
     }
     walk.check_later_pages()?;
     walk.settle();

@@ -5,6 +5,7 @@ use super::{Owner, Region, Walk, What};
 use crate::error::{Damage, Error, Result};
 use crate::pool::geometry::{CLASSES, EIGHTHS, LARGE};
 use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
+use std::collections::HashMap;
 
 /// How many bytes of descriptors to read in one go.
 const DESCRIPTORS_AHEAD: u64 = 1 << 12;
@@ -16,8 +17,8 @@ pub(super) const MAX_PROBLEMS: usize = 10_000;
 pub(super) struct Run {
     /// Its first page.
     pub(super) head: u64,
-    pages: u64,
-    class: u8,
+    pub(super) pages: u64,
+    pub(super) class: u8,
     pub(super) block_bytes: u64,
     pub(super) blocks: u64,
     /// Bitmap of the blocks in use, from the saved free state.
@@ -29,23 +30,30 @@ pub(super) struct Run {
 /// All runs of pages.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// By ascending page.
+    /// By ascending page, except for runs whose descriptors are damaged.
     pub(super) list: Vec<Run>,
     /// For each page, the number of its run in `list` plus one, or 0.
     by_page: Vec<u32>,
+    /// What the saved free state has for runs whose descriptors are damaged: for each first page, the
+    /// bitmap of the blocks in use.
+    pub(super) unknown: HashMap<u64, Vec<u64>>,
 }
 
 impl Runs {
-    /// Adds a run, which lies behind all others.
-    fn push(&mut self, run: Run) {
-        let number = self.list.len() as u32 + 1;
-        self.by_page.resize(run.head as usize, 0);
-        self.by_page.resize((run.head + run.pages) as usize, number);
+    /// Adds a run of pages that are in no other run. Returns its number.
+    pub(super) fn push(&mut self, run: Run) -> usize {
+        let number = self.list.len();
+        let pages = run.head as usize..(run.head + run.pages) as usize;
+        if self.by_page.len() < pages.end {
+            self.by_page.resize(pages.end, 0);
+        }
+        self.by_page[pages].fill(number as u32 + 1);
         self.list.push(run);
+        number
     }
 
     /// Returns the number of the run that a page is in.
-    fn number_of(&self, page: u64) -> Option<usize> {
+    pub(super) fn number_of(&self, page: u64) -> Option<usize> {
         (*self.by_page.get(usize::try_from(page).ok()?)? as usize).checked_sub(1)
     }
 
@@ -57,6 +65,17 @@ impl Runs {
 
 pub(super) fn is_set(bits: &[u64], index: u64) -> bool {
     bits[(index / 64) as usize] >> (index % 64) & 1 == 1
+}
+
+/// Returns the check of a page's descriptor, given its other bytes.
+fn check_of(page: u64, low: u64) -> u64 {
+    fold16(u64::from(crc(&[&(page as u32).to_le_bytes(), &low.to_le_bytes()])))
+}
+
+/// Returns a descriptor.
+pub(super) fn descriptor_of(page: u64, kind: u64, class: u8, count: u64) -> u64 {
+    let low = kind | u64::from(class) << 8 | count << 16;
+    low | check_of(page, low) << 48
 }
 
 impl Walk<'_, '_> {
@@ -98,7 +117,7 @@ impl Walk<'_, '_> {
     }
 
     /// Reads the kind, class and count of a page's descriptor. Returns `None` if none was written.
-    fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
+    pub(super) fn descriptor(&self, page: u64) -> Result<Option<(u64, u8, u64)>> {
         let offset = self.descriptor_offset(page);
         // The descriptors of neighboring pages are read next.
         self.image.read_ahead(offset - offset % DESCRIPTORS_AHEAD, DESCRIPTORS_AHEAD);
@@ -107,10 +126,8 @@ impl Walk<'_, '_> {
             return Ok(None);
         }
         let low = word & LOW48;
-        let page_bytes = (page as u32).to_le_bytes();
-        let check = fold16(u64::from(crc(&[&page_bytes, &low.to_le_bytes()])));
         let kind = low & 0xff;
-        if word >> 48 != check || !(1..=5).contains(&kind) {
+        if word >> 48 != check_of(page, low) || !(1..=5).contains(&kind) {
             let expected = format!("a descriptor of page {page}");
             return Err(Damage::new(offset, expected, format!("{word:#x}")).into());
         }
@@ -129,8 +146,28 @@ impl Walk<'_, '_> {
             .filter(|&size| size * 2 > self.page_bytes().min(1 << 16))
     }
 
+    /// Returns the number of pages in a run of blocks of a class: one page if that holds 16 blocks,
+    /// otherwise enough pages for 15; for blocks in eighths of a page the fewest that leave nothing
+    /// over.
+    pub(super) fn run_pages(&self, class: u8) -> Option<u64> {
+        let size = self.class_bytes(class)?;
+        if usize::from(class) >= CLASSES.len() {
+            (1..=7u64).find(|n| (n << self.page_bits).is_multiple_of(size))
+        } else if size * 16 <= self.page_bytes() {
+            Some(1)
+        } else {
+            Some((size * 15).div_ceil(self.page_bytes()))
+        }
+    }
+
     /// Builds the run that a descriptor of kind 1 or 2 describes.
-    fn run_of(&self, page: u64, class: u8, kind: u64, pages: u64) -> Result<Run, Damage> {
+    pub(super) fn run_of(
+        &self,
+        page: u64,
+        class: u8,
+        kind: u64,
+        pages: u64,
+    ) -> Result<Run, Damage> {
         let bad = |why: String| {
             let found = format!("kind {kind}, class {class}, {pages} pages");
             Err(Damage::new(self.descriptor_offset(page), why, found))
@@ -149,15 +186,7 @@ impl Walk<'_, '_> {
             let Some(size) = self.class_bytes(class) else {
                 return bad("a class of this pool".into());
             };
-            // One page if that holds 16 blocks, otherwise enough pages for 15; for blocks in eighths
-            // of a page the fewest that leave nothing over.
-            let expected = if usize::from(class) >= CLASSES.len() {
-                (1..=7u64).find(|n| (n << self.page_bits).is_multiple_of(size)).unwrap_or(0)
-            } else if size * 16 <= self.page_bytes() {
-                1
-            } else {
-                (size * 15).div_ceil(self.page_bytes())
-            };
+            let expected = self.run_pages(class).unwrap_or(0);
             if pages != expected {
                 return bad(format!("{expected} pages for blocks of {size} bytes"));
             }
@@ -243,11 +272,19 @@ impl Walk<'_, '_> {
         while at < words.len() {
             let page = words[at];
             let Some(number) = self.runs.number_at(page).filter(|_| page >= after) else {
-                self.problem(bad("runs by ascending page", format!("page {page}")));
                 // The descriptor of this run may be damaged, so that its blocks are not known. The
                 // next run whose descriptor is intact is listed further on.
+                let is_told = page < self.frontier
+                    && page >= after
+                    && matches!(self.descriptor(page), Err(Error::Damaged(_)));
+                if !is_told {
+                    self.problem(bad("runs by ascending page", format!("page {page}")));
+                }
                 match self.next_saved(&words, at, after) {
-                    Some(next) => at = next,
+                    Some(next) => {
+                        self.runs.unknown.insert(page, words[at + 1..next].to_vec());
+                        at = next;
+                    }
                     None => return Ok(false),
                 }
                 continue;
@@ -311,7 +348,8 @@ impl Walk<'_, '_> {
         let free_state = self.report.free_state;
         let page = offset >> page_bits;
         let bad = |expected: String, found: &str| Err(Damage::new(offset, expected, found));
-        let Some(number) = self.runs.number_of(page) else {
+        let found = self.runs.number_of(page).or_else(|| self.damaged_run(offset, needed));
+        let Some(number) = found else {
             return bad("a block".into(), "space that belongs to nothing");
         };
         let run = &mut self.runs.list[number];
@@ -331,7 +369,8 @@ impl Walk<'_, '_> {
         }
         run.claimed[(index / 64) as usize] |= 1 << (index % 64);
         let bytes = run.block_bytes;
-        let used = run.used.as_ref().is_some_and(|used| is_set(used, index));
+        // The saved free state may lack a run whose descriptor is damaged.
+        let used = run.used.as_ref().is_none_or(|used| is_set(used, index));
         match owner {
             Owner::Structure => self.report.structure_bytes += bytes,
             Owner::Record => self.report.record_bytes += bytes,
@@ -354,15 +393,16 @@ impl Walk<'_, '_> {
         for (page, count, class) in runs {
             for distance in 1..count {
                 let place = self.descriptor_offset(page + distance);
-                match self.descriptor(page + distance) {
-                    Ok(Some(found)) if found == (4, class, distance) => {}
-                    Err(Error::Damaged(damage)) => self.problem(damage),
+                let damage = match self.descriptor(page + distance) {
+                    Ok(Some(found)) if found == (4, class, distance) => continue,
+                    Err(Error::Damaged(damage)) => damage,
                     Err(error) => return Err(error),
                     Ok(found) => {
                         let expected = format!("a later page, {distance} from its first");
-                        self.problem(Damage::new(place, expected, format!("{found:?}")));
+                        Damage::new(place, expected, format!("{found:?}"))
                     }
-                }
+                };
+                self.repair(place, descriptor_of(page + distance, 4, class, distance), damage);
             }
         }
         Ok(())

@@ -30,6 +30,11 @@ pub struct Unlinked {
     pub offset: u64,
     /// The name of the only map that can have it. `None` if there are several, or may be.
     pub map: Option<String>,
+    /// If the map is not known: the names of those that can have it, each with the key as
+    /// [`RawMap`](crate::RawMap) takes it. A map whose root is damaged is not among them.
+    pub candidates: Vec<(String, Vec<u8>)>,
+    /// Whether it may be of a map whose root is damaged.
+    pub is_of_lost_map: bool,
     /// Whether the map has this record for certain. Otherwise it may have been removed or replaced.
     pub is_certain: bool,
     /// The key: if the map is known, as [`RawMap`](crate::RawMap) takes it, otherwise as it is
@@ -92,6 +97,23 @@ pub fn unlinked<E: From<Error>>(
             pass(found)?;
         }
     }
+    // The walk reaches records of clevel maps that the library does not open.
+    for (map, report) in walk.walked.iter().zip(&walk.report.maps) {
+        for &offset in map.seen.records.iter().filter(|_| walk.has_one_name(report)) {
+            if let Ok(Some(found)) = walk.live_record(offset) {
+                pass(Unlinked {
+                    offset,
+                    map: Some(report.name.clone()),
+                    candidates: Vec::new(),
+                    is_of_lost_map: false,
+                    is_certain: walk.report.free_state,
+                    key: found.key,
+                    value: found.value,
+                })?;
+            }
+        }
+    }
+    let mut of_several = HashSet::new();
     let all = walk.walked.iter().zip(&walk.report.maps);
     for (map, report) in
         all.filter(|(map, report)| map.is_damaged && report.form == RecordForm::Inline)
@@ -99,22 +121,34 @@ pub fn unlinked<E: From<Error>>(
         let is_alike = |(other, its): (&Walked, &MapReport)| {
             other.scheme == map.scheme && other.is_damaged && its.form == report.form
         };
-        let alike = walk.walked.iter().zip(&walk.report.maps).filter(|&all| is_alike(all));
-        let name = walk.name_of(report).filter(|_| alike.count() == 1);
-        walk.take_hidden(map, &mut |found: Found| {
+        let all = walk.walked.iter().zip(&walk.report.maps);
+        let alike: Vec<_> = all.filter(|&all| is_alike(all)).collect();
+        let name = walk.name_of(report).filter(|_| alike.len() == 1);
+        walk.take_hidden(map, alike.len() == 1, &mut |found: Found| {
             let [first, second] = found.words;
-            let key = match map.scheme == phast::WALK.number {
-                true => first ^ sign(map.config),
-                false => first,
+            let key = |map: &Walked| match map.scheme == phast::WALK.number {
+                true => (first ^ sign(map.config)).to_le_bytes(),
+                false => first.to_le_bytes(),
             };
-            let (key, value) = (key.to_le_bytes(), second.to_le_bytes());
+            let candidates =
+                |&(of, its): &(&Walked, &MapReport)| (its.name.clone(), key(of).into());
+            let (key, value) = (key(map), second.to_le_bytes());
             let is_of = |schema: &str, bytes| is_of_type(schema, report.form, bytes);
             if !is_of(&report.key_schema, &key) || !is_of(&report.value_schema, &value) {
+                return Ok(());
+            }
+            // Each of several maps finds it.
+            if name.is_none() && !of_several.insert(found.place) {
                 return Ok(());
             }
             pass(Unlinked {
                 offset: found.place,
                 map: name.clone(),
+                candidates: match name {
+                    Some(_) => Vec::new(),
+                    None => alike.iter().map(candidates).collect(),
+                },
+                is_of_lost_map: walk.lacks_map,
                 is_certain: found.is_certain,
                 key: key.to_vec(),
                 value: value.to_vec(),
@@ -182,19 +216,36 @@ impl Walk<'_, '_> {
         }
         let value = body.split_off(key as usize);
         let mut key = body;
-        let map = self.map_of(of_clevel, &key, &value);
-        let mut is_certain = is_used == Some(true);
-        if let Some((map, _)) = map.filter(|(map, _)| map.scheme == phast::WALK.number) {
-            // It may be the least key of a leaf, and the key's record may have another value.
-            is_certain &= !value.is_empty();
-            unordered(map.config, &mut key);
+        let maps = self.maps_of(of_clevel, &key, &value);
+        let is_ordered = |map: &Walked| map.scheme == phast::WALK.number;
+        // It may be the least key of a leaf, and the key's record may have another value.
+        let is_least = value.is_empty() && maps.iter().any(|(map, _)| is_ordered(map));
+        let is_certain = is_used == Some(true) && !is_least;
+        let taken = |map: &Walked| {
+            let mut key = key.clone();
+            if is_ordered(map) {
+                unordered(map.config, &mut key);
+            }
+            key
+        };
+        let mut candidates: Vec<_> =
+            maps.iter().map(|(map, report)| (report.name.clone(), taken(map))).collect();
+        let map = match maps[..] {
+            [(_, report)] => self.name_of(report),
+            _ => None,
+        };
+        if map.is_some()
+            && let Some((_, taken)) = candidates.pop()
+        {
+            key = taken;
         }
-        let map = map.and_then(|(_, report)| self.name_of(report));
-        Ok(Some(Unlinked { offset, map, is_certain, key, value }))
+        let is_of_lost_map = self.lacks_map;
+        Ok(Some(Unlinked { offset, map, candidates, is_of_lost_map, is_certain, key, value }))
     }
 
-    /// Returns the only map that can have a record with a block of its own.
-    fn map_of(&self, of_clevel: bool, key: &[u8], value: &[u8]) -> Option<(&Walked, &MapReport)> {
+    /// Returns the maps that can have a record with a block of its own: the damaged ones, or if there
+    /// are none, all.
+    fn maps_of(&self, of_clevel: bool, key: &[u8], value: &[u8]) -> Vec<(&Walked, &MapReport)> {
         let has = |map: &Walked, report: &MapReport| {
             let is_inline = report.form == RecordForm::Inline;
             let fits = |schema, bytes| is_of_type(schema, report.form, bytes);
@@ -205,24 +256,20 @@ impl Walk<'_, '_> {
                 && fits(&report.value_schema, value)
         };
         let all = self.walked.iter().zip(&self.report.maps);
-        let mut can = all.filter(|(map, report)| has(map, report));
-        let first = can.next()?;
-        let (mut damaged, mut count) = (first.0.is_damaged.then_some(first), 1);
-        for other in can {
-            count += 1;
-            match damaged {
-                Some(_) if other.0.is_damaged => return None,
-                None if other.0.is_damaged => damaged = Some(other),
-                _ => {}
-            }
+        let mut can: Vec<_> = all.filter(|(map, report)| has(map, report)).collect();
+        if can.iter().any(|(map, _)| map.is_damaged) {
+            can.retain(|(map, _)| map.is_damaged);
         }
-        damaged.or((count == 1).then_some(first)).filter(|_| !self.lacks_map)
+        can
     }
 
     /// Returns the name of a map, unless another one has the same.
     fn name_of(&self, map: &MapReport) -> Option<String> {
-        let is_one = self.report.maps.iter().filter(|other| other.name == map.name).count() == 1;
-        (is_one && !self.lacks_map).then(|| map.name.clone())
+        (self.has_one_name(map) && !self.lacks_map).then(|| map.name.clone())
+    }
+
+    fn has_one_name(&self, map: &MapReport) -> bool {
+        self.report.maps.iter().filter(|other| other.name == map.name).count() == 1
     }
 }
 

@@ -19,6 +19,7 @@ mod many;
 mod model;
 mod names;
 mod offline;
+mod offline_damage;
 mod ordered;
 mod page_sizes;
 mod phast_damaged;
