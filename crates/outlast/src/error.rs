@@ -235,8 +235,8 @@ pub enum Error {
         name: String,
     },
     /// The map's scheme is not in this build of the library.
-    #[error("this build has no {0}; enable the scheme's feature of the crate `outlast`")]
-    NotBuilt(crate::index::Scheme),
+    #[error("this build has no {0}: enable the feature of this scheme in the crate `outlast`")]
+    NotBuilt(&'static str),
     /// The map was dropped through another handle.
     #[error("map was dropped; to create it again, open it by its name")]
     MapDropped,

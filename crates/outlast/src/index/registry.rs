@@ -167,7 +167,7 @@ macro_rules! schemes {
                             Box::new(WhileOpen::new(Arc::clone(core), table, schemas))
                         }
                         #[cfg(not(feature = $feature))]
-                        Config::$scheme(_) => return Err(crate::Error::NotBuilt(Scheme::$scheme)),
+                        Config::$scheme(_) => return Err(crate::error::Error::NotBuilt(Scheme::$scheme.name())),
                     )*
                 })
             }
@@ -186,7 +186,7 @@ macro_rules! schemes {
                         #[cfg(feature = $feature)]
                         Config::$scheme(config) => $module::$table::<S, R>::create(core, config),
                         #[cfg(not(feature = $feature))]
-                        Config::$scheme(_) => Err(crate::Error::NotBuilt(Scheme::$scheme)),
+                        Config::$scheme(_) => Err(crate::error::Error::NotBuilt(Scheme::$scheme.name())),
                     )*
                 }
             }

@@ -45,8 +45,7 @@ fn shapes() -> Vec<MapOptions> {
         config::Group { group_size: 32, initial_depth: 3 }.into(),
         config::EaPht { initial_depth: 3, chunk_bits: 1, ..Default::default() }.into(),
         config::EaPhtH { initial_depth: 1, chunk_bits: 1, ..Default::default() }.into(),
-        config::EaPhtHpr { initial_depth: 1, chunk_bits: 1, helpers: 1, ..Default::default() }
-            .into(),
+        config::EaPhtHpr { initial_depth: 1, chunk_bits: 1, helpers: 1 }.into(),
     ];
     let each = Scheme::ALL.iter().flat_map(|&scheme| [Config::of(scheme), Config::small(scheme)]);
     each.chain(own).map(|config| MapOptions::new().config(config)).collect()
