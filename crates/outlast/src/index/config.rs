@@ -192,7 +192,8 @@ impl DashLh {
 pub struct Clevel {
     /// log2 of the buckets of the first level, and of the smallest one: from 1 to 16.
     pub first_bits: u32,
-    /// log2 of the buckets of a group: from 1 to [`GROUP_BITS`].
+    /// log2 of the buckets of a group: from 1 to 9 (the default). Small values are for
+    /// tests.
     pub group_bits: u32,
 }
 
