@@ -1,7 +1,7 @@
 //! `contention`: the progress of each of several threads that change one map for a long time.
 //!
 //! Each thread inserts keys of its own, looks some of them up, updates some and removes some, until
-//! the pool is full. Then the pool is closed, and [`outlast::offline`] checks the file and counts
+//! the pool is full. Then the pool is closed, and [`outlast_offline`] checks the file and counts
 //! its records. After that the threads fill another pool, so there is always a table that grows. If
 //! a thread waits too long, or if another thread keeps undoing its work, its row shows how far it
 //! fell behind.
@@ -16,7 +16,8 @@ use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::{Setup, create_map, create_pool};
 use crate::team;
-use outlast::{RawMap, offline};
+use outlast::RawMap;
+use outlast_offline as offline;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 

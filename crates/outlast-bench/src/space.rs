@@ -1,6 +1,6 @@
 //! `space`: where every byte of a pool's file goes, after inserts alone.
 //!
-//! A pool is filled and closed. Then [`outlast::offline`] walks its file; that walk shares no code
+//! A pool is filled and closed. Then [`outlast_offline`] walks its file; that walk shares no code
 //! with the allocator. The kinds of bytes add up to the file's size.
 
 use crate::Fallible;
@@ -9,7 +9,8 @@ use crate::report::{Report, Show, rounded};
 use crate::run::Run;
 use crate::scratch::Scratch;
 use crate::systems::{Setup, create_map, create_pool};
-use outlast::{Scheme, offline};
+use outlast::Scheme;
+use outlast_offline as offline;
 use serde::{Deserialize, Serialize};
 
 /// Options of the command.

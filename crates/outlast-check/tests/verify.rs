@@ -13,7 +13,6 @@ use outlast::internals::pmem::Alive;
 use outlast::internals::pool::layout::{
     BATCH_MAGIC, BATCH_OFFSET, DIRTY, HEADER_OFFSETS, LACKS_ROOT, field, pack_batch,
 };
-use outlast::offline::{Region, What};
 use outlast::{Error, RecordForm, Scheme};
 use outlast_check::fuzz::images::{Image, images, small_images, with_level_ready};
 use outlast_check::fuzz::pool::{
@@ -21,6 +20,7 @@ use outlast_check::fuzz::pool::{
 };
 use outlast_check::fuzz::repair::repair;
 use outlast_check::fuzz::trial::Verdicts;
+use outlast_offline::{Region, What};
 use std::sync::{Arc, LazyLock};
 
 static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(|| Arc::new(Alive::new().unwrap()));

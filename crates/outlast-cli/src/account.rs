@@ -2,8 +2,9 @@
 //! allocator.
 
 use crate::failure::Failure;
-use outlast::offline::{self, Report};
 use outlast::{Damage, Error};
+use outlast_offline as offline;
+use outlast_offline::Report;
 use std::path::Path;
 
 /// The result of a walk over the whole file. Empty if the file needs its journal.

@@ -393,12 +393,14 @@ pub enum TornReason {
 impl Error {
     /// Builds an [`Error::Io`] for `action`.
     #[cold]
-    pub(crate) fn io(action: impl Into<String>, source: io::Error) -> Self {
+    #[doc(hidden)]
+    pub fn io(action: impl Into<String>, source: io::Error) -> Self {
         Error::Io { action: action.into(), source }
     }
 
     /// Builds the [`Error::NotAPool`] for something that is not a regular file.
-    pub(crate) fn not_a_file() -> Self {
+    #[doc(hidden)]
+    pub fn not_a_file() -> Self {
         Error::NotAPool {
             found: "a directory, or something else that is not a regular file".into(),
         }

@@ -185,14 +185,13 @@ compile_error!("enable the feature of at least one scheme of outlast, such as `d
 
 mod error;
 mod map;
-pub mod offline;
 
 /// The layers below the public interface. They are private, except for the tools of this repository
 /// ([`internals`]).
 #[path = ""]
 // What only the tools use is unused in other builds.
 #[cfg_attr(
-    not(feature = "internals"),
+    not(all(feature = "internals", feature = "all-schemes")),
     allow(dead_code, unreachable_pub, unused_imports, unused_macros)
 )]
 mod layers {

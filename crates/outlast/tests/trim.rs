@@ -525,7 +525,7 @@ fn a_snapshot_has_no_free_pages() {
         let (len, of_copy) = (std::fs::metadata(&copy).unwrap().len(), blocks(&copy));
         assert_eq!(len, pool.stats().size);
         assert!(of_copy < before / 3, "{scheme}: {of_copy} of {before}");
-        let walk = outlast::offline::walk(&copy).unwrap();
+        let walk = outlast_offline::walk(&copy).unwrap();
         assert!(walk.problems.is_empty() && walk.free_state, "{scheme}: {walk:?}");
         let copied = open(&copy).unwrap();
         check_shrunk(&copied, scheme);

@@ -5,8 +5,8 @@ use super::images::Image;
 use super::pool::word_at;
 use outlast::internals::index::clevel::layout::state;
 use outlast::internals::index::phast::layout::LEAF_HEADER;
-use outlast::offline::What;
 use outlast::{RecordForm, Scheme};
+use outlast_offline::What;
 use std::collections::HashSet;
 
 const LOW48: u64 = (1 << 48) - 1;

@@ -12,8 +12,9 @@ use outlast::internals::db::verify::verify;
 use outlast::internals::index::dash_eh::layout as dash;
 use outlast::internals::index::phast::layout as phast;
 use outlast::internals::index::{Change, Previous};
-use outlast::offline::{self, Region, What};
 use outlast::{RecordForm, Scheme};
+use outlast_offline as offline;
+use outlast_offline::{Region, What};
 use std::collections::BTreeMap;
 
 /// Records by key, as bytes: 8 bytes each in the inline form.

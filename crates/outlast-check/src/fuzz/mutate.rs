@@ -8,7 +8,7 @@ use crate::random::Random;
 use outlast::internals::index::dash_eh::layout as dash;
 use outlast::internals::index::group::layout as group;
 use outlast::internals::pool::layout::{HEADER_OFFSETS, HEADER_WORDS, SYSTEM_BYTES};
-use outlast::offline::{Region, What};
+use outlast_offline::{Region, What};
 use std::collections::HashMap;
 use std::mem::{Discriminant, discriminant};
 

@@ -8,7 +8,7 @@ use outlast::internals::index::ea_pht::layout as pht;
 use outlast::internals::index::group::layout as group;
 use outlast::internals::index::phast::layout as phast;
 use outlast::internals::pool::layout::{self, field};
-use outlast::offline::{Region, What};
+use outlast_offline::{Region, What};
 
 fn crc(words: &[u64]) -> u64 {
     let sum = words.iter().fold(0, |crc, w| crc32c::crc32c_append(crc, &w.to_le_bytes()));

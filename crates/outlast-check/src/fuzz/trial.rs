@@ -10,8 +10,8 @@ use outlast::internals::db::store::{AnyIndex, OpenMap};
 use outlast::internals::db::verify::verify;
 use outlast::internals::index::{Bytes, Change, Cursor, Index, Inline, Previous};
 use outlast::internals::pmem::Alive;
-use outlast::offline;
 use outlast::{Error, RecordForm};
+use outlast_offline as offline;
 use std::sync::Arc;
 
 /// How many bytes a pool can grow by.

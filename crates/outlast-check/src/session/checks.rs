@@ -19,7 +19,7 @@ pub(super) fn set(state: &mut State, name: &str, key: u64, value: Option<u64>) {
 
 /// Checks a closed pool's file with a walk that shares no code with the allocator.
 pub(super) fn check_closed(file: &[u8], records: u64) -> Checked {
-    let report = outlast::offline::walk_bytes(file)?;
+    let report = outlast_offline::walk_bytes(file)?;
     let held = report.records == records && report.leaked_bytes == 0 && report.problems.is_empty();
     ensure(held && report.sum() == report.file_bytes, || {
         format!("offline walk: {records} records expected, {report:?}")

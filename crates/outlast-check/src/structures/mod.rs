@@ -16,8 +16,8 @@ use crate::state::Checked;
 use outlast::internals::db::roots::MapInfo;
 use outlast::internals::index::IndexStats;
 use outlast::internals::pmem::{Event, Point};
-use outlast::offline::MapReport;
 use outlast::{Config, RecordForm, Scheme};
+use outlast_offline::MapReport;
 pub use phases::Phase;
 use std::collections::BTreeSet;
 

@@ -2,8 +2,8 @@
 
 use crate::common::{Place, in_new, salvage};
 use crate::unlinked::{fill, map_of};
-use outlast::offline::{Region, What};
 use outlast::{PoolOptions, RecordForm, Scheme};
+use outlast_offline::{Region, What};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ fn for_each(test: impl Fn(&Place, &str, Vec<u8>, &[Region])) {
         for form in RecordForm::ALL {
             let place = Place::new();
             let bytes = closed(&place, scheme, form);
-            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            let (_, regions) = outlast_offline::regions(&bytes).unwrap();
             test(&place, &format!("{scheme} {form}"), bytes, &regions);
         }
     }

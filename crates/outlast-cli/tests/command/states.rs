@@ -3,8 +3,8 @@
 //! sound pool damaged.
 
 use crate::common::{Place, Run, command, finished, told};
-use outlast::offline::walk;
 use outlast::{Error, JournalOptions, Map, MapOptions, Pool, PoolOptions, Scheme};
+use outlast_offline::walk;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};

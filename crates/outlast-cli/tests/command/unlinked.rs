@@ -1,8 +1,8 @@
 //! Records that damage hides: `salvage` finds them without what led to them.
 
 use crate::common::{Place, salvage};
-use outlast::offline::{Region, What};
 use outlast::{MapOptions, Pool, PoolOptions, RawMap, RecordForm, Scheme};
+use outlast_offline::{Region, What};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -144,7 +144,7 @@ fn closed(place: &Place, scheme: Scheme, form: RecordForm, rows: u64) -> Vec<u8>
 fn lost((scheme, form): (Scheme, RecordForm), rows: u64, structural: usize, seed: u64) -> u64 {
     let place = Place::new();
     let mut bytes = closed(&place, scheme, form, rows);
-    let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+    let (_, regions) = outlast_offline::regions(&bytes).unwrap();
     let structure: Vec<_> = regions.iter().filter(|region| is_structure(region)).collect();
     let mut numbers = Numbers(seed);
     // The first pages hold the header and the roots.
@@ -224,7 +224,7 @@ fn a_damaged_head_hides_few_rows() {
         drop(map);
         pool.close().unwrap();
         let bytes = std::fs::read(place.pool()).unwrap();
-        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let (_, regions) = outlast_offline::regions(&bytes).unwrap();
         let mut kinds: HashMap<_, Vec<u64>> = HashMap::new();
         for region in regions.iter().filter(|region| is_head(region)) {
             let kind = std::mem::discriminant(&region.what);
@@ -263,7 +263,7 @@ fn what_was_removed_is_only_listed_if_the_pool_was_not_closed() {
             // The same file, as its process would leave it if it were killed now.
             let mut bytes = std::fs::read(place.pool()).unwrap();
             drop((map, pool));
-            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            let (_, regions) = outlast_offline::regions(&bytes).unwrap();
             let heads = regions.iter().filter(|region| {
                 use What::{ChainHead, Entry, GroupSegment, LeafPlace, Level, PhtArea};
                 matches!(
@@ -333,7 +333,7 @@ fn a_map_gets_no_records_of_another() {
         drop((map, other));
         pool.close().unwrap();
         let mut bytes = std::fs::read(place.pool()).unwrap();
-        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let (_, regions) = outlast_offline::regions(&bytes).unwrap();
         let mut numbers = Numbers(3);
         let mut damage = |what: &dyn Fn(What) -> bool| {
             let all: Vec<_> = regions.iter().filter(|region| what(region.what)).collect();
@@ -367,7 +367,7 @@ fn a_damaged_level_hides_no_other() {
     for form in RecordForm::ALL {
         let place = Place::new();
         let bytes = closed(&place, Scheme::Clevel, form, ROWS);
-        let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+        let (_, regions) = outlast_offline::regions(&bytes).unwrap();
         let levels: Vec<_> =
             regions.iter().filter(|r| matches!(r.what, What::Level { .. })).collect();
         for level in &levels {
@@ -414,7 +414,7 @@ fn records_that_several_maps_can_have_are_listed() {
             }
             pool.close().unwrap();
             let mut bytes = std::fs::read(place.pool()).unwrap();
-            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            let (_, regions) = outlast_offline::regions(&bytes).unwrap();
             // The line that leads to all others, in each of the two maps.
             let mut numbers = Numbers(7);
             for map in regions.split(|region| region.what == What::RootFixed).skip(1) {
@@ -479,7 +479,7 @@ fn the_records_of_a_lost_map_are_listed() {
         for form in RecordForm::ALL {
             let place = Place::new();
             let mut bytes = closed(&place, scheme, form, ROWS);
-            let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+            let (_, regions) = outlast_offline::regions(&bytes).unwrap();
             let root = regions.iter().find(|region| region.what == What::RootFixed).unwrap();
             damage_line(&mut bytes, root.offset, &mut Numbers(9));
             std::fs::write(place.pool(), bytes).unwrap();
@@ -519,7 +519,7 @@ fn a_damaged_descriptor_leaves_other_blocks_certain() {
     let (scheme, form) = (Scheme::Group, RecordForm::Bytes);
     let place = Place::new();
     let mut bytes = closed(&place, scheme, form, ROWS);
-    let (_, regions) = outlast::offline::regions(&bytes).unwrap();
+    let (_, regions) = outlast_offline::regions(&bytes).unwrap();
     let of = |is: &dyn Fn(What) -> bool| {
         let all: Vec<_> = regions.iter().filter(|region| is(region.what)).collect();
         (all[0].offset, all[all.len() / 2].offset)

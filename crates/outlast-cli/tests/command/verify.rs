@@ -2,7 +2,8 @@
 
 use crate::common::Place;
 use outlast::internals::pool::layout::ROOTS_OFFSET;
-use outlast::offline::{self, What};
+use outlast_offline as offline;
+use outlast_offline::What;
 
 /// Makes a pool, changes its bytes, and returns the lines about damage that `verify` prints.
 fn told(change: impl FnOnce(&mut [u8])) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! A damaged map can be dropped: it is gone then, and the next open reclaims its space.
 
-use outlast::offline::{self, What};
 use outlast::{Config, MapOptions, PoolOptions, RecordForm, Scheme};
+use outlast_offline as offline;
+use outlast_offline::What;
 
 #[test]
 fn the_space_of_a_damaged_map_that_is_dropped_is_reclaimed() {

@@ -3,8 +3,9 @@
 
 use crate::files::{dir, open};
 use outlast::internals::index::dash_lh::layout::{NODE_BUCKETS, SLOTS, Turn};
-use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, Pool, PoolOptions, config};
+use outlast_offline as offline;
+use outlast_offline::What;
 use std::fs;
 
 /// The options of a map with segments of this many buckets, and this many segments, as log2.

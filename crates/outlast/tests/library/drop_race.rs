@@ -62,6 +62,6 @@ fn open_and_drop(scheme: Scheme) {
     assert!(found.is_sound(), "{found:?}");
     assert_eq!(pool.stats().unfreeable_blocks, 0);
     pool.close().unwrap();
-    let report = outlast::offline::walk(&path).unwrap();
+    let report = outlast_offline::walk(&path).unwrap();
     assert_eq!((&report.problems[..], report.leaked_bytes), (&[][..], 0));
 }

@@ -1,8 +1,9 @@
 //! EA-PHT, EA-PHT-H and EA-PHT-HPR.
 
 use outlast::internals::index::ea_pht::layout::{self, Link};
-use outlast::offline::{self, What};
 use outlast::{Config, Error, MapOptions, PoolOptions, Scheme};
+use outlast_offline as offline;
+use outlast_offline::What;
 use std::path::Path;
 
 /// The options of a table with this many buckets and buckets in a chunk, as log2.

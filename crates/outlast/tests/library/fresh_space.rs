@@ -3,6 +3,7 @@
 //! Goal: nothing relies on fresh space being zero, and the header announces a growth before
 //! anything is stored in the new space.
 
+use outlast::RecordForm;
 use outlast::internals::db::roots::MapInfo;
 use outlast::internals::db::store::{AnyIndex, MapRequest, ReclaimState, Store};
 use outlast::internals::db::verify::verify;
@@ -14,7 +15,7 @@ use outlast::internals::pool::header::Header;
 use outlast::internals::pool::layout::{
     Descriptor, FRONTIER_OFFSET, HEADER_WORDS, PageKind, field, pack_frontier,
 };
-use outlast::{RecordForm, offline};
+use outlast_offline as offline;
 use std::sync::Arc;
 
 fn bytes_of(store: &Store<Real>) -> Vec<u8> {

@@ -8,7 +8,8 @@
 
 use outlast::internals::pool::geometry::Geometry;
 use outlast::internals::pool::layout::{Descriptor, PageKind};
-use outlast::{Pool, PoolOptions, RecordForm, Scheme, offline};
+use outlast::{Pool, PoolOptions, RecordForm, Scheme};
+use outlast_offline as offline;
 use std::path::{Path, PathBuf};
 
 #[path = "../golden/content.rs"]

@@ -5,8 +5,9 @@
 
 use outlast::internals::pool::geometry::Geometry;
 use outlast::internals::pool::layout::{Descriptor, FRONTIER_OFFSET, PageKind, unpack_frontier};
-use outlast::offline::{self, Report};
 use outlast::{Config, MapOptions, Pool, PoolOptions, RecordForm, Scheme, config};
+use outlast_offline as offline;
+use outlast_offline::Report;
 use std::path::Path;
 
 fn options(page_bits: u32) -> PoolOptions {

@@ -5,8 +5,9 @@
 //! refuses the damaged file itself.
 
 use outlast::internals::pool::layout::{FRONTIER_OFFSET, ROOTS_OFFSET};
-use outlast::offline::{self, Region, Report, What};
 use outlast::{Damage, Error, MapOptions, PoolOptions, RecordForm, Scheme};
+use outlast_offline as offline;
+use outlast_offline::{Region, Report, What};
 use std::path::Path;
 
 const ROWS: u64 = 700;

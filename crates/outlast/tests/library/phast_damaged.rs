@@ -10,8 +10,9 @@
 //! itself, so it knows which keys belong to which leaf.
 
 use outlast::internals::index::phast::layout::{LEAF_HEADER, MASTER_HEADER, Next, unpack_entry};
-use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm, config};
+use outlast_offline as offline;
+use outlast_offline::What;
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -6,8 +6,9 @@
 use outlast::internals::index::phast::layout::{
     self, Kind, LEAF_HEADER, MASTER_HEADER, Next, unpack_entry,
 };
-use outlast::offline::{self, What};
 use outlast::{Error, MapOptions, OrderedMap, Pool, PoolOptions, RecordForm, config};
+use outlast_offline as offline;
+use outlast_offline::What;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};

@@ -3,7 +3,8 @@
 
 use crate::files::dir;
 use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, MediumKind};
-use outlast::{Error, Pool, PoolOptions, offline};
+use outlast::{Error, Pool, PoolOptions};
+use outlast_offline as offline;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -31,7 +31,7 @@ fn verdicts(path: &Path) -> [bool; 3] {
     let pool = open(path);
     let writing = pool.verify().unwrap().is_sound();
     drop(pool);
-    let walk = outlast::offline::walk(path).unwrap();
+    let walk = outlast_offline::walk(path).unwrap();
     [read_only.is_sound(), writing, walk.problems.is_empty()]
 }
 

@@ -6,8 +6,8 @@ use super::{Shape, Structure};
 use crate::state::{Checked, ensure};
 use outlast::internals::index::dash_eh::layout::SLOTS;
 use outlast::internals::index::dash_eh::{self, points};
-use outlast::offline::MapReport;
 use outlast::{Config, RecordForm};
+use outlast_offline::MapReport;
 
 /// The structure of Dash-EH.
 pub const STRUCTURE: Structure = Structure {

@@ -4,8 +4,8 @@ use super::dash_eh::{CROWD, brim};
 use super::{Shape, Structure, dash_eh::phases};
 use crate::state::{Checked, ensure};
 use outlast::internals::index::dash_lh::{self, points};
-use outlast::offline::MapReport;
 use outlast::{Config, RecordForm};
+use outlast_offline::MapReport;
 
 /// The structure of Dash-LH.
 pub const STRUCTURE: Structure = Structure {

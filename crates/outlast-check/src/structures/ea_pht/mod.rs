@@ -8,7 +8,7 @@ use outlast::Config;
 use outlast::internals::index::config::EaPhtOf;
 use outlast::internals::index::ea_pht::layout::SLOTS;
 use outlast::internals::index::ea_pht::points;
-use outlast::offline::MapReport;
+use outlast_offline::MapReport;
 
 /// The structure of one scheme of the family. The structures differ only in their configurations.
 macro_rules! structure {

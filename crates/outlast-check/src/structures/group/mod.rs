@@ -6,8 +6,8 @@ use super::{Shape, Structure};
 use crate::state::{Checked, ensure};
 use outlast::internals::index::group::layout::second_chunks;
 use outlast::internals::index::group::{self, points};
-use outlast::offline::MapReport;
 use outlast::{Config, RecordForm};
+use outlast_offline::MapReport;
 
 /// The structure of group hashing.
 pub const STRUCTURE: Structure = Structure {

@@ -53,7 +53,7 @@
 //! parallel.
 //!
 //! Integers are encoded so that their order as words or bytes is the numerical order
-//! ([`KeyOrder`]).
+//! (`KeyOrder`).
 //!
 //! # Invariants
 //!

@@ -3,8 +3,8 @@
 use super::image::{LOW48, crc_words, fold16, identity};
 use super::record::Slot;
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::RecordForm;
+use outlast::internals::pool::layout::RecordForm;
+use outlast::{Damage, Error, Result};
 use std::collections::HashSet;
 
 /// The entry in the table of walks.

@@ -3,8 +3,8 @@
 use super::image::{Hash, LOW48, MAX_DEPTH, crc_words, fold16, identity};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::RecordForm;
+use outlast::internals::pool::layout::RecordForm;
+use outlast::{Damage, Error, Result};
 use std::collections::HashSet;
 
 const SLOTS: usize = 16;

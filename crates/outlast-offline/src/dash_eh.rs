@@ -2,7 +2,7 @@
 
 use super::dash::{Segment, Shape};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
-use crate::error::{Damage, Error, Result};
+use outlast::{Damage, Error, Result};
 
 /// The entry in the table of walks.
 pub(super) const WALK: SchemeWalk = SchemeWalk {

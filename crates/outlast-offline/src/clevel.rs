@@ -2,8 +2,8 @@
 
 use super::image::{LOW48, crc, crc_words};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use outlast::internals::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use outlast::{Damage, Error, Result};
 use std::collections::HashSet;
 
 /// The entry in the table of walks.

@@ -2,9 +2,9 @@
 
 use super::image::{LOW48, crc};
 use super::{MapReport, Owner, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::LARGE;
-use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use outlast::internals::pool::geometry::LARGE;
+use outlast::internals::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use outlast::{Damage, Error, Result};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 

@@ -4,8 +4,8 @@ use super::super::Walk;
 use super::super::ea_pht::{ANNEX, BUCKET, CHUNK, SLOTS, Table};
 use super::super::image::{identity, unpack};
 use super::{Found, Take, Walked};
-use crate::error::{Error, Result};
-use crate::pool::layout::RecordForm;
+use outlast::internals::pool::layout::RecordForm;
+use outlast::{Error, Result};
 use std::collections::{HashMap, HashSet};
 
 /// A bucket: its offset, its words of link and owner, and its slots.

@@ -14,8 +14,8 @@ use super::image::{Image, Source, crc};
 use super::record::is_of_type;
 use super::space::{Runs, is_set};
 use super::{Locked, MapReport, Walk, clevel, phast, walk_image};
-use crate::error::{Error, Result};
-use crate::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use outlast::internals::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
+use outlast::{Error, Result};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -31,13 +31,13 @@ pub struct Unlinked {
     /// The name of the only map that can have it. `None` if there are several, or may be.
     pub map: Option<String>,
     /// If the map is not known: the names of those that can have it, each with the key as
-    /// [`RawMap`](crate::RawMap) takes it. A map whose root is damaged is not among them.
+    /// [`RawMap`](outlast::RawMap) takes it. A map whose root is damaged is not among them.
     pub candidates: Vec<(String, Vec<u8>)>,
     /// Whether it may be of a map whose root is damaged.
     pub is_of_lost_map: bool,
     /// Whether the map has this record for certain. Otherwise it may have been removed or replaced.
     pub is_certain: bool,
-    /// The key: if the map is known, as [`RawMap`](crate::RawMap) takes it, otherwise as it is
+    /// The key: if the map is known, as [`RawMap`](outlast::RawMap) takes it, otherwise as it is
     /// stored.
     pub key: Vec<u8>,
     /// The value, as the map stores it.

@@ -3,8 +3,8 @@
 use super::image::{identity, unpack};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::RecordForm;
+use outlast::internals::pool::layout::RecordForm;
+use outlast::{Damage, Error, Result};
 use std::cell::RefCell;
 use std::collections::HashSet;
 

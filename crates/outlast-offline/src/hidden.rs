@@ -13,8 +13,8 @@
 use super::image::{Hash, LOW48, identity, unpack};
 use super::phast::{LEAF, LEAF_HEADER, Leaves, leaf_bytes};
 use super::{MapReport, Walk, dash, dash_lh, ea_pht, group};
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::RecordForm;
+use outlast::internals::pool::layout::RecordForm;
+use outlast::{Damage, Error, Result};
 use std::collections::{HashMap, HashSet};
 
 mod buckets;

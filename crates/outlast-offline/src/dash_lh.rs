@@ -3,7 +3,7 @@
 use super::dash::{Segment, Shape};
 use super::image::{LOW48, MAX_DEPTH, crc_words, fold16};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
-use crate::error::{Damage, Error, Result};
+use outlast::{Damage, Error, Result};
 
 /// The entry in the table of walks.
 pub(super) const WALK: SchemeWalk = SchemeWalk {

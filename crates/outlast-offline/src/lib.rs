@@ -32,14 +32,14 @@ mod unlinked;
 pub use repairs::{Repairs, repairs};
 pub use unlinked::{Unlinked, UnlinkedCount, unlinked};
 
-use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::PAGE_BITS;
-use crate::pool::layout::{
+use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
+use outlast::internals::pool::geometry::PAGE_BITS;
+use outlast::internals::pool::layout::{
     BATCH_MAGIC, BATCH_OFFSET, COMPATIBLE, FRONTIER_OFFSET, HEADER_OFFSETS, HEADER_WORDS,
     LACKS_ROOT, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, ROOT_WORDS, ROOTS_OFFSET,
     RecordForm, SYSTEM_BYTES, field,
 };
-use image::{Hash, Image, LOW48, Source, crc, crc_words, fold16, read_header};
+use outlast::{Damage, Error, Result};
 use rapidhash::v3::RapidSecrets;
 use space::{MAX_PROBLEMS, Runs};
 use std::fs::File;
@@ -196,7 +196,7 @@ pub enum What {
 /// Walks the pool in the file at `path`.
 ///
 /// # Errors
-/// The errors of [`PoolOptions::open`](crate::PoolOptions::open) if the header does not describe
+/// The errors of [`PoolOptions::open`](outlast::PoolOptions::open) if the header does not describe
 /// the rest; [`Error::Locked`] while a pool has the file open; [`Error::Unfinished`] if the file
 /// has to be completed from a journal first. Damage that leaves the rest readable is in the report.
 pub fn walk(path: &Path) -> Result<Report> {

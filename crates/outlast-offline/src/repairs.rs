@@ -7,9 +7,9 @@
 use super::image::{Image, Source, crc_words};
 use super::space::{Run, descriptor_of};
 use super::{Locked, Walk, walk_image};
-use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::{CLASS_COUNT, LARGE};
-use crate::pool::layout::{ROOT_FIXED, ROOT_WORDS, ROOTS_OFFSET};
+use outlast::internals::pool::geometry::{CLASS_COUNT, LARGE};
+use outlast::internals::pool::layout::{ROOT_FIXED, ROOT_WORDS, ROOTS_OFFSET};
+use outlast::{Damage, Error, Result};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::LazyLock;

@@ -2,9 +2,9 @@
 
 use super::image::{LOW48, crc, crc_words, fold16};
 use super::{Owner, Region, Walk, What};
-use crate::error::{Damage, Error, Result};
-use crate::pool::geometry::{CLASSES, EIGHTHS, LARGE};
-use crate::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
+use outlast::internals::pool::geometry::{CLASSES, EIGHTHS, LARGE};
+use outlast::internals::pool::layout::{SAVED_MAGIC, SYSTEM_BYTES};
+use outlast::{Damage, Error, Result};
 use std::collections::HashMap;
 
 /// How many bytes of descriptors to read in one go.

@@ -1,10 +1,10 @@
 //! A pool's file as bytes, the checksums of docs/format.md, and the header.
 
-use crate::error::{Damage, Error, Result};
-use crate::pool::layout::{
+use outlast::internals::pool::layout::{
     FORMAT_VERSION, HEADER_OFFSETS, HEADER_WORDS, INCOMPATIBLE, MAGIC, RecordForm, SYSTEM_BYTES,
     field,
 };
+use outlast::{Damage, Error, Result};
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_inline};
 use std::cell::RefCell;
 use std::fs::File;
