@@ -1,5 +1,8 @@
 //! The names of the commands, which scripts and documents use.
 
+#[path = "commands/api.rs"]
+mod api;
+
 use std::process::Command;
 
 const COMMANDS: [&str; 15] = [

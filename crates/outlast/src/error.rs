@@ -309,6 +309,7 @@ struct Place {
 
 impl Damage {
     /// Describes damage at `offset`.
+    #[doc(hidden)]
     #[cold]
     pub fn new(offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Damage(Box::new(Place { offset, expected: expected.into(), found: found.into() }))

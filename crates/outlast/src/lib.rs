@@ -236,9 +236,9 @@ pub use db::restore::{OldPool, Restored};
 pub use db::roots::MapInfo;
 pub use db::store::ReclaimState;
 pub use db::verify::Verification;
-pub use error::{Boxed, Damage, Error, Result, TornReason};
+pub use error::{Damage, Error, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
-pub use index::{Config, Cursor, Growth, IndexStats, RecordForm, Scheme, Verified};
+pub use index::{Config, IndexStats, RecordForm, Scheme, Verified};
 pub use journal::running::JournalStats;
 pub use map::{
     FixedRecord, FixedSize, Integer, Iter, Key, KeyBounds, Keys, Map, OrderedKey, OrderedMap,

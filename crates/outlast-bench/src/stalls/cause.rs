@@ -1,7 +1,7 @@
 //! Infers what an insert waited for from the readings around it.
 
 use crate::usage::ThreadUsage;
-use outlast::Growth;
+use outlast::internals::index::Growth;
 use serde::{Deserialize, Serialize};
 
 /// An operation that takes longer than this, in nanoseconds, counts as slow and gets a cause.

@@ -372,6 +372,7 @@ impl RawMap {
     }
 
     /// Returns how often the index has grown since opening. Costs two loads.
+    #[doc(hidden)]
     pub fn growth(&self) -> Result<Growth> {
         Ok(match self.map.form()? {
             Form::Inline(index) => index.growth(),

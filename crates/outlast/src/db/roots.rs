@@ -43,6 +43,7 @@ impl MapInfo {
     }
 
     /// Checks that the name and the schemas fit into a root.
+    #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         let invalid = |why| Err(Error::Invalid { what: "map name", why });
         if self.name.is_empty() {
@@ -58,6 +59,7 @@ impl MapInfo {
     }
 
     /// Encodes the fixed words of the root.
+    #[doc(hidden)]
     pub fn to_words(&self) -> FixedWords {
         let mut words = [0; _];
         words[0] = pack_kinds(self);

@@ -64,6 +64,7 @@ macro_rules! schemes {
             const EVERY: &'static [Scheme] = &[$(Scheme::$scheme),*];
 
             /// Returns the scheme's row of the registry.
+            #[doc(hidden)]
             pub const fn row(self) -> &'static SchemeRow {
                 match self {
                     $(Scheme::$scheme => &SchemeRow { $($property: $value),* }),*
@@ -71,6 +72,7 @@ macro_rules! schemes {
             }
 
             /// Returns the scheme's own commit points, without those of the pool.
+            #[doc(hidden)]
             pub fn commit_points(self) -> Vec<&'static Point> {
                 match self {
                     $(
@@ -136,6 +138,7 @@ macro_rules! schemes {
 
             /// Reads the words of a map's root. Returns `None` if they are not those of any map of
             /// this scheme.
+            #[doc(hidden)]
             pub fn from_words(scheme: Scheme, words: [u64; 3]) -> Option<Config> {
                 match scheme {
                     $(Scheme::$scheme => config::$scheme::from_words(words).map(Config::from)),*
@@ -143,6 +146,7 @@ macro_rules! schemes {
             }
 
             /// Returns the words for a map's root.
+            #[doc(hidden)]
             pub fn to_words(self) -> [u64; 3] {
                 match self {
                     $(Config::$scheme(config) => config.to_words()),*
@@ -271,6 +275,7 @@ schemes! {
 
 impl Scheme {
     /// Returns the scheme with this number on media.
+    #[doc(hidden)]
     pub fn from_media(number: u8) -> Option<Scheme> {
         Scheme::EVERY.iter().copied().find(|scheme| *scheme as u8 == number)
     }

@@ -38,6 +38,7 @@ pub enum MediumKind {
 
 impl MediumKind {
     /// Decodes the number that a pool has recorded.
+    #[doc(hidden)]
     pub fn from_u64(number: u64) -> Option<Self> {
         [
             Self::Dax,

@@ -279,6 +279,7 @@ impl RecordForm {
     pub const ALL: [RecordForm; 2] = [RecordForm::Inline, RecordForm::Bytes];
 
     /// Returns the form with this number on media.
+    #[doc(hidden)]
     pub fn from_media(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|f| *f as u8 == number)
     }
