@@ -11,7 +11,7 @@ use outlast_bench::systems::{Kind, Medium, NodeSizes, Setup};
 use outlast_bench::{Fallible, counts};
 use std::path::PathBuf;
 
-/// Measures outlast against what one would use instead. docs/benchmarks.md has the method.
+/// Measures outlast against what one would use instead. docs/lab/benchmarks.md has the method.
 #[derive(Parser)]
 #[command(name = "outlast-bench", version)]
 pub(crate) struct Cli {

@@ -8,7 +8,7 @@
 //! [`run`] describe where rows come from, [`limits`] checks options, and [`scratch`] makes
 //! directories that are removed when the program ends.
 //!
-//! docs/benchmarks.md describes the method, and what can be concluded from the results.
+//! docs/lab/benchmarks.md describes the method, and what can be concluded from the results.
 
 pub mod contention;
 pub mod counts;

@@ -47,7 +47,7 @@ pub(crate) enum Command {
     Fuzz(FuzzArgs),
     /// Damages the files of journaled pools; each must open with everything, or be refused.
     FuzzJournal(outlast_check::fuzz::journal::Args),
-    /// Checks a history (see docs/history-format.md), or records one from real threads.
+    /// Checks a history (see docs/lab/history-format.md), or records one from real threads.
     History(HistoryArgs),
     #[command(hide = true)]
     VmGuest {

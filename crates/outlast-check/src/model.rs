@@ -1,4 +1,4 @@
-//! The model of a crash: what it can leave of a recorded run. `docs/proof.md` has a summary.
+//! The model of a crash: what it can leave of a recorded run. `docs/evidence.md` has a summary.
 //!
 //! **Power loss** (Px86). A prefix of the stores to each 64-byte line survives, in the order in
 //! which they became visible. The prefix includes at least what a completed flush has written back.

@@ -275,7 +275,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A result with a boxed error. An [`Error`] takes up to eleven words, and each [`Result`] is at least
 /// as large. With a box, a result is hardly larger than its value.
-pub type Boxed<T> = Result<T, Box<Error>>;
+pub(crate) type Boxed<T> = Result<T, Box<Error>>;
 
 impl From<Box<Error>> for Error {
     #[cold]

@@ -1,4 +1,4 @@
-//! Histories as JSON lines. `docs/history-format.md` describes the format.
+//! Histories as JSON lines. `docs/lab/history-format.md` describes the format.
 
 use super::record::{Answer, Call, Event, History};
 use crate::session::Do;

@@ -3,7 +3,7 @@
 //!
 //! A [`History`] is a list of events in the order in which they happened: operations begin and
 //! return, iterations run, processes crash. [`check()`] tells whether it is strictly linearizable.
-//! [`json`] writes and reads it (`docs/history-format.md`). [`live`] records one from real threads.
+//! [`json`] writes and reads it (`docs/lab/history-format.md`). [`live`] records one from real threads.
 //! [`brute`] checks small histories in the most naive way, to test the checker itself.
 
 pub mod brute;

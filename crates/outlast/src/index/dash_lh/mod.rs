@@ -103,7 +103,7 @@
 //!   split. Here `next` is advanced first, and each thread splits the segment that it has taken.
 //! - In the paper, an overflow node makes the table grow by one segment. Here, by four. With one
 //!   split for each node, inserts ran at 0.76 times the speed of Dash-EH's, and lookups that find
-//!   nothing at 0.35 times, because many records were in nodes (docs/benchmarks.md).
+//!   nothing at 0.35 times, because many records were in nodes (docs/lab/benchmarks.md).
 //! - If a split has emptied all overflow nodes of the old segment, they are freed. Otherwise each
 //!   round would leave a longer chain at each segment.
 //! - A segment with more than eight overflow nodes makes the table grow only when their number has
