@@ -223,6 +223,10 @@ impl Target {
     /// Opens the pool if it exists, and determines the map, as [`chosen`] does. Fails if the map has
     /// other types than those given. Neither the map nor the pool has to exist yet.
     pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
+        if let Some(name) = &args.which.map {
+            // A name that no map can have is refused before anything is made.
+            PoolOptions::new().anonymous()?.raw_map_with(name, "str", "str", &MapOptions::new())?;
+        }
         let pool = existing(path, args)?;
         let name = chosen(pool.as_ref(), args)?;
         Target::named(path, pool, name, args)

@@ -2,7 +2,9 @@
 
 use crate::args::CopyArgs;
 use crate::failure::Failure;
+use outlast::PoolOptions;
 use outlast::internals::pmem::{Mapping, free_bytes};
+use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -90,15 +92,40 @@ pub(crate) fn check_copy(from: &Path, to: &Path, force: Option<bool>) -> Result<
     }
 }
 
-/// Checks the path to which a pool is to be copied. Only a copy that is checked replaces a file.
+/// Checks the path to which a pool is to be copied. Only a copy that is checked replaces a file, and only
+/// a file that is no pool, or one that was closed.
 pub(crate) fn check_target(from: &Path, args: &CopyArgs) -> Result<(), Failure> {
     check_copy(from, &args.to, Some(args.force))?;
-    if args.no_verify && args.to.symlink_metadata().is_ok() {
+    let to = args.to.display();
+    if args.to.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if args.no_verify {
         let why = "is not replaced by a pool that was not checked: name another file";
-        let to = args.to.display();
         return Err(Failure::Usage(format!("{to} {why}, or leave out --no-verify")));
     }
+    let there = File::open(&args.to).map_err(|e| Failure::io(format!("opening {to}"), &e))?;
+    if rustix::fs::flock(&there, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(Failure::Failed(format!("{to}: in use: another process has it open")));
+    }
+    let facts = PoolOptions::new().facts(&args.to).ok();
+    if facts.and_then(|facts| facts.journal).is_some_and(|journal| !journal.closed) {
+        let why =
+            "is a pool that was not closed; its journal and its working file have what it lacks";
+        return Err(Failure::Failed(format!("{to} {why}. `outlast restore` keeps all of it")));
+    }
     Ok(())
+}
+
+/// Returns a name for a file that is to take the place of `path` once it is complete.
+pub(crate) fn unfinished(path: &Path, suffix: &str) -> Result<RemovedAtEnd, Failure> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{suffix}-{}", std::process::id()));
+    let name = PathBuf::from(name);
+    match name.symlink_metadata() {
+        Ok(_) => Err(Failure::Failed(format!("{} exists; remove it first", name.display()))),
+        Err(_) => Ok(RemovedAtEnd(name)),
+    }
 }
 
 #[cfg(test)]

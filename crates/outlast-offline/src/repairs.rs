@@ -125,9 +125,10 @@ impl Walk<'_, '_> {
         let fixed = &words[ROOT_FIXED..];
         let sum = crc_words(fixed);
         let (found, whole) = (words[0], 1 | sum << 32);
-        // The words of a slot that was never used are zeros. A root whose checksum became 0 may still
-        // have the 1.
-        let is_free = found.is_power_of_two() && found != 1 || fixed.iter().all(|&word| word == 0);
+        // One bit of a commit word that was 0. A root whose checksum became 0 may still have the 1, unless
+        // its slot was never used.
+        let was_used = fixed.iter().any(|&word| word != 0);
+        let is_free = found.is_power_of_two() && (found != 1 || !was_used);
         let expected = format!("root {slot}'s commit word {whole:#x}");
         let damage = Damage::new(offset, expected, format!("{found:#x}"));
         if is_free {

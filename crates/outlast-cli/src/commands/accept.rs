@@ -7,16 +7,16 @@
 //!   another name: by a copy of all of it if its working file is whole, or by a copy of its base if the
 //!   user says so.
 
-use super::unfinished::cleared;
 use super::verify::check;
 use crate::args::AcceptArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
-use crate::place::{self, RemovedAtEnd};
+use crate::place;
 use crate::progress;
 use outlast::{Error, OldPool, Pool, PoolOptions};
 use serde_json::json;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The suffix of the name of a pool's copy until it takes the pool's place.
@@ -74,12 +74,16 @@ pub(crate) fn run(pool: Option<&Path>, args: &AcceptArgs, out: &mut Output) -> R
 fn put_back_into_use(path: &Path, args: &AcceptArgs, out: &mut Output) -> Result<Done, Failure> {
     match open::read(path, false) {
         Ok(pool) if pool.durability().is_suspect => {}
-        Ok(pool) => return written_to(path, pool),
+        Ok(pool) => return written_to(path, pool, out),
         Err(Error::IncompleteJournal(why)) => return without_journal(path, &why, args, out),
         Err(Error::NoWorkingFile | Error::CopyOfPool { .. }) => {
             // SAFETY: as in `open::to_read`.
             return match unsafe { PoolOptions::new().open(path) } {
-                Ok(pool) => open::close(pool).map(|()| Done::Completed),
+                Ok(pool) => {
+                    open::close(pool)?;
+                    check(path, false, out)?;
+                    Ok(Done::Completed)
+                }
                 Err(Error::IncompleteJournal(why)) => without_journal(path, &why, args, out),
                 Err(error) => Err(open::about(path, error)),
             };
@@ -97,7 +101,7 @@ fn put_back_into_use(path: &Path, args: &AcceptArgs, out: &mut Output) -> Result
 
 /// A pool that can be read may all the same be refused to writers: if its working file holds all of it,
 /// and the journal is incomplete.
-fn written_to(path: &Path, pool: Pool) -> Result<Done, Failure> {
+fn written_to(path: &Path, pool: Pool, out: &mut Output) -> Result<Done, Failure> {
     let facts = PoolOptions::new().facts(path).map_err(|e| open::about(path, e))?;
     if facts.journal.is_none_or(|journal| journal.closed) {
         return Ok(Done::Nothing);
@@ -106,9 +110,11 @@ fn written_to(path: &Path, pool: Pool) -> Result<Done, Failure> {
     match open::to_write_or_error(path) {
         Ok(pool) => open::close(pool).map(|()| Done::Nothing),
         Err(Error::IncompleteJournal(_)) => {
+            let judged = stamp(path)?;
+            check(path, false, out)?;
             let pool = open::to_read(path, false)?;
             let bytes = pool.stats().size;
-            let old = replace_by_copy(path, bytes, move |copy| Ok(pool.snapshot(copy)?))?;
+            let old = replace_by_copy(path, judged, bytes, move |copy| Ok(pool.snapshot(copy)?))?;
             Ok(Done::Copied { old, is_whole: true })
         }
         Err(error) => Err(open::about(path, error)),
@@ -134,13 +140,15 @@ fn without_journal(
             path.display()
         )));
     }
+    let judged = stamp(path)?;
     check(path, true, out)?;
-    let old = replace_by_copy(path, path.metadata().map_or(0, |meta| meta.len()), |copy| {
-        std::fs::copy(path, copy)
-            .map_err(|e| Failure::io(format!("copying {}", path.display()), &e))?;
-        // The copy has no journal.
-        put_checked_into_use(copy)
-    })?;
+    let old =
+        replace_by_copy(path, judged, path.metadata().map_or(0, |meta| meta.len()), |copy| {
+            std::fs::copy(path, copy)
+                .map_err(|e| Failure::io(format!("copying {}", path.display()), &e))?;
+            // The copy has no journal.
+            put_checked_into_use(copy)
+        })?;
     Ok(Done::Copied { old, is_whole: false })
 }
 
@@ -153,17 +161,32 @@ fn put_checked_into_use(path: &Path) -> Result<(), Failure> {
     Ok(pool.close()?)
 }
 
+/// Tells whether a pool's file was written to. Every opening for writing does so first.
+type Stamp = (u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> Result<Stamp, Failure> {
+    let meta = path.metadata();
+    let meta = meta.map_err(|e| Failure::io(format!("reading {}", path.display()), &e))?;
+    Ok((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec()))
+}
+
 /// Puts the copy of this many bytes that `make` makes in the place of the pool's files, which are kept
-/// under another name. Returns that name.
+/// under another name. `judged` is the stamp of what was checked. Returns that name.
 fn replace_by_copy(
     path: &Path,
+    judged: Stamp,
     bytes: u64,
     make: impl FnOnce(&Path) -> Result<(), Failure>,
 ) -> Result<Option<PathBuf>, Failure> {
-    let copy = RemovedAtEnd(cleared(path, ACCEPTED)?);
+    let copy = place::unfinished(path, ACCEPTED)?;
     place::check_space(place::parent(path), 2 * bytes, "")?;
     let bar = progress::spinner("copying");
     make(&copy.0)?;
+    if stamp(path)? != judged {
+        let path = path.display();
+        let why = "was used by another process meanwhile; nothing was done";
+        return Err(Failure::Failed(format!("{path} {why}")));
+    }
     // SAFETY: as in `open::to_read`.
     let restored = unsafe { PoolOptions::new().restore(&copy.0, path, OldPool::Kept) };
     bar.finish_and_clear();

@@ -4,13 +4,12 @@
 //! Until the copy is checked, it has another name, so that a damaged pool does not replace an earlier
 //! backup.
 
-use super::unfinished::cleared;
-use super::verify::require_sound;
+use super::verify::require_sound_copy;
 use crate::args::CopyArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::{Output, complain};
-use crate::place::{self, RemovedAtEnd};
+use crate::place;
 use crate::progress;
 use outlast::PoolOptions;
 use outlast::internals::pmem::rename_new;
@@ -30,8 +29,8 @@ pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Res
     place::check_space(place::parent(&args.to), bytes, "")?;
     allow_many_files();
     let lacks = lacks_working_file(&from);
-    let unchecked = (!args.no_verify).then(|| cleared(&args.to, UNCHECKED)).transpose()?;
-    let unchecked = unchecked.map(RemovedAtEnd);
+    let unchecked = !args.no_verify;
+    let unchecked = unchecked.then(|| place::unfinished(&args.to, UNCHECKED)).transpose()?;
     let to = unchecked.as_ref().map_or(&args.to, |unchecked| &unchecked.0);
     let bar = progress::bytes(bytes, "copying");
     let told = bar.clone();
@@ -46,8 +45,9 @@ pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Res
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     if let Some(unchecked) = &unchecked {
-        let so = "the copy was not kept; --no-verify copies the pool as it is";
-        require_sound(&unchecked.0, &open::to_read(&unchecked.0, false)?, so)?;
+        let so = "nothing was copied; --no-verify copies the pool as it is";
+        let copy = open::to_read(&unchecked.0, false)?;
+        require_sound_copy(&from, &unchecked.0, &copy, so)?;
         let rename = || -> std::io::Result<()> {
             match args.force {
                 true => std::fs::rename(&unchecked.0, &args.to)?,

@@ -43,13 +43,19 @@ pub(crate) fn run(
         "to": to.to_string_lossy(),
         "bytes": restored.bytes,
         "had_journal": had_journal,
+        "journal": restored.journal.as_ref().map(|journal| journal.to_string_lossy()),
         "old": restored.old.as_ref().map(|old| old.to_string_lossy()),
         "seconds": seconds,
     }))?;
     let size = indicatif::BinaryBytes(restored.bytes);
-    let kept =
-        restored.old.map_or_else(String::new, |old| format!("; the old pool is {}", old.display()));
+    let kept = restored
+        .old
+        .as_ref()
+        .map_or_else(String::new, |old| format!("; the old pool is {}", old.display()));
     out.line(format!("{} is a copy of {}, {size}{kept}", to.display(), from.display()))?;
+    if let Some(journal) = &restored.journal {
+        out.line(format!("The journal that was there is {}", journal.display()))?;
+    }
     match had_journal {
         true => out.line("It has no journal: the next put or load with --journal gives it one"),
         false => Ok(()),

@@ -87,7 +87,7 @@ impl Drop for Unfinished {
 
 /// Returns `path` with the suffix appended. Removes the pool and the journal that a crash may have
 /// left under that name. Fails if another process is writing the pool.
-pub(super) fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
+fn cleared(path: &Path, suffix: &str) -> Result<PathBuf, Failure> {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     let path = PathBuf::from(name);

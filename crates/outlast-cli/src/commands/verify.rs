@@ -82,7 +82,17 @@ pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
 /// Fails if a pool that is open for reading is not sound. `so` is for the message: it says what was
 /// not done, and what the user can do instead. Returns how many bytes the pool's maps use.
 pub(super) fn require_sound(path: &Path, pool: &Pool, so: &str) -> Result<u64, Failure> {
-    let examined = examine(path, pool)?;
+    require_sound_copy(path, path, pool, so)
+}
+
+/// Like [`require_sound`], for a copy of the pool at `path`.
+pub(super) fn require_sound_copy(
+    path: &Path,
+    copy: &Path,
+    pool: &Pool,
+    so: &str,
+) -> Result<u64, Failure> {
+    let examined = examine(copy, pool)?;
     if examined.is_sound() {
         return Ok(examined.found.used_bytes);
     }
@@ -107,6 +117,9 @@ pub(super) fn check(
     let has_journal = pool.durability().interval.is_some();
     let file = if has_journal { None } else { File::open(path).ok() };
     let told = Told { len: pool.stats().size, file };
+    if found.maps.is_empty() {
+        out.line("The pool has no maps.")?;
+    }
     for (info, map) in &found.maps {
         out.object(&json!({
             "event": "map",

@@ -2,7 +2,7 @@
 
 use crate::common::{Place, command, finished, loading, told};
 use outlast::PoolOptions;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 #[test]
@@ -152,4 +152,139 @@ fn a_damaged_pool_does_not_replace_a_backup() {
     restore.arg("restore").args([&backup, &backup]);
     let same = finished(restore.output().unwrap()).expect(2).err;
     assert!(same.contains("is the backup itself"), "{same}");
+}
+
+/// Returns the path of the working file of the pool that was killed.
+fn working_file(place: &Place) -> PathBuf {
+    let stat = told(&place.run(["stat", "--json"]).expect(0), "pool");
+    PathBuf::from(stat["working_file"].as_str().unwrap())
+}
+
+fn flip(path: &std::path::Path, offset: usize, bit: u8) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[offset] ^= bit;
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// What cannot be completed from base and journal must not be lost: the working file may still be found.
+#[test]
+fn a_completion_that_fails_leaves_the_working_file_its_use() {
+    let place = killed();
+    let records = count(&place);
+    let (working, elsewhere) = (working_file(&place), place.path("elsewhere"));
+    // Most of the working file is a hole.
+    let copied =
+        std::process::Command::new("cp").arg("--sparse=always").args([&working, &elsewhere]);
+    assert!({ copied }.status().unwrap().success());
+    std::fs::remove_file(&working).unwrap();
+    flip(&place.pool(), 0x2000, 1);
+    place.run(["accept"]).expect(3);
+    let back = std::process::Command::new("cp").arg("--sparse=always").args([&elsewhere, &working]);
+    assert!({ back }.status().unwrap().success());
+    assert_eq!(count(&place), records);
+    place.run(["put", "k", "x"]).expect(0);
+    assert!(place.run(["verify"]).expect(0).text().ends_with("sound\n"));
+}
+
+/// A damaged working file is named, and what to do without it.
+#[test]
+fn a_working_file_with_a_damaged_frontier_is_named() {
+    let place = killed();
+    let working = working_file(&place);
+    let file = std::fs::File::options().read(true).write(true).open(&working).unwrap();
+    let mut word = [0; 1];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut word, 0x2000).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[word[0] ^ 1], 0x2000).unwrap();
+    for args in [&["get", "k0"][..], &["put", "k", "x"], &["accept"]] {
+        let refused = place.run(args).expect(3).err;
+        assert!(refused.contains(working.to_str().unwrap()), "{refused}");
+        assert!(refused.contains("outlast accept"), "{refused}");
+    }
+    std::fs::remove_file(&working).unwrap();
+    place.run(["accept"]).expect(0);
+    place.run(["get", "k0"]).expect(0);
+}
+
+#[test]
+fn a_backup_replaces_no_pool_that_is_used_and_no_file_of_another_name() {
+    let good = Place::new();
+    good.run(["put", "a", "1"]).expect(0);
+    let place = killed();
+    let records = count(&place);
+    let pool = place.pool();
+    for command in ["backup", "snapshot"] {
+        let args = [OsStr::new(command), pool.as_os_str(), OsStr::new("--force")];
+        let refused = good.run(args).expect(1).err;
+        assert!(refused.contains("outlast restore"), "{refused}");
+        assert_eq!(count(&place), records);
+    }
+    let (mut load, input) = loading(&good, 100_000);
+    let args = ["backup", good.pool().to_str().unwrap(), "--force"].map(OsString::from);
+    let refused = place.run(args).expect(1).err;
+    assert!(refused.contains("in use"), "{refused}");
+    drop(input);
+    assert!(load.wait().unwrap().success());
+    // Files of similar names stay.
+    let other = good.file("copy.unchecked", "precious");
+    let copy = good.path("copy");
+    good.run([OsStr::new("backup"), copy.as_os_str()]).expect(0);
+    assert_eq!(std::fs::read(other).unwrap(), b"precious");
+}
+
+/// Restores over a place from which a pool was moved keep its journal, each under a name of its own.
+#[test]
+fn journals_of_pools_that_were_moved_are_kept() {
+    let place = killed();
+    let backup = place.path("backup");
+    place.run([OsStr::new("backup"), backup.as_os_str()]).expect(0);
+    let restore = |options: &[&str]| {
+        let options = options.iter().map(OsStr::new);
+        place.run([OsStr::new("restore"), backup.as_os_str()].into_iter().chain(options))
+    };
+    let (pool, first, second) = (place.pool(), place.path("first"), place.path("second"));
+    let records = count(&place);
+    std::fs::rename(&pool, &first).unwrap();
+    // Nothing is removed that belongs to a pool which may still be put back.
+    let told = restore(&["--remove-old"]).expect(0);
+    assert!(told.text().contains("test.pool.old.journal"), "{}", told.text());
+    place.run(["put", "k", "x", "--journal"]).expect(0);
+    let (mut load, _input) = loading(&place, 100_000);
+    load.kill().unwrap();
+    load.wait().unwrap();
+    let later = count(&place);
+    std::fs::rename(&pool, &second).unwrap();
+    let told = restore(&[]).expect(0);
+    assert!(told.text().contains("test.pool.old2.journal"), "{}", told.text());
+    for (moved, name, held) in
+        [(first, "test.pool.old", records), (second, "test.pool.old2", later)]
+    {
+        let kept = place.path(name);
+        std::fs::rename(moved, &kept).unwrap();
+        let run = finished(command().arg("--pool").arg(&kept).arg("count").output().unwrap());
+        assert_eq!(run.expect(0).text().trim(), held.to_string());
+    }
+}
+
+#[test]
+fn a_refused_name_leaves_nothing() {
+    let place = Place::new();
+    place.run(["put", "--journal", "--map", "", "k", "v"]).expect(1);
+    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 0);
+    place.run(["put", "k", "v"]).expect(0);
+    place.run(["put", "--journal", "--map", "", "k", "v"]).expect(1);
+    assert!(place.run(["stat"]).expect(0).text().contains("page-cache"));
+}
+
+/// A batch word that no batch has left hinders nobody who reads.
+#[test]
+fn a_damaged_batch_word_is_damage_and_not_a_batch_to_finish() {
+    let place = Place::new();
+    place.run(["put", "k", "v"]).expect(0);
+    flip(&place.pool(), 0x2040, 1);
+    assert_eq!(place.run(["get", "k"]).expect(0).text(), "v\n");
+    place.run(["verify"]).expect(3);
+    let new = place.path("new.pool");
+    let mut salvage = command();
+    salvage.arg("salvage").args([&place.pool(), &new]);
+    assert!(finished(salvage.output().unwrap()).text().contains("1 record"));
 }

@@ -213,6 +213,12 @@ impl PoolOptions {
         let base_path = absolute(path.into())?;
         let (is_first, kept) = (found.is_none(), locked.try_clone().map_err(io)?);
         let working = self.build(&place, &base_path, &locked, owned, header, epoch)?;
+        // What does not open must not take the place of the life before, whose working file may still
+        // be found.
+        if let Err(error) = self.check_working(&working) {
+            let _ = std::fs::remove_file(&working.path);
+            return Err(error);
+        }
         let begin = |meta: &mut Meta| {
             (meta.pool, meta.life, meta.size, meta.closed) = (owner.pool, life, size, false);
             (meta.checkpoint, meta.boot) = (epoch, boot as u64);
@@ -310,6 +316,17 @@ impl PoolOptions {
                 let _ = std::fs::remove_file(&path);
                 Err(error)
             }
+        }
+    }
+
+    /// Checks that a pool opens from a working file, as far as its space goes.
+    fn check_working(&self, working: &Working) -> Result<()> {
+        let io = |e| Error::io(format!("reading {}", working.path.display()), e);
+        let file = working.file.try_clone().map_err(io)?;
+        match self.store_of(file, working.header.clone(), true, true) {
+            // Opening for writing finishes a batch.
+            Ok(_) | Err(Error::Unfinished) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -447,8 +464,10 @@ impl Drop for JournalThreads {
 impl PoolOptions {
     /// Fails if the journal of a pool lies where the journal of a new pool at this path would be.
     pub(super) fn check_no_journal(&self, path: &Path) -> Result<()> {
-        let directory = self.journal.clone().unwrap_or_default().directory_for(path);
-        if !directory.is_dir() {
+        let options = self.journal.clone().unwrap_or_default();
+        let directory = options.directory_for(path);
+        // Other pools can have used a directory that was chosen.
+        if options.has_directory() || !directory.is_dir() {
             return Ok(());
         }
         match holds_segments(&DiskDirectory::read_only(directory.clone())) {
@@ -498,7 +517,10 @@ pub(super) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Err
     let directory = directory.display();
     Error::IncompleteJournal(match rebuilt {
         Rebuilt::Missing { found, needed } => {
-            format!("{directory} ends at epoch {found}, but epoch {needed} is needed")
+            format!(
+                "{directory} can be read up to epoch {found}, but epoch {needed} is needed; what should \
+                 follow is missing or damaged"
+            )
         }
         Rebuilt::Short { found, needed } => {
             format!("{} has {found} bytes, but must have at least {needed}", path.display())

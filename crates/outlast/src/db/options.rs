@@ -463,7 +463,7 @@ impl PoolOptions {
         options
     }
 
-    fn store_of(
+    pub(super) fn store_of(
         &self,
         file: File,
         mut header: Header,

@@ -1,12 +1,12 @@
 //! Putting a backup in the place of a pool.
 
 use super::journal::{self, JournalOptions};
-use super::options::{PoolOptions, open_parent};
+use super::options::{PoolOptions, lock, open_parent};
 use crate::error::{Error, Result};
 use crate::journal::files::DiskDirectory;
 use crate::journal::segment::{has_others, holds_segments, remove_all_of};
 use crate::pmem::rename_new;
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, FlockOperation};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
@@ -32,6 +32,9 @@ pub struct Restored {
     pub bytes: u64,
     /// Where the old pool is now, if there was one and it was kept.
     pub old: Option<PathBuf>,
+    /// Where the journal is now that lay at the path, if it was kept: that of the old pool, if the pool
+    /// could not be completed, or that of a pool which is not there.
+    pub journal: Option<PathBuf>,
 }
 
 /// How many names are tried for the old pool.
@@ -107,8 +110,9 @@ impl PoolOptions {
         let mut replaced = Replaced::default();
         let copied = pool.snapshot_with(path, |file| match File::open(path) {
             Ok(found) => self.take_away(path, &found, file, old, &mut replaced),
+            // A journal that lies there belongs to a pool that was moved, so it is kept.
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.take_journal_away(path, old, None, &mut replaced)
+                self.take_journal_away(path, None, &mut replaced)
             }
             Err(error) => Err(Error::io(format!("opening {}", path.display()), error)),
         });
@@ -118,11 +122,16 @@ impl PoolOptions {
         }
         if old == OldPool::Removed {
             // The restored pool is in its place. What cannot be removed only takes space.
-            replaced.working.iter().chain(&replaced.segments()).for_each(|file| {
+            replaced.working.iter().for_each(|file| {
                 let _ = std::fs::remove_file(file);
             });
+            if let Some((directory, pool)) = &replaced.removed {
+                let files = DiskDirectory::at(directory.clone(), self.disk.clone());
+                let _ = remove_all_of(&files, *pool, None);
+            }
         }
-        Ok(Restored { bytes: pool.stats().size, old: replaced.old })
+        let journal = replaced.journal.map(|(_, now)| now);
+        Ok(Restored { bytes: pool.stats().size, old: replaced.old, journal })
     }
 
     /// Undoes what a restore has done that was cut short before the new pool was in its place: the old
@@ -130,12 +139,12 @@ impl PoolOptions {
     fn undo_cut_short(&self, path: &Path) -> Result<()> {
         let io = |e| Error::io(format!("replacing {}", path.display()), e);
         let Ok(meta) = path.symlink_metadata() else { return Ok(()) };
-        let kept = name_for(path, Some(&meta)).map_err(io)?;
-        if self.journal.as_ref().is_some_and(JournalOptions::has_directory)
-            || kept.symlink_metadata().is_err()
-        {
+        if self.journal.as_ref().is_some_and(JournalOptions::has_directory) {
             return Ok(());
         }
+        let is_it =
+            |name: &PathBuf| name.symlink_metadata().is_ok_and(|it| number(&it) == number(&meta));
+        let Some(kept) = names_of_old(path).find(is_it) else { return Ok(()) };
         let options = self.journal.clone().unwrap_or_default();
         let (from, to) = (options.directory_for(&kept), options.directory_for(path));
         if from.is_dir() {
@@ -173,7 +182,7 @@ impl PoolOptions {
     ) -> Result<()> {
         let io = |e| Error::io(format!("replacing {}", path.display()), e);
         let meta = found.metadata().map_err(io)?;
-        replaced.file = Some((meta.dev(), meta.ino()));
+        replaced.file = Some(number(&meta));
         // Where that is not allowed, the pool belongs to the user who restores it.
         let _ = std::os::unix::fs::fchown(new, Some(meta.uid()), Some(meta.gid()));
         let mode = std::fs::Permissions::from_mode(meta.mode() & 0o777);
@@ -198,45 +207,66 @@ impl PoolOptions {
                 let places = options.places(&directory, found, Some(&meta))?;
                 replaced.working =
                     places.iter().map(|it| journal::working_path(it, meta.life)).collect();
+                replaced.removed = Some((directory, meta.pool));
             }
-            return self.take_journal_away(path, old, Some(&meta), replaced);
+            return Ok(());
         }
-        let kept = name_for(path, Some(&meta)).map_err(io)?;
+        let kept = self.name_for(path, Some(&meta)).map_err(io)?;
         if kept.symlink_metadata().is_err() {
             let fd = format!("/proc/self/fd/{}", found.as_raw_fd());
             rustix::fs::linkat(CWD, &fd, CWD, &kept, AtFlags::SYMLINK_FOLLOW)
                 .map_err(|e| io(e.into()))?;
         }
         replaced.old = Some(kept);
-        self.take_journal_away(path, old, Some(&meta), replaced)?;
+        self.take_journal_away(path, Some(&meta), replaced)?;
         self.disk.fsync_directory(&open_parent(path)?).map_err(io)
     }
 
-    /// Moves the journal at the old pool's path to that of the name that the old pool is kept under, or
-    /// notes that it is to be removed. It can also be the journal of a pool that is not there, beside
-    /// which the new one would not open. `meta` is that of the old pool's file.
+    /// Moves the journal at the old pool's path to that of the name that the old pool is kept under. It
+    /// can also be the journal of a pool that is not there, beside which the new one would not open. `meta`
+    /// is that of the old pool's file.
     fn take_journal_away(
         &self,
         path: &Path,
-        old: OldPool,
         meta: Option<&Metadata>,
         replaced: &mut Replaced,
     ) -> Result<()> {
         let io = |e| Error::io(format!("replacing {}", path.display()), e);
         let options = self.journal.clone().unwrap_or_default();
         let directory = options.directory_for(path);
-        if old == OldPool::Removed {
-            replaced.journal = Some((directory.clone(), directory));
-            return Ok(());
-        }
         // A directory that was chosen stays, and is named when the old pool is opened.
         let holds_any = || holds_segments(&DiskDirectory::read_only(directory.clone()));
         if !options.has_directory() && directory.is_dir() && holds_any().map_err(io)? {
-            let to = options.directory_for(&name_for(path, meta).map_err(io)?);
+            // A process may still use it, with a pool that was moved.
+            let held = File::open(&directory).map_err(io)?;
+            lock(&held, FlockOperation::NonBlockingLockExclusive)?;
+            let to = options.directory_for(&self.name_for(path, meta).map_err(io)?);
             rename_new(&directory, &to).map_err(io)?;
             replaced.journal = Some((directory, to));
         }
         Ok(())
+    }
+
+    /// Returns the first name for the old pool that is free, as is its journal's, or the one that it already
+    /// has.
+    fn name_for(&self, path: &Path, meta: Option<&Metadata>) -> std::io::Result<PathBuf> {
+        let options = self.journal.clone().unwrap_or_default();
+        for name in names_of_old(path) {
+            match name.symlink_metadata() {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    if options.directory_for(&name).symlink_metadata().is_err() {
+                        return Ok(name);
+                    }
+                }
+                // A restore that was cut short has left it, or this one has made it.
+                Ok(found) if meta.is_some_and(|meta| number(meta) == number(&found)) => {
+                    return Ok(name);
+                }
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(std::io::Error::other(format!("there are {NAMES} old pools already")))
     }
 }
 
@@ -252,21 +282,8 @@ pub(super) fn names_of_old(path: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Returns the first free name for the old pool, or one that it already has.
-fn name_for(path: &Path, meta: Option<&Metadata>) -> std::io::Result<PathBuf> {
-    let number = |meta: &Metadata| (meta.dev(), meta.ino());
-    for name in names_of_old(path) {
-        match name.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(name),
-            // A restore that was cut short has left it.
-            Ok(found) if meta.is_some_and(|meta| number(meta) == number(&found)) => {
-                return Ok(name);
-            }
-            Ok(_) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(std::io::Error::other(format!("there are {NAMES} old pools already")))
+fn number(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
 }
 
 /// What was taken away from the old pool.
@@ -278,33 +295,24 @@ struct Replaced {
     journal: Option<(PathBuf, PathBuf)>,
     /// The name that it was given.
     old: Option<PathBuf>,
-    /// The names that its working file can have.
+    /// The names that its working file can have, if it is to be removed.
     working: Vec<PathBuf>,
+    /// The journal's directory and the pool whose segments are to be removed.
+    removed: Option<(PathBuf, u128)>,
 }
 
 impl Replaced {
     /// Undoes it, if the old pool is still at its path. Otherwise it has only its other name.
     fn put_back(self, path: &Path) {
-        let found = path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+        let found = path.symlink_metadata().ok().map(|meta| number(&meta));
         if found != self.file {
             return;
         }
-        if let Some((from, to)) = self.journal.filter(|(from, to)| from != to) {
+        if let Some((from, to)) = self.journal {
             let _ = rename_new(&to, &from);
         }
         if let Some(old) = self.old {
             let _ = std::fs::remove_file(old);
         }
-    }
-
-    /// Lists the files of its journal.
-    fn segments(&self) -> Vec<PathBuf> {
-        let directory = self.journal.iter().map(|(_, now)| now);
-        let entries =
-            directory.flat_map(|it| std::fs::read_dir(it).into_iter().flatten().flatten());
-        entries
-            .filter(|it| crate::journal::segment::is_name(&it.file_name()))
-            .map(|it| it.path())
-            .collect()
     }
 }

@@ -258,9 +258,6 @@ impl<S: MapSeam> Store<S> {
         if core.memory.seam().seeded(&bugs::BATCH_FORGOTTEN) || !batch::is_under_way(core)? {
             return Ok(());
         }
-        if options.read_only && !options.accept_possibly_torn {
-            return Err(Error::Unfinished);
-        }
         if core.is_torn() {
             tracing::warn!("a batch may have been under way when the pool was torn");
             // The word goes before the header names this process. If this process dies in between,
@@ -275,7 +272,12 @@ impl<S: MapSeam> Store<S> {
             let changes = decode(&log, &changes);
             if options.read_only {
                 log.abandon()?;
-                return changes.map(drop);
+                // A batch that cannot be finished hinders nobody who reads.
+                changes?;
+                return match options.accept_possibly_torn {
+                    true => Ok(()),
+                    false => Err(Error::Unfinished),
+                };
             }
             core.change_alone(|| self.finish(log, changes))
         });
@@ -294,12 +296,12 @@ impl<S: MapSeam> Store<S> {
         let parts = changes.and_then(|changes| changes.into_iter().map(part).collect());
         let parts: Vec<_> = match parts {
             Ok(parts) => parts,
-            // The next open may have space.
-            Err(error) if error.is_full() => return Err(error),
-            Err(error) => {
+            Err(error @ (Error::Damaged(_) | Error::DamagedRoot { .. })) => {
                 log.abandon()?;
                 return Err(error);
             }
+            // The next open may have space, or the scheme of the map.
+            Err(error) => return Err(error),
         };
         if let Some(error) = carry_out(&self.core, parts, log)? {
             tracing::warn!(%error, "a batch that a crash has cut short was taken back");

@@ -133,7 +133,7 @@ pub(super) fn open_unknown(path: &Path) -> std::io::Result<File> {
 /// Returns whether a pool needs a working file that belongs to `of`, which is of the current boot. The
 /// pool was at this path, and a restore may have kept it under another name.
 fn use_by(base: &Path, of: Owned) -> WorkingFileUse {
-    let kept = names_of_old(base).take_while(|name| name.symlink_metadata().is_ok());
+    let kept = names_of_old(base).filter(|name| name.symlink_metadata().is_ok());
     let names = std::iter::once(base.to_owned()).chain(kept);
     let mut uses = names.map(|name| use_at(&name, of));
     uses.find(|&found| found != WorkingFileUse::PoolGone).unwrap_or(WorkingFileUse::PoolGone)

@@ -13,7 +13,7 @@ use crate::journal::segment::Owner;
 use crate::pmem::{Notes, with_helpers};
 use crate::pool::header::Header;
 use crate::pool::identity::{Identity, Relation};
-use crate::pool::layout::field;
+use crate::pool::layout::{FRONTIER_OFFSET, field, unpack_frontier};
 use rustix::fs::{FlockOperation, OFlags};
 use std::ffi::OsString;
 use std::fs::File;
@@ -299,7 +299,16 @@ impl Search<'_> {
                      and this one is {is}"
                 )));
             }
-            let header = header_of(&file, notes.covered(), &path)?;
+            let header = header_of(&file, notes.covered(), &path)
+                .map_err(|error| differs(format!("its header is damaged: {error}")))?;
+            let mut frontier = [0; 8];
+            let read = file.read_exact_at(&mut frontier, FRONTIER_OFFSET);
+            read.map_err(|e| Error::io(format!("reading {}", path.display()), e))?;
+            if unpack_frontier(u64::from_le_bytes(frontier)).is_none() {
+                return Err(differs(format!(
+                    "its frontier is damaged, at offset {FRONTIER_OFFSET:#x}"
+                )));
+            }
             let size = header.get(field::SIZE);
             self.remove_twins(&file, &path);
             let working = Working { file, path, notes, header, size, is_ahead };
