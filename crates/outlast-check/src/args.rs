@@ -23,9 +23,9 @@ pub(crate) enum Command {
     Explore(ExploreArgs),
     /// Leaves out or misplaces each flush and fence, one at a time; the suite must notice each
     /// mutant.
-    Canaries(CanaryArgs),
+    Mutants(MutantArgs),
     /// Puts published bugs into the library, one at a time; the harness must find each.
-    Planted(PlantedArgs),
+    Seeded(SeededArgs),
     /// Kills a process that works on a pool, again and again. This does not test flushes.
     Torture(TortureArgs),
     /// Measures how much larger a pool becomes if its process is killed again and again.
@@ -305,7 +305,7 @@ pub(crate) struct ExploreArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct CanaryArgs {
+pub(crate) struct MutantArgs {
     /// The scheme.
     #[arg(long, default_value_t = Scheme::ALL[0])]
     pub(crate) scheme: Scheme,
@@ -318,9 +318,9 @@ pub(crate) struct CanaryArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct PlantedArgs {
+pub(crate) struct SeededArgs {
     #[command(flatten)]
-    pub(crate) of: CanaryArgs,
+    pub(crate) of: MutantArgs,
     /// Only prints the table of published bugs, with the seeded bug for each.
     #[arg(long)]
     pub(crate) markdown: bool,

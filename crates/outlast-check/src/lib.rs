@@ -4,9 +4,9 @@
 //!   what a second crash during recovery leaves. [`tally`] counts the images and tells distinct
 //!   ones apart.
 //! - [`model`]: the model of what a crash can leave of a recorded run.
-//! - [`canary`]: mutation testing. Each flush and fence is done wrong, one at a time, and the suite
+//! - [`mutants`]: mutation testing. Each flush and fence is done wrong, one at a time, and the suite
 //!   must notice.
-//! - [`planted`]: seeded bugs. Published bugs are put into the shipped operations, and the harness
+//! - [`seeded`]: seeded bugs. Published bugs are put into the shipped operations, and the harness
 //!   must find each.
 //! - [`response`]: whether everything that an operation stored is durable when it returns.
 //! - [`history`]: whether the results of operations, across crashes, are strictly linearizable.
@@ -30,7 +30,6 @@
 //! state.
 
 pub mod blocks;
-pub mod canary;
 pub mod codec;
 pub mod disk;
 pub mod endings;
@@ -43,12 +42,13 @@ pub mod history;
 pub mod journal;
 pub mod maps;
 pub mod model;
+pub mod mutants;
 pub mod parts;
-pub mod planted;
 pub mod random;
 pub mod response;
 pub mod schedule;
 pub mod schemes;
+pub mod seeded;
 pub mod session;
 pub mod state;
 pub mod stop;

@@ -13,7 +13,7 @@ use outlast_check::state::{Checked, Fault, ensure};
 use outlast_check::tally::Tally;
 use outlast_check::torture::life::Subject;
 use outlast_check::{
-    canary, disk, endings, full, fuzz, growth, guard, history, planted, schedule, suite, torture,
+    disk, endings, full, fuzz, growth, guard, history, mutants, schedule, seeded, suite, torture,
     vm,
 };
 use std::io::IsTerminal;
@@ -23,10 +23,10 @@ use std::time::Duration;
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    use Command::{Canaries, Explore, Fuzz, History, Planted, Run, Schedule};
+    use Command::{Explore, Fuzz, History, Mutants, Run, Schedule, Seeded};
     if matches!(
         command,
-        Run(_) | Explore(_) | Canaries(_) | Planted(_) | Schedule(_) | Fuzz(_) | History(_)
+        Run(_) | Explore(_) | Mutants(_) | Seeded(_) | Schedule(_) | Fuzz(_) | History(_)
     ) {
         // The reader of stdout may close it early, which should end these commands without a panic.
         // (The other commands talk to processes of their own, and must get the error if one has
@@ -38,8 +38,8 @@ fn main() -> ExitCode {
         Command::Run(args) if args.medium == MediumName::Journal => run_journal(&args),
         Command::Run(args) => run_suite(&args),
         Command::Explore(args) => run_explore(args),
-        Command::Canaries(args) => run_canaries(&args),
-        Command::Planted(args) => run_planted(&args),
+        Command::Mutants(args) => run_mutants(&args),
+        Command::Seeded(args) => run_seeded(&args),
         Command::Torture(args) => in_place(args.dir.clone(), |place| run_torture(args, place)),
         Command::Endings(args) => in_place(args.dir.clone(), |place| run_endings(&args, place)),
         Command::EndingChild { dir, scheme, moment, nth } => {
@@ -210,12 +210,12 @@ fn run_suite(args: &RunArgs) -> ExitCode {
                 begin("schedules", Some(all));
                 bar.inc(1);
             }
-            suite::Progress::Canary => {
-                begin("canaries", None);
+            suite::Progress::Mutant => {
+                begin("mutants", None);
                 bar.inc(1);
             }
             suite::Progress::Seeded => {
-                begin("planted bugs", None);
+                begin("seeded bugs", None);
                 bar.inc(1);
             }
             suite::Progress::Disk(all) => {
@@ -311,24 +311,25 @@ impl From<SubjectArgs> for Subject {
     }
 }
 
-fn run_canaries(args: &CanaryArgs) -> ExitCode {
+fn run_mutants(args: &MutantArgs) -> ExitCode {
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.record.is_none_or(|r| r == *f)) {
-        let report = canary::run(args.scheme, form, &canary::Budget::default(), |canary, fate| {
-            if let canary::Fate::Uncovered { .. } = fate {
-                eprintln!("not noticed: {canary}");
-            }
-        });
+        let report =
+            mutants::run(args.scheme, form, &mutants::Budget::default(), |mutant, fate| {
+                if let mutants::Fate::Uncovered { .. } = fate {
+                    eprintln!("not noticed: {mutant}");
+                }
+            });
         good &= report.is_good();
         if args.json {
             println!("{}", report.json());
         } else {
             println!(
-                "{}, {form}: {} commit points, {} canaries: {} killed, {} equivalent, {} \
+                "{}, {form}: {} commit points, {} mutants: {} killed, {} equivalent, {} \
                  uncovered\n{}\n{}",
                 report.scheme,
                 report.points,
-                report.canaries(),
+                report.mutants(),
                 report.killed(),
                 report.equivalent(),
                 report.uncovered().len(),
@@ -340,17 +341,17 @@ fn run_canaries(args: &CanaryArgs) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_planted(args: &PlantedArgs) -> ExitCode {
+fn run_seeded(args: &SeededArgs) -> ExitCode {
     if args.markdown {
-        println!("{}", planted::markdown(args.of.scheme));
+        println!("{}", seeded::markdown(args.of.scheme));
         return ExitCode::SUCCESS;
     }
     // Some bugs are found by a panic.
     std::panic::set_hook(Box::new(|_| {}));
     let mut good = true;
     for form in RecordForm::ALL.into_iter().filter(|f| args.of.record.is_none_or(|r| r == *f)) {
-        let budget = planted::Budget::default();
-        let report = planted::run_some(args.of.scheme, form, &budget, &args.only, |finding| {
+        let budget = seeded::Budget::default();
+        let report = seeded::run_some(args.of.scheme, form, &budget, &args.only, |finding| {
             if let Some(fault) = finding.library_fault() {
                 eprintln!("{fault}");
             } else if finding.found.is_none() {
@@ -362,7 +363,7 @@ fn run_planted(args: &PlantedArgs) -> ExitCode {
             println!("{}", report.json());
         } else {
             println!(
-                "{}, {form}: {} planted bugs, {} found\n{}\n{}",
+                "{}, {form}: {} seeded bugs, {} found\n{}\n{}",
                 report.scheme,
                 report.bugs(),
                 report.caught(),

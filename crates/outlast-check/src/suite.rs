@@ -1,11 +1,11 @@
 //! The whole proof of one scheme and record form: crash images, schedules, mutants, seeded bugs and
 //! faults of the disk, with a one-line summary.
 
-use crate::canary;
 use crate::disk;
 use crate::explore;
-use crate::planted;
+use crate::mutants;
 use crate::schedule;
+use crate::seeded;
 use crate::tally::Tally;
 use outlast::{RecordForm, Scheme};
 use serde_json::{Value, json};
@@ -21,9 +21,9 @@ pub struct Budget {
     /// The budget for schedules.
     pub schedule: schedule::Budget,
     /// The budget for each mutant.
-    pub canary: canary::Budget,
+    pub mutant: mutants::Budget,
     /// The budget for each seeded bug.
-    pub planted: planted::Budget,
+    pub seeded: seeded::Budget,
 }
 
 impl Budget {
@@ -41,8 +41,8 @@ impl Budget {
         Budget {
             explore: explore::Budget::CI,
             schedule: schedule::Budget::ci(),
-            canary: canary::Budget::default(),
-            planted: planted::Budget::default(),
+            mutant: mutants::Budget::default(),
+            seeded: seeded::Budget::default(),
         }
     }
 
@@ -64,8 +64,8 @@ impl Budget {
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Budget {
         self.schedule.threads = threads;
-        self.canary.threads = threads;
-        self.planted.threads = threads;
+        self.mutant.threads = threads;
+        self.seeded.threads = threads;
         self
     }
 }
@@ -100,7 +100,7 @@ pub enum Progress {
     /// Another schedule was run, out of this many.
     Schedule(u64),
     /// The fate of another mutant is known.
-    Canary,
+    Mutant,
     /// The fate of another seeded bug is known.
     Seeded,
     /// Another fault of the disk was tried, out of this many.
@@ -114,8 +114,8 @@ pub struct Report {
     explored: explore::Outcome,
     tally: Tally,
     scheduled: schedule::Outcome,
-    canaries: canary::CanaryReport,
-    planted: planted::PlantedReport,
+    mutants: mutants::MutantReport,
+    seeded: seeded::SeededReport,
     disk: disk::Outcomes,
     took: Duration,
     /// The time that each part took.
@@ -152,15 +152,15 @@ pub fn run(
         progress(Progress::Schedule(budget.schedule.schedules));
     });
     stage("schedules");
-    let canaries = canary::run(scheme, form, &budget.canary, |_, _| progress(Progress::Canary));
-    stage("canaries");
-    let planted = planted::run(scheme, form, &budget.planted, |_| progress(Progress::Seeded));
-    stage("planted_bugs");
+    let mutants = mutants::run(scheme, form, &budget.mutant, |_, _| progress(Progress::Mutant));
+    stage("mutants");
+    let seeded = seeded::run(scheme, form, &budget.seeded, |_| progress(Progress::Seeded));
+    stage("seeded_bugs");
     let disk =
         disk::run(scheme, form, budget.schedule.threads, &|all| progress(Progress::Disk(all)));
     stage("sync_faults");
     let took = start.elapsed();
-    Report { scheme, form, explored, tally, scheduled, canaries, planted, disk, took, stages }
+    Report { scheme, form, explored, tally, scheduled, mutants, seeded, disk, took, stages }
 }
 
 /// Converts to seconds, rounded to a tenth.
@@ -176,10 +176,10 @@ impl Report {
             + unreached
             + self.scheduled.violations.len()
             + usize::from(self.scheduled.short.is_some())
-            + self.canaries.broken.len()
-            + self.canaries.undeclared.len()
-            + self.planted.false_alarms.len()
-            + self.planted.library_faults().len()
+            + self.mutants.broken.len()
+            + self.mutants.undeclared.len()
+            + self.seeded.false_alarms.len()
+            + self.seeded.library_faults().len()
             + self.disk.violations.len()
     }
 
@@ -187,8 +187,8 @@ impl Report {
     pub fn is_good(&self) -> bool {
         self.explored.is_good()
             && self.violations() == 0
-            && self.canaries.is_good()
-            && self.planted.is_good()
+            && self.mutants.is_good()
+            && self.seeded.is_good()
             && self.disk.is_good()
     }
 
@@ -207,13 +207,13 @@ impl Report {
             "held_schedules": scheduled.held,
             "histories": scheduled.histories,
             "responses_checked": answers as u64 + scheduled.responses,
-            "commit_points": self.canaries.points,
-            "canaries": self.canaries.canaries(),
-            "killed": self.canaries.killed(),
-            "equivalent": self.canaries.equivalent(),
-            "uncovered": self.canaries.uncovered().len(),
-            "planted_bugs": self.planted.bugs(),
-            "planted_bugs_caught": self.planted.caught(),
+            "commit_points": self.mutants.points,
+            "mutants": self.mutants.mutants(),
+            "killed": self.mutants.killed(),
+            "equivalent": self.mutants.equivalent(),
+            "uncovered": self.mutants.uncovered().len(),
+            "seeded_bugs": self.seeded.bugs(),
+            "seeded_bugs_caught": self.seeded.caught(),
             "sync_events": self.disk.events,
             "sync_faults": self.disk.faults.len(),
             "sync_left_out": self.disk.left_out.len(),
@@ -234,17 +234,17 @@ impl Report {
         if let Some(short) = &self.scheduled.short {
             let _ = writeln!(text, "SHORT: {short}");
         }
-        let canaries = self.canaries.failures();
-        if !canaries.is_empty() {
-            let _ = writeln!(text, "{canaries}");
+        let mutants = self.mutants.failures();
+        if !mutants.is_empty() {
+            let _ = writeln!(text, "{mutants}");
         }
-        for line in self.planted.missed() {
+        for line in self.seeded.missed() {
             let _ = writeln!(text, "NOT FOUND: {}", line.published);
         }
-        for fault in self.planted.library_faults() {
+        for fault in self.seeded.library_faults() {
             let _ = writeln!(text, "{fault}");
         }
-        for alarm in &self.planted.false_alarms {
+        for alarm in &self.seeded.false_alarms {
             let _ = writeln!(text, "FALSE ALARM: {alarm}");
         }
         text.push_str(&self.disk.failures());
@@ -258,8 +258,8 @@ impl Report {
             explore::report::table(&self.explored),
             self.tally.tables(),
             self.scheduled,
-            self.canaries.table(),
-            self.planted.table(),
+            self.mutants.table(),
+            self.seeded.table(),
             self.disk
         )
     }

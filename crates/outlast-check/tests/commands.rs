@@ -8,8 +8,8 @@ use std::process::Command;
 const COMMANDS: [&str; 15] = [
     "run",
     "explore",
-    "canaries",
-    "planted",
+    "mutants",
+    "seeded",
     "torture",
     "growth",
     "guard",

@@ -25,7 +25,7 @@ pub struct Parts {
     pub workloads: &'static [Workload],
     /// The seeded bug for each published bug outside the pool, or the reason why there is none; and
     /// the scheme's own bugs.
-    pub planted: &'static [Line],
+    pub seeded: &'static [Line],
     /// Its harmless mutants.
     pub equivalent: &'static [Equivalent],
 }

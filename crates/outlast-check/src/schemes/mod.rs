@@ -2,7 +2,7 @@
 //!
 //! - `scenarios.rs`: runs for the scheme's own code paths, and what the common scenarios must reach
 //! - `workloads.rs`: workloads of schedules for these code paths
-//! - `planted.rs`: the seeded bug for each published bug, or why there is none
+//! - `seeded.rs`: the seeded bug for each published bug, or why there is none
 //!
 //! `plays.rs` has the runs that scenarios of several schemes share.
 //!

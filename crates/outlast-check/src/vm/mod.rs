@@ -72,7 +72,7 @@ pub enum Scenario {
     JournalCut(JournalCut),
     /// Checks that losses are noticed: a pool that was refused as possibly torn is opened all the
     /// same after power cuts, and treated as whole; and a journal writes without fsync.
-    Canary,
+    Mutant,
     /// Kills the process, then shuts the machine down in order.
     Reboot,
     /// Copies a pool while threads work on it.

@@ -1,8 +1,8 @@
 //! What Dash-EH adds to the harness.
 
-mod planted;
 pub mod rows;
 mod scenarios;
+mod seeded;
 mod workloads;
 
 use crate::parts::Parts;
@@ -12,6 +12,6 @@ pub const PARTS: Parts = Parts {
     expected: scenarios::expected,
     scenarios: scenarios::catalogue,
     workloads: workloads::ALL,
-    planted: planted::LINES,
+    seeded: seeded::LINES,
     equivalent: &[],
 };

@@ -1,7 +1,7 @@
 //! What Dash-LH adds to the harness.
 
-mod planted;
 mod scenarios;
+mod seeded;
 mod workloads;
 
 use crate::parts::Parts;
@@ -11,6 +11,6 @@ pub const PARTS: Parts = Parts {
     expected: scenarios::expected,
     scenarios: scenarios::catalogue,
     workloads: workloads::ALL,
-    planted: planted::LINES,
+    seeded: seeded::LINES,
     equivalent: &[],
 };

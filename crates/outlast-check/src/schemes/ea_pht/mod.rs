@@ -1,7 +1,7 @@
 //! What EA-PHT, EA-PHT-H and EA-PHT-HPR add to the harness.
 
-mod planted;
 mod scenarios;
+mod seeded;
 mod workloads;
 
 use crate::parts::Parts;
@@ -12,21 +12,21 @@ use outlast::internals::index::ea_pht::points;
 /// What a scheme of the family adds. The schemes differ in whether changes go on while a table is
 /// moved.
 macro_rules! parts {
-    ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $planted:expr) => {
+    ($parts:ident: $scheme:ident, $goes_on:literal, $workloads:path, $seeded:expr) => {
         /// What this scheme adds to the harness.
         pub const $parts: Parts = Parts {
             expected: |name, form| scenarios::expected(name, form, $goes_on),
             scenarios: |form| scenarios::catalogue(form, $scheme::config, $goes_on),
             workloads: &$workloads($scheme::config(2, 2)),
-            planted: $planted,
+            seeded: $seeded,
             equivalent: if $goes_on { REUSED_BY_OTHERS } else { COUNTED_AGAIN },
         };
     };
 }
 
-parts!(PLAIN: plain, false, workloads::all, planted::PLAIN);
-parts!(HYBRID: hybrid, false, workloads::all, planted::HYBRID);
-parts!(PARALLEL: parallel, true, workloads::resumed, planted::PARALLEL);
+parts!(PLAIN: plain, false, workloads::all, seeded::PLAIN);
+parts!(HYBRID: hybrid, false, workloads::all, seeded::HYBRID);
+parts!(PARALLEL: parallel, true, workloads::resumed, seeded::PARALLEL);
 
 /// The mutant of EA-PHT-HPR that does no harm in runs of one thread. Without the fence after a
 /// resize's end, another thread can reuse the old table while the root on media still leads to it.

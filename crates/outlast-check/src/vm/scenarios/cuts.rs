@@ -73,9 +73,9 @@ pub(super) fn power_cut(stage: &Stage<'_>, cuts: &PowerCut) -> Result<(), Ended>
     Ok(())
 }
 
-pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
+pub(super) fn mutant(stage: &Stage<'_>) -> Result<(), Ended> {
     let trial = On::Ext4.trial(stage, Cuts::default(), " --accept")?;
-    trial.notices("canary", |totals: &Totals| totals.refused > 0)
+    trial.notices("mutant", |totals: &Totals| totals.refused > 0)
 }
 
 pub(super) fn reboot(stage: &Stage<'_>) -> Result<(), Ended> {

@@ -113,8 +113,8 @@ pub(super) fn cut(stage: &Stage<'_>, options: &JournalCut) -> Result<(), Ended> 
 }
 
 /// Checks that a journal that does not sync loses something, and that this is noticed.
-pub(super) fn canary(stage: &Stage<'_>) -> Result<(), Ended> {
+pub(super) fn mutant(stage: &Stage<'_>) -> Result<(), Ended> {
     let (file_system, without_sync) = (FileSystem::Ext4, true);
     let options = JournalCut { cuts: Cuts::default(), file_system, without_sync };
-    trial(stage, &options)?.notices("journal-canary", |_| true)
+    trial(stage, &options)?.notices("journal-mutant", |_| true)
 }

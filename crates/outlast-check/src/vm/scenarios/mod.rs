@@ -20,9 +20,9 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
         Scenario::Demo => files::demo(&stage),
         Scenario::PowerCut(cuts) => cuts::power_cut(&stage, cuts),
         Scenario::JournalCut(cuts) => journal::cut(&stage, cuts),
-        Scenario::Canary => {
-            cuts::canary(&stage)?;
-            journal::canary(&stage)
+        Scenario::Mutant => {
+            cuts::mutant(&stage)?;
+            journal::mutant(&stage)
         }
         Scenario::Reboot => cuts::reboot(&stage),
         Scenario::LiveCopy => files::live_copy(&stage),
@@ -40,8 +40,8 @@ pub fn run(factory: &Factory, args: &Args) -> Result<(), Ended> {
             files::live_copy(&stage)?;
             files::disk_full(&stage)?;
             cuts::reboot(&stage)?;
-            cuts::canary(&stage)?;
-            journal::canary(&stage)?;
+            cuts::mutant(&stage)?;
+            journal::mutant(&stage)?;
             for file_system in [FileSystem::Ext4, FileSystem::Xfs] {
                 let without_sync = false;
                 journal::cut(&stage, &JournalCut { cuts: *cuts, file_system, without_sync })?;

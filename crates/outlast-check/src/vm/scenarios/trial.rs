@@ -27,7 +27,7 @@ const WRITES_WITHIN: Duration = Duration::from_secs(10);
 /// The interval at which to look whether the disk is off.
 const LOOK: Duration = Duration::from_millis(5);
 /// The most cuts of a trial in which something must get lost.
-const CANARY_CUTS: u64 = 12;
+const MUTANT_CUTS: u64 = 12;
 
 /// A pool whose power is cut.
 pub(super) struct Pool {
@@ -195,14 +195,14 @@ impl<'t> Trial<'t> {
         Ok(cuts)
     }
 
-    /// Cuts the power until something is found, which must take no more than [`CANARY_CUTS`] cuts.
+    /// Cuts the power until something is found, which must take no more than [`MUTANT_CUTS`] cuts.
     /// A finding counts only once `may` accepts the totals.
     pub(super) fn notices(
         mut self,
         name: &str,
         may: impl Fn(&Totals) -> bool,
     ) -> Result<(), Ended> {
-        for life in 1..=CANARY_CUTS {
+        for life in 1..=MUTANT_CUTS {
             // A torn pool can also make the guest find damage.
             let fault = self.cut(life).err();
             let totals = self.ledger.totals();

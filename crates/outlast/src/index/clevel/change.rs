@@ -1,7 +1,7 @@
 //! Changes of one key.
 
 use super::layout::{Bucket, RECORD_HEADER, slot, state};
-use super::levels::{Context, DRAINED, Guard, Level, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, filter_bits, tag_of};
 use super::records::Place;
 use super::{Clevel, points};
 use crate::error::{Boxed, Damage, Error, Result};
@@ -412,15 +412,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         word: u64,
         at: &'static Point,
     ) -> Result<Option<&'g Word>> {
-        let bits = note_bits(slot::tag(word));
+        let bits = filter_bits(slot::tag(word));
         let [one, other] = level.pair(hash);
         let (one, other) = (self.line(guard, level, one)?, self.line(guard, level, other)?);
         // The bucket that is emptier according to the filters comes first.
-        let load = |note: u64| (note & !(super::levels::TOUCHED | DRAINED)).count_ones();
-        let notes = [one, other].map(|line| line.note.load(self.seam(), Ordering::Relaxed));
-        let lines = if load(notes[0]) <= load(notes[1]) { [one, other] } else { [other, one] };
+        let load = |filter: u64| (filter & !(super::levels::TOUCHED | DRAINED)).count_ones();
+        let filters = [one, other].map(|line| line.filter.load(self.seam(), Ordering::Relaxed));
+        let lines = if load(filters[0]) <= load(filters[1]) { [one, other] } else { [other, one] };
         for line in lines {
-            if let Some((place, index)) = self.claim_slot(line.bucket, line.note, bits, word, at) {
+            if let Some((place, index)) = self.claim_slot(line.bucket, line.filter, bits, word, at)
+            {
                 if index + 2 >= super::layout::SLOTS {
                     level.crowded.fetch_add(self.seam(), 1, Ordering::Relaxed);
                 }
@@ -428,13 +429,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             }
         }
         let group = level.group(hash);
-        let note = self.chain_note(guard, level, group)?;
-        if note.load(self.seam(), Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
+        let filter = self.chain_filter(guard, level, group)?;
+        if filter.load(self.seam(), Ordering::SeqCst) & !super::levels::TOUCHED == 0 {
             return Ok(None);
         }
         for node in self.nodes_to_use(level, group) {
             for bucket in self.node_buckets(node?) {
-                if let Some((place, _)) = self.claim_slot(bucket, note, bits, word, at) {
+                if let Some((place, _)) = self.claim_slot(bucket, filter, bits, word, at) {
                     return Ok(Some(place));
                 }
             }
@@ -446,7 +447,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     fn claim_slot<'g>(
         &'g self,
         bucket: &'g Bucket,
-        note: &SharedWord,
+        filter: &SharedWord,
         bits: u64,
         word: u64,
         at: &'static Point,
@@ -455,7 +456,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             if self.look(place) == slot::EMPTY {
                 // The filter's bits are set before the slot gets the word. So a thread that reads
                 // the filter without the bits has read it before the record was there.
-                self.set_note(note, bits);
+                self.set_filter(filter, bits);
                 if self.exchange(place, slot::EMPTY, word, at).is_ok() {
                     return Some((place, index));
                 }

@@ -1,6 +1,6 @@
 //! The DRAM state of the levels: the context, and the Bloom filters of buckets.
 //!
-//! The filter of a bucket, here a *note*, is one word: 62 bits of a Bloom filter of the tags in its
+//! The filter of a bucket is one word: 62 bits of a Bloom filter of the tags in its
 //! slots, and two marks. The bits of a tag are set before a slot gets it, and never cleared. So a
 //! filter can show a tag that is not there, but never hide one that is, and most lookups that find
 //! nothing read no bucket. Each group's overflow chain has a filter as well, which usually says
@@ -34,7 +34,7 @@ const FILTER_BITS: u64 = 62;
 
 /// Returns the filter bits of a tag.
 #[inline(always)]
-pub(super) fn note_bits(tag: u64) -> u64 {
+pub(super) fn filter_bits(tag: u64) -> u64 {
     const TAGS: u64 = 1 << slot::TAG_BITS;
     // Three bits: the filter of a bucket with seven tags also shows about one in fifty of all other
     // tags.
@@ -60,7 +60,7 @@ pub(crate) struct Level {
     /// [`TOUCHED`] if the level came into use since opening, so that nothing in it is from before a
     /// crash; otherwise 0.
     fresh: u64,
-    notes: DramWords,
+    filters: DramWords,
     chains: DramWords,
     /// The part to be emptied next; see [`Level::parts`].
     pub(super) next: SharedWord,
@@ -82,7 +82,7 @@ impl Level {
             group_bits: group_bits.min(bits),
             group_shift: 63 - layout::level_groups(bits, group_bits),
             fresh: if fresh { TOUCHED } else { 0 },
-            notes: DramWords::zeroed(1 << bits),
+            filters: DramWords::zeroed(1 << bits),
             chains: DramWords::zeroed(groups),
             next: Shared::default(),
             verified: Shared::default(),
@@ -99,7 +99,7 @@ impl Level {
 
     /// Allows huge pages for the level's DRAM state from now on.
     pub(super) fn use_huge_pages(&self) {
-        self.notes.use_huge_pages();
+        self.filters.use_huge_pages();
         self.chains.use_huge_pages();
     }
 
@@ -155,25 +155,25 @@ impl Level {
     }
 
     #[inline(always)]
-    pub(super) fn note(&self, bucket: u64) -> &SharedWord {
-        &self.notes[bucket as usize]
+    pub(super) fn filter(&self, bucket: u64) -> &SharedWord {
+        &self.filters[bucket as usize]
     }
 
     #[inline(always)]
-    pub(super) fn chain_note(&self, group: u64) -> &SharedWord {
+    pub(super) fn chain_filter(&self, group: u64) -> &SharedWord {
         &self.chains[group as usize]
     }
 
     /// Returns whether the bucket or chain that this filter covers has been touched since opening.
     #[inline(always)]
-    pub(super) fn is_touched(&self, note: u64) -> bool {
-        self.touched(note) != 0
+    pub(super) fn is_touched(&self, filter: u64) -> bool {
+        self.touched(filter) != 0
     }
 
     /// Returns [`TOUCHED`] if what the filter covers has been touched, otherwise 0.
     #[inline(always)]
-    pub(super) fn touched(&self, note: u64) -> u64 {
-        (self.fresh | note) & TOUCHED
+    pub(super) fn touched(&self, filter: u64) -> u64 {
+        (self.fresh | filter) & TOUCHED
     }
 
     /// Returns whether at least one record for every 16 buckets took one of a bucket's last two
@@ -184,12 +184,12 @@ impl Level {
 
     /// Touches the memory of the filters before operations need it.
     pub(super) fn touch_notes(&self) {
-        self.notes.touch();
+        self.filters.touch();
         self.chains.touch();
     }
 
     pub(super) fn dram_bytes(&self) -> u64 {
-        (self.notes.len() + self.chains.len()) as u64 * 8
+        (self.filters.len() + self.chains.len()) as u64 * 8
     }
 }
 
@@ -432,7 +432,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                     self.check_level(offset, bits)?;
                     match known.next.get(self.seam()).filter(is_it) {
                         Some(level) => Arc::clone(level),
-                        None => Arc::new(self.new_notes(offset, bits)),
+                        None => Arc::new(self.new_filters(offset, bits)),
                     }
                 }
                 (None, None) => {
@@ -453,7 +453,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 
     /// Makes the DRAM state of a level that no thread has used.
-    pub(super) fn new_notes(&self, offset: u64, bits: u32) -> Level {
+    pub(super) fn new_filters(&self, offset: u64, bits: u32) -> Level {
         Level::new(offset, bits, self.shape.group_bits, true)
     }
 
@@ -550,17 +550,17 @@ pub(super) mod tests {
             } else {
                 let level = context.newest();
                 if let Some(next) = self.next.take() {
-                    assert!(Arc::ptr_eq(level, &next), "another one's notes");
+                    assert!(Arc::ptr_eq(level, &next), "another one's filters");
                     self.taken += 1;
                 }
                 self.known.push(Arc::clone(level));
-                assert!(context.next.get(table.seam()).is_none(), "notes that are in use");
+                assert!(context.next.get(table.seam()).is_none(), "filters that are in use");
             }
             self.block = context.block;
             self.next = context.next.get(table.seam()).cloned();
             if let Some(next) = &self.next {
                 assert!(self.known.iter().all(|level| !Arc::ptr_eq(level, next)));
-                assert!(next.notes.iter().all(|n| n.load(table.seam(), Ordering::Relaxed) == 0));
+                assert!(next.filters.iter().all(|n| n.load(table.seam(), Ordering::Relaxed) == 0));
             }
         }
     }

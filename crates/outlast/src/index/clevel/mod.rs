@@ -33,8 +33,7 @@
 //! - A nearly empty table gets a *smaller* level, and all other levels are emptied into it. Levels
 //!   are ordered by age, not by size. Records only move from older levels to newer ones.
 //!
-//! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`, where
-//! the code calls filters *notes*). A filter holds the tags of its bucket's slots; each overflow
+//! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`). A filter holds the tags of its bucket's slots; each overflow
 //! chain has one, too. In nine cases of ten, a lookup that finds nothing reads only the filters and
 //! the root's word. (It also prefetches its buckets in the levels that take records, before it has
 //! read their filters.)
@@ -440,10 +439,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Sets bits in the filter of a bucket or chain, unless all are set already.
     #[inline(always)]
-    fn set_note(&self, note: &SharedWord, bits: u64) {
+    fn set_filter(&self, filter: &SharedWord, bits: u64) {
         // SeqCst: as `look`.
-        if note.load(self.seam(), Ordering::SeqCst) & bits != bits {
-            note.fetch_or(self.seam(), bits, Ordering::SeqCst);
+        if filter.load(self.seam(), Ordering::SeqCst) & bits != bits {
+            filter.fetch_or(self.seam(), bits, Ordering::SeqCst);
         }
     }
 }

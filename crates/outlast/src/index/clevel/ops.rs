@@ -1,7 +1,7 @@
 //! Lookups: the path through the levels.
 
 use super::layout::{BUCKET_BYTES, Bucket, NODE_BYTES, NodeHeader, link, slot};
-use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, filter_bits, tag_of};
 use super::records::{Place, endless};
 use super::{Clevel, points};
 use crate::error::{Boxed, Damage, Result};
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 4;
 #[derive(Clone, Copy)]
 pub(super) struct Line<'g> {
     pub(super) bucket: &'g Bucket,
-    pub(super) note: &'g SharedWord,
+    pub(super) filter: &'g SharedWord,
 }
 
 impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
@@ -65,7 +65,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
         HashedKey { hash, .. }: HashedKey<'_, R>,
     ) -> Result<&'b Context> {
         let context = self.context(guard)?;
-        context.levels.iter().for_each(|level| self.expect_notes(level, hash));
+        context.levels.iter().for_each(|level| self.prefetch_filters(level, hash));
         Ok(context)
     }
 
@@ -87,7 +87,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
         for place in self.likely(context, hash).flat_map(|bucket| &bucket.slots) {
             let word = self.core.memory.load(place);
             if slot::tag(word) == tag_of(hash) && slot::leads(word) {
-                self.expect_record(slot::offset(word));
+                self.prefetch_record(slot::offset(word));
             }
         }
     }
@@ -156,19 +156,19 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         visit: &mut impl FnMut(&'g Word, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let tag = tag_of(hash);
-        let bits = note_bits(tag);
+        let bits = filter_bits(tag);
         for bucket in level.pair(hash) {
             let line = self.line(guard, level, bucket)?;
-            let note = line.note.load(self.seam(), Ordering::SeqCst);
-            if note & (bits | DRAINED) == bits
+            let filter = line.filter.load(self.seam(), Ordering::SeqCst);
+            if filter & (bits | DRAINED) == bits
                 && let found @ Some(_) = self.probe_line(line.bucket, tag, visit)?
             {
                 return Ok(found);
             }
         }
         let group = level.group(hash);
-        let note = self.chain_note(guard, level, group)?.load(self.seam(), Ordering::SeqCst);
-        if note & (bits | DRAINED) != bits {
+        let filter = self.chain_filter(guard, level, group)?.load(self.seam(), Ordering::SeqCst);
+        if filter & (bits | DRAINED) != bits {
             return Ok(None);
         }
         self.probe_chain(level, group, tag, visit)
@@ -221,28 +221,28 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level: &'g Level,
         bucket: u64,
     ) -> Result<Line<'g>> {
-        let note = level.note(bucket);
+        let filter = level.filter(bucket);
         // Acquire: pairs with the `fetch_or` in `touch` that sets the mark.
-        if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
+        if !level.is_touched(filter.load(self.seam(), Ordering::Acquire)) {
             self.touch(guard, level, bucket)?;
         }
-        Ok(Line { bucket: self.bucket(level, bucket), note })
+        Ok(Line { bucket: self.bucket(level, bucket), filter })
     }
 
     /// Returns the filter of a group's chain, and touches the chain first if necessary.
     #[inline(always)]
-    pub(super) fn chain_note<'g>(
+    pub(super) fn chain_filter<'g>(
         &'g self,
         guard: &Guard<'_, S>,
         level: &'g Level,
         group: u64,
     ) -> Result<&'g SharedWord> {
-        let note = level.chain_note(group);
+        let filter = level.chain_filter(group);
         // Acquire: as above.
-        if !level.is_touched(note.load(self.seam(), Ordering::Acquire)) {
+        if !level.is_touched(filter.load(self.seam(), Ordering::Acquire)) {
             self.touch_chain(guard, level, group)?;
         }
-        Ok(note)
+        Ok(filter)
     }
 
     // ---- Overflow chains --------------------------------------------------------
@@ -347,7 +347,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         for (pair, level) in pairs.iter_mut().zip(&context.levels) {
             *pair = level.pair(key.hash);
             for bucket in *pair {
-                self.core.memory.seam().prefetch(level.note(bucket));
+                self.core.memory.seam().prefetch(level.filter(bucket));
             }
         }
         // Most records are in a level that takes new records, so its buckets are prefetched
@@ -409,14 +409,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         let HashedKey { key, hash } = key;
         let tag = tag_of(hash);
-        let bits = note_bits(tag);
-        let shows = |note: u64| u64::from(note & (bits | DRAINED) == bits);
+        let bits = filter_bits(tag);
+        let shows = |filter: u64| u64::from(filter & (bits | DRAINED) == bits);
         let (mut touched, mut chained, mut likely) = (TOUCHED, 0, 0);
         for (index, (pair, level)) in pairs.iter().zip(&context.levels).enumerate() {
             // SeqCst: as `look`.
             let [one, other] =
-                pair.map(|bucket| level.note(bucket).load(self.seam(), Ordering::SeqCst));
-            let chain = level.chain_note(level.group(hash)).load(self.seam(), Ordering::SeqCst);
+                pair.map(|bucket| level.filter(bucket).load(self.seam(), Ordering::SeqCst));
+            let chain = level.chain_filter(level.group(hash)).load(self.seam(), Ordering::SeqCst);
             touched &= level.touched(one) & level.touched(other) & level.touched(chain);
             chained |= shows(chain);
             likely |= (shows(one) | shows(other) << 1) << (2 * index);
@@ -445,16 +445,16 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Prefetches the filters of a hash in a level.
     #[inline(always)]
-    fn expect_notes(&self, level: &Level, hash: u64) {
+    fn prefetch_filters(&self, level: &Level, hash: u64) {
         for bucket in level.pair(hash) {
-            self.core.memory.seam().prefetch(level.note(bucket));
+            self.core.memory.seam().prefetch(level.filter(bucket));
         }
     }
 
     /// Prefetches the filters and the buckets of a hash in a level.
     #[inline(always)]
-    pub(super) fn expect_lines(&self, level: &Level, hash: u64) {
-        self.expect_notes(level, hash);
+    pub(super) fn prefetch_lines(&self, level: &Level, hash: u64) {
+        self.prefetch_filters(level, hash);
         for bucket in level.pair(hash) {
             self.core.memory.seam().prefetch(self.bucket(level, bucket));
         }
@@ -467,14 +467,14 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         context: &'g Context,
         hash: u64,
     ) -> impl Iterator<Item = &'g Bucket> + 'g {
-        let bits = note_bits(tag_of(hash));
+        let bits = filter_bits(tag_of(hash));
         let pairs = context
             .levels
             .iter()
             .flat_map(move |level| level.pair(hash).map(|bucket| (level, bucket)));
         pairs.filter_map(move |(level, bucket)| {
-            let note = level.note(bucket).load(self.seam(), Ordering::Relaxed);
-            (note & (bits | DRAINED) == bits).then(|| self.bucket(level, bucket))
+            let filter = level.filter(bucket).load(self.seam(), Ordering::Relaxed);
+            (filter & (bits | DRAINED) == bits).then(|| self.bucket(level, bucket))
         })
     }
 }

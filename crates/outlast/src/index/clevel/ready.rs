@@ -163,7 +163,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Makes the filters of the level that is kept ready, for the context that will have it.
     fn prepare_notes(&self, newest: &Arc<Level>, offset: u64) -> Result<()> {
-        let level = Arc::new(self.new_notes(offset, newest.bits + 1));
+        let level = Arc::new(self.new_filters(offset, newest.bits + 1));
         level.touch_notes();
         let guard = self.guard(true);
         let context = self.context(&guard)?;

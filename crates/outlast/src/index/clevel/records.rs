@@ -113,7 +113,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // elsewhere.
             return Ok(None);
         }
-        self.expect_record(slot::offset(word));
+        self.prefetch_record(slot::offset(word));
         let (offset, head, found) = self.tail(slot::offset(word))?;
         let kind = state::kind(found);
         if kind == state::KILLED {
@@ -140,7 +140,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// Prefetches the first line of a record and, for byte strings, the line 32 bytes further on,
     /// which may be the next one and which even a short record can reach into.
     #[inline(always)]
-    pub(super) fn expect_record(&self, offset: u64) {
+    pub(super) fn prefetch_record(&self, offset: u64) {
         let memory = &self.core.memory;
         if let Ok(head) = self.head(offset) {
             memory.seam().prefetch(head);

@@ -1,7 +1,7 @@
 //! First touches: what an earlier process left in a bucket or a chain.
 
 use super::layout::{Bucket, SLOTS, link, slot};
-use super::levels::{DRAINED, Guard, Level, TOUCHED, note_bits};
+use super::levels::{DRAINED, Guard, Level, TOUCHED, filter_bits};
 use super::{Clevel, points};
 use crate::error::Result;
 use crate::index::clevel::bugs;
@@ -14,23 +14,23 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     /// everything else durable before results depend on it, and makes the Bloom filter.
     #[cold]
     pub(super) fn touch(&self, guard: &Guard<'_, S>, level: &Level, bucket: u64) -> Result<()> {
-        let (note, bucket) = (level.note(bucket), self.bucket(level, bucket));
-        let Some(words) = self.touch_bucket(guard, bucket, note)? else { return Ok(()) };
+        let (filter, bucket) = (level.filter(bucket), self.bucket(level, bucket));
+        let Some(words) = self.touch_bucket(guard, bucket, filter)? else { return Ok(()) };
         let frozen = words.iter().all(|&word| word == slot::FROZEN);
         let bits = bits_of(words) | TOUCHED | if frozen { DRAINED } else { 0 };
         // SeqCst: pairs with the Acquire in `line`.
-        note.fetch_or(self.seam(), bits, Ordering::SeqCst);
+        filter.fetch_or(self.seam(), bits, Ordering::SeqCst);
         self.counters.repaired.add_one();
         Ok(())
     }
 
-    /// Does what [`touch`](Self::touch) does, except for the filter, for a bucket that `note`
+    /// Does what [`touch`](Self::touch) does, except for the filter, for a bucket that `filter`
     /// covers. Returns what the bucket held, or `None` if another thread has touched it meanwhile.
     fn touch_bucket(
         &self,
         guard: &Guard<'_, S>,
         bucket: &Bucket,
-        note: &SharedWord,
+        filter: &SharedWord,
     ) -> Result<Option<[u64; SLOTS]>> {
         let memory = &self.core.memory;
         let words = bucket.slots.each_ref().map(|place| self.look(place));
@@ -39,7 +39,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 continue;
             }
             // If the word is from this process, the bucket has already been touched.
-            if note.load(self.seam(), Ordering::SeqCst) & TOUCHED != 0 {
+            if filter.load(self.seam(), Ordering::SeqCst) & TOUCHED != 0 {
                 return Ok(None);
             }
             let _writing = if guard.inside { None } else { Some(self.core.enter()?) };
@@ -83,7 +83,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         level: &Level,
         group: u64,
     ) -> Result<()> {
-        let note = level.chain_note(group);
+        let filter = level.chain_filter(group);
         let mut bits = TOUCHED;
         self.flush_link(self.chain_head(level, group));
         for node in self.nodes(level, group) {
@@ -92,13 +92,13 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             // Where there is a chain, its filter must not be empty; see `claim_in`.
             bits |= 1;
             for bucket in self.node_buckets(node) {
-                match self.touch_bucket(guard, bucket, note)? {
+                match self.touch_bucket(guard, bucket, filter)? {
                     Some(words) => bits |= bits_of(words),
                     None => return Ok(()),
                 }
             }
         }
-        note.fetch_or(self.seam(), bits, Ordering::SeqCst);
+        filter.fetch_or(self.seam(), bits, Ordering::SeqCst);
         Ok(())
     }
 }
@@ -106,7 +106,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 /// Returns the filter bits of the tags in a bucket.
 fn bits_of(words: [u64; SLOTS]) -> u64 {
     let links = words.into_iter().filter(|&word| slot::is_link(word));
-    links.fold(0, |bits, word| bits | note_bits(slot::tag(word)))
+    links.fold(0, |bits, word| bits | filter_bits(slot::tag(word)))
 }
 
 const _: () = assert!(SLOTS == 8, "a bucket is a line");

@@ -1,7 +1,7 @@
 //! Rehashing: the records of the oldest level move to newer ones.
 
 use super::layout::{Bucket, SLOTS, link, root, slot, state};
-use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, filter_bits, tag_of};
 use super::records::unknown_state;
 use super::{Clevel, bugs, points};
 use crate::error::Result;
@@ -63,7 +63,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         maker: u32,
     ) -> Result<Option<u64>> {
         let memory = &self.core.memory;
-        self.expect_copies(context, bucket);
+        self.prefetch_copies(context, bucket);
         loop {
             let mut copied = [0; SLOTS];
             for (place, copied) in bucket.slots.iter().zip(&mut copied) {
@@ -94,10 +94,10 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Prefetches what copying the slots of a bucket needs, for all slots together: first the
     /// records, and then the buckets that their copies can go to.
-    fn expect_copies(&self, context: &Context, bucket: &Bucket) {
+    fn prefetch_copies(&self, context: &Context, bucket: &Bucket) {
         let links = || bucket.slots.iter().map(|place| self.core.memory.load(place));
         links().filter(|&word| slot::leads(word)).for_each(|word| {
-            self.expect_record(slot::offset(word));
+            self.prefetch_record(slot::offset(word));
         });
         for offset in links().filter(|&word| slot::leads(word)).map(slot::offset) {
             let hash = || {
@@ -109,7 +109,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             };
             let Some(hash) = hash() else { continue };
             for level in context.open_levels().take(context.levels.len() - 1) {
-                self.expect_lines(level, hash);
+                self.prefetch_lines(level, hash);
             }
         }
     }
@@ -241,12 +241,12 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         plain: u64,
         hash: u64,
     ) -> Result<Option<&'g Word>> {
-        let bits = note_bits(slot::tag(plain));
+        let bits = filter_bits(slot::tag(plain));
         let newer = context.levels.len() - 1;
         for level in context.open_levels().take(newer) {
             for bucket in level.pair(hash) {
                 let line = self.line(guard, level, bucket)?;
-                if line.note.load(self.seam(), Ordering::SeqCst) & bits != bits {
+                if line.filter.load(self.seam(), Ordering::SeqCst) & bits != bits {
                     continue;
                 }
                 let mut places = line.bucket.slots.iter();
@@ -255,7 +255,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 }
             }
             let group = level.group(hash);
-            if self.chain_note(guard, level, group)?.load(self.seam(), Ordering::SeqCst) & bits
+            if self.chain_filter(guard, level, group)?.load(self.seam(), Ordering::SeqCst) & bits
                 != bits
             {
                 continue;
@@ -285,18 +285,18 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 return Ok(None);
             }
             let line = self.line(guard, level, part)?;
-            if line.note.load(self.seam(), Ordering::SeqCst) & DRAINED == 0 {
+            if line.filter.load(self.seam(), Ordering::SeqCst) & DRAINED == 0 {
                 let full = self.drain_bucket(guard, context, line.bucket, maker)?;
                 if full.is_some() {
                     return Ok(full);
                 }
-                self.set_note(line.note, TOUCHED | DRAINED);
+                self.set_filter(line.filter, TOUCHED | DRAINED);
             }
             return Ok(None);
         }
         let group = part - level.buckets();
-        let note = self.chain_note(guard, level, group)?;
-        if note.load(self.seam(), Ordering::SeqCst) & DRAINED != 0 {
+        let filter = self.chain_filter(guard, level, group)?;
+        if filter.load(self.seam(), Ordering::SeqCst) & DRAINED != 0 {
             return Ok(None);
         }
         let mut end = self.chain_head(level, group);
@@ -316,7 +316,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
                 break;
             }
         }
-        self.set_note(note, TOUCHED | DRAINED);
+        self.set_filter(filter, TOUCHED | DRAINED);
         Ok(None)
     }
 

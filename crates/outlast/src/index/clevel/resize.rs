@@ -4,7 +4,7 @@ use super::layout::{
     self, CONTEXT_BYTES, ContextBlock, Kind, LEVEL_BITS, LevelHeader, MAX_LEVELS, NODE_BYTES,
     SLOTS, link, pack_level, root, slot,
 };
-use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, note_bits, tag_of};
+use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, context_check, filter_bits, tag_of};
 use super::ready::unless_full;
 use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
@@ -268,9 +268,9 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         }
         let level = context.newest();
         let group = level.group(hash);
-        let note = self.chain_note(&guard, level, group)?;
+        let filter = self.chain_filter(&guard, level, group)?;
         // The filter gets its bits before the chain gets the node; see `claim_slot`.
-        self.set_note(note, note_bits(tag_of(hash)));
+        self.set_filter(filter, filter_bits(tag_of(hash)));
         let mut end = self.chain_head(level, group);
         for last in self.nodes_to_use(level, group) {
             end = &self.node(last?)?.next;
@@ -303,7 +303,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let level = &context.levels[0];
         let mut nodes = Vec::new();
         for group in 0..level.groups() {
-            if level.chain_note(group).load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED)
+            if level.chain_filter(group).load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED)
                 != 0
             {
                 for node in self.nodes(level, group) {

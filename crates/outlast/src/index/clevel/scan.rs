@@ -207,13 +207,15 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         let first = group * level.group_buckets();
         for bucket in first..first + level.group_buckets() {
             let line = self.line(guard, level, bucket)?;
-            let note = line.note.load(self.seam(), Ordering::SeqCst);
-            if note & !TOUCHED != 0 && note & DRAINED == 0 {
+            let filter = line.filter.load(self.seam(), Ordering::SeqCst);
+            if filter & !TOUCHED != 0 && filter & DRAINED == 0 {
                 self.walk_bucket(level, Home::Bucket(bucket), line.bucket, visit)?;
             }
         }
-        let hidden = match self.chain_note(guard, level, group) {
-            Ok(note) if note.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 => {
+        let hidden = match self.chain_filter(guard, level, group) {
+            Ok(filter)
+                if filter.load(self.seam(), Ordering::SeqCst) & !(TOUCHED | DRAINED) == 0 =>
+            {
                 return Ok(());
             }
             Ok(_) => false,

@@ -188,7 +188,7 @@ impl<S: Seam, R: Record> DashLh<S, R> {
             }
             block.set_linked();
             structure.arrays.push(Array { offset: block.offset(), checked: true });
-            self.core.expect(addressing.arrays.len(array + 1) * self.size.bytes());
+            self.core.announce(addressing.arrays.len(array + 1) * self.size.bytes());
         }
         // The space may have belonged to another map. Erase what could look like the new half of
         // the split, because the split may never be made.

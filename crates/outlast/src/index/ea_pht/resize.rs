@@ -258,7 +258,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             && table.announced.swap(self.seam(), 1, Ordering::Relaxed) == 0
         {
             let next = table::bytes(&self.core, table.depth + 1, self.chunk_bits);
-            self.core.expect(next);
+            self.core.announce(next);
         }
     }
 

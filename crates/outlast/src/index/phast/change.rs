@@ -179,9 +179,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 new.insert(self.prepare(key, value)?).words()
             }
         };
-        self.expect(at, key.hash);
+        self.prefetch(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
-        self.expect_far(offset, key.hash);
+        self.prefetch_far(offset, key.hash);
         let reserved = match self.reserve(at, offset, key)? {
             Ok(reserved) => reserved,
             Err(met) => return Ok(met),
@@ -411,9 +411,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // The record must be durable before the link to it.
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
-        self.expect(at, key.hash);
+        self.prefetch(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
-        self.expect_far(offset, key.hash);
+        self.prefetch_far(offset, key.hash);
         let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed()

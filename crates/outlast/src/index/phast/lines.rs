@@ -114,7 +114,7 @@ impl<H: Head> Piece<H> {
     /// # Safety
     /// As for [`reach`](Self::reach).
     #[inline(always)]
-    pub(super) unsafe fn expect(head: *mut H, seam: &impl Seam) {
+    pub(super) unsafe fn prefetch(head: *mut H, seam: &impl Seam) {
         for line in 1..=2 {
             // SAFETY: every piece has at least one line of heads, one of words and one of numbers.
             seam.prefetch(unsafe { &*head.cast::<Line>().add(line) });
@@ -198,7 +198,7 @@ impl<H: Head> Piece<H> {
 
     /// Prefetches the lines in which a search for a limit ends.
     #[inline(always)]
-    pub(super) fn expect_end(&self, seam: &impl Seam, limit: u64) {
+    pub(super) fn prefetch_end(&self, seam: &impl Seam, limit: u64) {
         let Extent { words, numbers, .. } = self.head.extent();
         let group = self.group_of(seam, limit);
         seam.prefetch(&self.lines[usize::from(words) + group]);

@@ -432,9 +432,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// cache misses overlap, and also that of the leaf's state, which has the leaf's offset. In pools
     /// of more than 256 GiB, the node does not have the place of every leaf.
     #[inline(always)]
-    fn expect(&self, at: &Located<'_>, hash: u64) {
+    fn prefetch(&self, at: &Located<'_>, hash: u64) {
         if let Some(leaf) = self.listed(at.line) {
-            self.expect_at(leaf, hash);
+            self.prefetch_at(leaf, hash);
         }
     }
 
@@ -448,21 +448,21 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Prefetches the same lines of a leaf that [`expect`](Self::expect) had no hint for.
     #[inline(always)]
-    fn expect_far(&self, leaf: u64, hash: u64) {
+    fn prefetch_far(&self, leaf: u64, hash: u64) {
         if leaf >= UNLISTED {
-            self.expect_at(leaf, hash);
+            self.prefetch_at(leaf, hash);
         }
     }
 
     #[inline(always)]
-    fn expect_at(&self, leaf: u64, hash: u64) {
+    fn prefetch_at(&self, leaf: u64, hash: u64) {
         let seam = self.core.memory.seam();
         seam.prefetch(&self.header(leaf).head);
         seam.prefetch(self.pair(leaf, self.shape.line_of(hash)));
     }
 
     /// Prefetches everything that a scan reads of a leaf.
-    fn expect_all(&self, leaf: u64) {
+    fn prefetch_all(&self, leaf: u64) {
         let seam = self.core.memory.seam();
         seam.prefetch(&self.header(leaf).head);
         for slot in (0..self.shape.leaf_slots).step_by(LINE_SLOTS as usize) {

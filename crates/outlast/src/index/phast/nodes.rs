@@ -210,9 +210,9 @@ impl Node {
 
     /// Prefetches the lines in which a search for the key ends.
     #[inline(always)]
-    pub(super) fn expect_end_of<R: OrderedRecord>(&self, seam: &impl Seam, key: R::Key<'_>) {
+    pub(super) fn prefetch_end_of<R: OrderedRecord>(&self, seam: &impl Seam, key: R::Key<'_>) {
         let skip = self.head.skip.load(seam, Ordering::Relaxed) as usize;
-        self.expect_end(seam, R::word(key, skip));
+        self.prefetch_end(seam, R::word(key, skip));
     }
 
     /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. The
@@ -409,7 +409,7 @@ impl Nodes {
     pub(super) fn get_to_search(&self, seam: &impl Seam, number: u32) -> &Node {
         // SAFETY: as in `get`.
         unsafe {
-            Node::expect(self.pointer(seam, number), seam);
+            Node::prefetch(self.pointer(seam, number), seam);
             Node::reach(self.pointer(seam, number))
         }
     }

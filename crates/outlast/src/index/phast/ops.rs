@@ -82,7 +82,7 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
 
     #[inline(always)]
     fn stage_node<'b>(&'b self, staged: &mut Staged<'b>, key: HashedKey<'_, R>) {
-        staged.node.expect_end_of::<R>(self.seam(), key.key);
+        staged.node.prefetch_end_of::<R>(self.seam(), key.key);
     }
 
     #[inline(always)]
@@ -90,7 +90,7 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         staged.at = self.locate_in(staged.node, key.key, false);
         if let Some(at) = &staged.at {
             self.seam().prefetch(self.leaf(at.leaf));
-            self.expect(at, key.hash);
+            self.prefetch(at, key.hash);
         }
     }
 
@@ -303,9 +303,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Boxed<Option<Option<T>>> {
-        self.expect(at, key.hash);
+        self.prefetch(at, key.hash);
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
-        self.expect_far(offset, key.hash);
+        self.prefetch_far(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key);
         let found = match found {

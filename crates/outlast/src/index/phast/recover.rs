@@ -151,9 +151,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Prefetches the pairs of a leaf whose offset is not checked yet.
-    fn expect_pairs(&self, leaf: u64) {
+    fn prefetch_pairs(&self, leaf: u64) {
         if leaf.is_multiple_of(LINE) && leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
-            self.expect_all(leaf);
+            self.prefetch_all(leaf);
         }
     }
 
@@ -225,7 +225,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         end: Option<&Start<R::OwnedKey>>,
     ) -> Result<(Entry, R::OwnedKey, u64), (Option<u64>, Damage)> {
         if self.is_unclean() && self.shape.has_blanks::<R>() {
-            self.expect_pairs(at);
+            self.prefetch_pairs(at);
         }
         let found = self.check_leaf(at).map_err(|damage| (None, damage))?;
         let low = R::key_at(&self.core, found.low.first).map_err(|damage| (None, damage))?;

@@ -345,16 +345,16 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         found: &mut Collector<'_, R>,
     ) -> Result<Option<(Edges<R::OwnedKey>, Seen<'n>)>> {
         if let Some(leaf) = self.listed(at.line) {
-            self.expect_all(leaf);
+            self.prefetch_all(leaf);
         }
         // If the scan does not end here, the cache misses of the next leaf overlap with those of this one.
         let goes_on = limit >= self.shape.leaf_slots as usize;
         if goes_on {
-            self.expect_next(at, reverse);
+            self.prefetch_next(at, reverse);
         }
         let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
         if offset >= UNLISTED {
-            self.expect_all(offset);
+            self.prefetch_all(offset);
         }
         let state = self.leaf(at.leaf).state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
@@ -365,7 +365,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let pairs = ones(bits).map(|slot| (self.words(self.pair(offset, slot)), slot));
         let ahead = || {
             if !goes_on {
-                self.expect_next(at, reverse);
+                self.prefetch_next(at, reverse);
             }
         };
         if guarded {
@@ -479,12 +479,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     }
 
     /// Prefetches the next leaf of a scan, if the same node lists it. Nothing here is validated.
-    fn expect_next(&self, at: &Located<'_>, reverse: bool) {
+    fn prefetch_next(&self, at: &Located<'_>, reverse: bool) {
         let next = if reverse { at.place.checked_sub(1) } else { Some(at.place + 1) };
         if let Some(place) = next.filter(|&place| place < at.node.len(self.seam()))
             && let Some(leaf) = self.listed(at.node.leaf_and_line(self.seam(), place).1)
         {
-            self.expect_all(leaf);
+            self.prefetch_all(leaf);
         }
     }
 

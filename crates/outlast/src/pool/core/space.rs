@@ -473,7 +473,7 @@ impl<S: Seam> Core<S> {
     /// thread grows the pool for that and pre-faults its pages, so that no operation has to wait
     /// for either.
     #[cold]
-    pub fn expect(&self, bytes: u64) {
+    pub fn announce(&self, bytes: u64) {
         self.announced.fetch_add(bytes, Ordering::Relaxed);
         self.wake_worker();
     }

@@ -1,5 +1,5 @@
 //! Seeded bugs: for each published bug that can apply, a similar one is put into the shipped
-//! operations, and the harness must find it. The code calls them *planted*.
+//! operations, and the harness must find it. The code calls them *seeded*.
 //!
 //! A bug is a value of [`outlast::internals::pmem::Seeded`]. A check sets it for its thread, and every
 //! recorder that is created meanwhile has the bug. Without a bug, the same checks must find
@@ -70,7 +70,7 @@ impl Finding {
 
 /// The result of a run of all seeded bugs.
 #[derive(Debug, Clone)]
-pub struct PlantedReport {
+pub struct SeededReport {
     /// The scheme.
     pub scheme: Scheme,
     /// The record form.
@@ -83,7 +83,7 @@ pub struct PlantedReport {
     pub without: Vec<(Checker, Duration)>,
 }
 
-impl PlantedReport {
+impl SeededReport {
     /// Counts the seeded bugs.
     pub fn bugs(&self) -> usize {
         self.findings.len()
@@ -116,7 +116,7 @@ impl PlantedReport {
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header(["planted", "found by", "s", "what was found"]);
+        table.set_header(["seeded", "found by", "s", "what was found"]);
         for (checker, took) in &self.without {
             let seconds = format!("{:.1}", took.as_secs_f64());
             table.add_row(["nothing".into(), checker.name().into(), seconds, String::new()]);
@@ -144,8 +144,8 @@ impl PlantedReport {
         json!({
             "scheme": self.scheme.to_string(),
             "record": self.form.to_string(),
-            "planted_bugs": self.bugs(),
-            "planted_bugs_caught": self.caught(),
+            "seeded_bugs": self.bugs(),
+            "seeded_bugs_caught": self.caught(),
             "false_alarms": self.false_alarms,
             "library_faults": self.library_faults(),
             "findings": findings,
@@ -193,7 +193,7 @@ pub fn run(
     form: RecordForm,
     budget: &Budget,
     progress: impl Fn(&Finding) + Sync,
-) -> PlantedReport {
+) -> SeededReport {
     run_some(scheme, form, budget, "", progress)
 }
 
@@ -204,7 +204,7 @@ pub fn run_some(
     budget: &Budget,
     named: &str,
     progress: impl Fn(&Finding) + Sync,
-) -> PlantedReport {
+) -> SeededReport {
     let alive = alive();
     let applies = |line: &Line| match line.stand {
         Stand::Bug { bug, form: only, slow, .. } => {
@@ -266,7 +266,7 @@ pub fn run_some(
     });
     let mut findings = findings.into_inner().unwrap_or_else(|e| e.into_inner());
     findings.sort_by_key(|(index, _)| *index);
-    PlantedReport {
+    SeededReport {
         scheme,
         form,
         findings: findings.into_iter().map(|(_, finding)| finding).collect(),

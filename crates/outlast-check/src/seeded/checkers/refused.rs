@@ -1,10 +1,10 @@
 //! Requests for space are refused, one at a time or until the end of an operation.
 
 use super::Subject;
-use crate::canary::trial::spread;
 use crate::codec::SPECIAL;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
+use crate::mutants::trial::spread;
 use crate::parts::play::Play;
 use crate::parts::scenario::Scenario;
 use crate::random::Random;

@@ -1,4 +1,4 @@
-//! The seeded bugs of group hashing. Bugs that many schemes share are in `planted/shared.rs`.
+//! The seeded bugs of group hashing. Bugs that many schemes share are in `seeded/shared.rs`.
 
 use crate::parts::bugs::Checker::{Alone, EachStep, Paused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};

@@ -14,12 +14,12 @@ pub fn published() -> &'static [&'static str] {
 
 /// Returns whether a line of a scheme is one of those that all schemes share.
 pub(super) fn is_shared(scheme: Scheme, line: &Line) -> bool {
-    parts(scheme).planted.iter().all(|own| own.published != line.published)
+    parts(scheme).seeded.iter().all(|own| own.published != line.published)
 }
 
 /// Returns every line of a scheme, with the published bugs first.
 pub fn lines(scheme: Scheme) -> Vec<Line> {
-    let own = parts(scheme).planted;
+    let own = parts(scheme).seeded;
     let has_own = |shared: &&Line| own.iter().any(|line| line.published == shared.published);
     let shared = || shared::LINES.iter().filter(|line| !has_own(line));
     let all = || shared().chain(own).copied();

@@ -2,8 +2,8 @@
 //! stores are durable.
 
 use super::{Plan, change, change_both, joined, marks, plans, value};
-use crate::canary::tape::{Allowed, Tape, least_and, placed};
 use crate::model::{Image, Timeline};
+use crate::mutants::tape::{Allowed, Tape, least_and, placed};
 use crate::session::{Do, PAGE_BITS, open_bytes, recorder};
 use crate::state::{Checked, Fault, State};
 use crate::stop::Stops;

@@ -1,6 +1,6 @@
 //! The mutants that do no harm, and why.
 
-use super::Canary;
+use super::Mutant;
 use crate::parts::mutants::{Act, DROPPED, Equivalent, Reason, Which, Wrong};
 use crate::schemes::parts;
 use outlast::Scheme;
@@ -33,8 +33,8 @@ const POOL: &[Equivalent] = &[
 const ONCE: &[Wrong] = &[Wrong::DroppedOnce(Which::First), Wrong::DroppedOnce(Which::Seeded(2))];
 
 /// Returns why a mutant does no harm, if the tables declare it harmless.
-pub fn reason(scheme: Scheme, canary: Canary) -> Option<Reason> {
-    let Canary { point, act, wrong } = canary;
+pub fn reason(scheme: Scheme, mutant: Mutant) -> Option<Reason> {
+    let Mutant { point, act, wrong } = mutant;
     let mut all = POOL.iter().chain(parts(scheme).equivalent);
     let row = all.find(|row| row.point == point && row.act == act && row.ways.contains(&wrong));
     row.map(|row| row.reason)

@@ -1,12 +1,12 @@
 //! Seeded bugs: published bugs are put into the shipped operations. The harness finds each, and
-//! finds nothing without one. Those that take long to find are left to `outlast-check planted`.
+//! finds nothing without one. Those that take long to find are left to `outlast-check seeded`.
 
 use outlast::Scheme;
-use outlast_check::planted::{Budget, markdown, run, table};
+use outlast_check::seeded::{Budget, markdown, run, table};
 use outlast_check::suite::Half;
 
 #[test]
-fn every_planted_bug_is_found() {
+fn every_seeded_bug_is_found() {
     for (index, (scheme, form)) in Half::First.pairs().enumerate() {
         // For code that all schemes share, one scheme in each form is enough.
         let shared = index < 2;

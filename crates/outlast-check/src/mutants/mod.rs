@@ -1,5 +1,5 @@
 //! Mutation testing: every flush and fence of the library is done wrong, one at a time, and the
-//! suite must notice. The code calls these mutants *canaries*.
+//! suite must notice. The code calls these mutants *mutants*.
 //!
 //! Each row of the tables of commit points declares whether the operation stores, flushes and
 //! fences at that point, and the recorded runs must do exactly that. Then, in the recorded trace,
@@ -66,7 +66,7 @@ impl Default for Budget {
 
 /// A mutant: one act of one commit point, done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Canary {
+pub struct Mutant {
     /// The commit point.
     pub point: &'static Point,
     /// The act that is done wrong.
@@ -75,9 +75,9 @@ pub struct Canary {
     pub wrong: Wrong,
 }
 
-impl fmt::Display for Canary {
+impl fmt::Display for Mutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Canary { point, act, wrong } = self;
+        let Mutant { point, act, wrong } = self;
         write!(f, "{}/{}: {act} {wrong}", point.owner, point.name)
     }
 }
@@ -106,7 +106,7 @@ pub enum Fate {
 
 /// The result of a run of all mutants.
 #[derive(Debug, Clone)]
-pub struct CanaryReport {
+pub struct MutantReport {
     /// The scheme.
     pub scheme: Scheme,
     /// The record form.
@@ -116,18 +116,18 @@ pub struct CanaryReport {
     /// Points at which the runs do something undeclared, or never do something declared.
     pub undeclared: Vec<String>,
     /// The mutants that could be made, each with its fate.
-    pub fates: Vec<(Canary, Fate)>,
+    pub fates: Vec<(Mutant, Fate)>,
     /// Runs that failed without a mutant.
     pub broken: Vec<String>,
 }
 
-impl CanaryReport {
+impl MutantReport {
     fn count(&self, is: impl Fn(&Fate) -> bool) -> usize {
         self.fates.iter().filter(|(_, fate)| is(fate)).count()
     }
 
     /// Counts the mutants that could be made.
-    pub fn canaries(&self) -> usize {
+    pub fn mutants(&self) -> usize {
         self.fates.len()
     }
 
@@ -142,8 +142,8 @@ impl CanaryReport {
     }
 
     /// Lists the mutants that were not noticed and are not known to do no harm.
-    pub fn uncovered(&self) -> Vec<Canary> {
-        let is = |(c, f): &(Canary, Fate)| matches!(f, Fate::Uncovered { .. }).then_some(*c);
+    pub fn uncovered(&self) -> Vec<Mutant> {
+        let is = |(c, f): &(Mutant, Fate)| matches!(f, Fate::Uncovered { .. }).then_some(*c);
         self.fates.iter().filter_map(is).collect()
     }
 
@@ -152,18 +152,18 @@ impl CanaryReport {
     pub fn is_good(&self) -> bool {
         self.undeclared.is_empty()
             && self.broken.is_empty()
-            && self.canaries() > 0
-            && self.killed() + self.equivalent() == self.canaries()
+            && self.mutants() > 0
+            && self.killed() + self.equivalent() == self.mutants()
     }
 
     /// Formats the commit points and the fates of their mutants.
     pub fn table(&self) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-        table.set_header(["commit point", "act", "canaries", "killed", "equivalent", "uncovered"]);
+        table.set_header(["commit point", "act", "mutants", "killed", "equivalent", "uncovered"]);
         let mut rows: BTreeMap<(&str, &str, Act), [usize; 4]> = BTreeMap::new();
-        for (canary, fate) in &self.fates {
-            let row = rows.entry((canary.point.owner, canary.point.name, canary.act)).or_default();
+        for (mutant, fate) in &self.fates {
+            let row = rows.entry((mutant.point.owner, mutant.point.name, mutant.act)).or_default();
             row[0] += 1;
             row[match fate {
                 Fate::Killed(_) => 1,
@@ -183,9 +183,9 @@ impl CanaryReport {
     pub fn failures(&self) -> String {
         let mut lines = self.broken.clone();
         lines.extend(self.undeclared.iter().cloned());
-        for (canary, fate) in &self.fates {
+        for (mutant, fate) in &self.fates {
             if let Fate::Uncovered { images } = fate {
-                lines.push(format!("UNCOVERED {canary} ({images} images)"));
+                lines.push(format!("UNCOVERED {mutant} ({images} images)"));
             }
         }
         lines.join("\n")
@@ -196,7 +196,7 @@ impl CanaryReport {
         let fates: Vec<Value> = self
             .fates
             .iter()
-            .map(|(canary, fate)| {
+            .map(|(mutant, fate)| {
                 let (fate, how) = match fate {
                     Fate::Killed(how) => ("killed", how.clone()),
                     Fate::Equivalent { reason, images } => {
@@ -205,7 +205,7 @@ impl CanaryReport {
                     Fate::Uncovered { images } => ("uncovered", format!("{images} images")),
                     Fate::NotApplicable => ("not applicable", String::new()),
                 };
-                json!({ "canary": canary.to_string(), "fate": fate, "how": how })
+                json!({ "mutant": mutant.to_string(), "fate": fate, "how": how })
             })
             .collect();
         json!({
@@ -213,7 +213,7 @@ impl CanaryReport {
             "record": self.form.to_string(),
             "commit_points": self.points,
             "undeclared": self.undeclared,
-            "canaries": self.canaries(),
+            "mutants": self.mutants(),
             "killed": self.killed(),
             "equivalent": self.equivalent(),
             "uncovered": self.uncovered().len(),
@@ -319,9 +319,9 @@ impl<'a> Tapes<'a> {
     /// Tries second lives chosen for this mutant. A flush of words that were only read matters only
     /// if the dead process left them in the caches. So here the process dies right after it stored
     /// to the lines in question.
-    fn by_chosen_death(&self, canary: Canary) -> Option<String> {
+    fn by_chosen_death(&self, mutant: Mutant) -> Option<String> {
         let made =
-            |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
+            |tape: &Tape| mutate(&tape.events, tape.start, mutant.point, mutant.act, mutant.wrong);
         let mut lines = BTreeSet::new();
         for index in 0..self.deaths.len() {
             lines.extend(self.second(index).and_then(made).into_iter().flat_map(|m| m.lines));
@@ -342,12 +342,12 @@ impl<'a> Tapes<'a> {
         None
     }
 
-    fn fate(&self, canary: Canary, budget: &Budget) -> Fate {
+    fn fate(&self, mutant: Mutant, budget: &Budget) -> Fate {
         let made =
-            |tape: &Tape| mutate(&tape.events, tape.start, canary.point, canary.act, canary.wrong);
+            |tape: &Tape| mutate(&tape.events, tape.start, mutant.point, mutant.act, mutant.wrong);
         let mut applies = false;
         let mut images = 0;
-        let reason = equivalent::reason(self.scheme, canary);
+        let reason = equivalent::reason(self.scheme, mutant);
         type Group<'t, 'a> = (Box<dyn Iterator<Item = &'t Tape> + 'a>, usize);
         let groups: [Group<'_, '_>; 4] = [
             (Box::new(self.first.iter()), budget.images),
@@ -373,8 +373,8 @@ impl<'a> Tapes<'a> {
             }
         }
         if applies
-            && (!canary.point.store || canary.wrong == Wrong::UnlessStored)
-            && let Some(found) = self.by_chosen_death(canary)
+            && (!mutant.point.store || mutant.wrong == Wrong::UnlessStored)
+            && let Some(found) = self.by_chosen_death(mutant)
         {
             return Fate::Killed(found);
         }
@@ -436,11 +436,11 @@ pub fn run(
     scheme: Scheme,
     form: RecordForm,
     budget: &Budget,
-    progress: impl Fn(&Canary, &Fate) + Sync,
-) -> CanaryReport {
+    progress: impl Fn(&Mutant, &Fate) + Sync,
+) -> MutantReport {
     let alive = alive();
     let points = declared(scheme);
-    let mut report = CanaryReport {
+    let mut report = MutantReport {
         scheme,
         form,
         points: points.len(),
@@ -455,12 +455,12 @@ pub fn run(
             return report;
         }
     };
-    let mut canaries = Vec::new();
+    let mut mutants = Vec::new();
     let pool = outlast::internals::pool::points::ALL;
     for &point in points.iter().filter(|point| budget.pool || !pool.contains(point)) {
         for (act, done) in [(Act::Flush, point.flush), (Act::Fence, point.fence)] {
             if done {
-                canaries.extend(Wrong::all(act).into_iter().map(|wrong| Canary {
+                mutants.extend(Wrong::all(act).into_iter().map(|wrong| Mutant {
                     point,
                     act,
                     wrong,
@@ -473,13 +473,13 @@ pub fn run(
     std::thread::scope(|scope| {
         for _ in 0..budget.threads.max(1) {
             scope.spawn(|| {
-                while let Some(&canary) = canaries.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fate = caught(|| Ok(tapes.fate(canary, budget))).unwrap_or_else(|fault| {
-                        lock(&broken).push(format!("{canary}: {fault}"));
+                while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let fate = caught(|| Ok(tapes.fate(mutant, budget))).unwrap_or_else(|fault| {
+                        lock(&broken).push(format!("{mutant}: {fault}"));
                         Fate::Uncovered { images: 0 }
                     });
-                    progress(&canary, &fate);
-                    lock(&fates).push((canary, fate));
+                    progress(&mutant, &fate);
+                    lock(&fates).push((mutant, fate));
                 }
             });
         }
@@ -487,7 +487,7 @@ pub fn run(
     report.fates = fates.into_inner().unwrap_or_else(|e| e.into_inner());
     report.broken = broken.into_inner().unwrap_or_else(|e| e.into_inner());
     report.fates.retain(|(_, fate)| !matches!(fate, Fate::NotApplicable));
-    report.fates.sort_by_key(|(canary, _)| *canary);
+    report.fates.sort_by_key(|(mutant, _)| *mutant);
     report.undeclared = undeclared(&points, tapes.all());
     let second =
         tapes.second.iter().filter_map(OnceLock::get).filter_map(|made| made.as_ref().err());

@@ -4,12 +4,12 @@ mod refused;
 
 use super::Budget;
 use crate::blocks;
-use crate::canary::pairs::{self, Meanwhile};
-use crate::canary::tape::Tape;
-use crate::canary::trial;
 use crate::codec::value_bytes;
 use crate::explore::catalogue;
 use crate::explore::image::caught;
+use crate::mutants::pairs::{self, Meanwhile};
+use crate::mutants::tape::Tape;
+use crate::mutants::trial;
 use crate::parts::bugs::Checker;
 use crate::parts::workload::Workload;
 use crate::schedule::progress::{self, Victim};

@@ -1,4 +1,4 @@
-//! The seeded bugs of clevel. Bugs that many schemes share are in `planted/shared.rs`.
+//! The seeded bugs of clevel. Bugs that many schemes share are in `seeded/shared.rs`.
 
 use crate::parts::bugs::Checker::{Alone, EachStep, Forever, Held, Met, Stopped};
 use crate::parts::bugs::{Line, bug, cannot};

@@ -2,9 +2,9 @@
 //! and ends its own. The scheme must be lock-free, so that its threads never wait for one another.
 
 use super::{Plan, joined, marks, plans};
-use crate::canary::tape::{Allowed, Tape, placed};
 use crate::codec::Form;
 use crate::model::stored;
+use crate::mutants::tape::{Allowed, Tape, placed};
 use crate::response::is_durable;
 use crate::session::{Do, Step, recorder};
 use crate::state::{Checked, Fault, State};

@@ -1,7 +1,7 @@
 //! Checks that every commit point does what its row declares, and that the suite notices every
 //! flush and fence that is done wrong, unless the table of harmless mutants lists it.
 
-use outlast_check::canary::{Budget, Fate, run};
+use outlast_check::mutants::{Budget, Fate, run};
 use outlast_check::suite::Half;
 
 #[test]
@@ -15,9 +15,9 @@ fn every_flush_and_fence_is_needed_or_said_not_to_be() {
         let own = if budget.pool { report.points } else { scheme.commit_points().len() };
         assert!(own >= 2 && report.killed() > own);
         // Harmless mutants must have been tried, with crash images.
-        for (canary, fate) in &report.fates {
+        for (mutant, fate) in &report.fates {
             if let Fate::Equivalent { images, .. } = fate {
-                assert!(*images > 100, "{canary}: {images} images");
+                assert!(*images > 100, "{mutant}: {images} images");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The seeded bugs of the EA-PHT family. Bugs that many schemes share are in `planted/shared.rs`.
+//! The seeded bugs of the EA-PHT family. Bugs that many schemes share are in `seeded/shared.rs`.
 
 use crate::parts::bugs::Checker::{Alone, Held, Paused, Refused, Stopped};
 use crate::parts::bugs::{Line, bug, bytes, cannot};
