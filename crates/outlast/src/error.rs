@@ -193,7 +193,7 @@ pub enum Error {
     ReadOnly,
     /// The pool was closed, or this process is a fork of the one that opened it.
     #[error("pool is not open here: {0}")]
-    NotOpen(&'static str),
+    NotOpen(NotOpen),
     /// The key is longer than [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
     #[error("the key has {len} bytes; at most {max} are allowed")]
     KeyTooLarge {
@@ -389,6 +389,37 @@ pub enum TornReason {
     /// The file is the base of a journaled pool that was not closed, and no longer names its journal.
     #[error("its journal is gone, and without it the file may mix older and newer parts")]
     JournalGone,
+}
+
+/// Why a pool is not open here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotOpen {
+    /// It was closed.
+    Closed,
+    /// It is being closed.
+    Closing,
+    /// It was closed before what the call asked for was done, such as waiting until changes are durable.
+    ClosedMeanwhile,
+    /// This process is a fork of the one that opened it. Open it here.
+    Forked,
+    /// An operation was cut short, for instance by a panic, and left a lock. Open it again.
+    Poisoned,
+    /// The calling thread is exiting.
+    ThreadExiting,
+}
+
+impl fmt::Display for NotOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotOpen::Closed => "it was closed",
+            NotOpen::Closing => "it is being closed",
+            NotOpen::ClosedMeanwhile => "it was closed meanwhile",
+            NotOpen::Forked => "this process is a fork of the one that opened it",
+            NotOpen::Poisoned => "an operation was cut short; open the pool again",
+            NotOpen::ThreadExiting => "the calling thread is exiting",
+        })
+    }
 }
 
 impl Error {

@@ -236,7 +236,7 @@ pub use db::restore::{OldPool, Restored};
 pub use db::roots::MapInfo;
 pub use db::store::ReclaimState;
 pub use db::verify::Verification;
-pub use error::{Damage, Error, Result, TornReason};
+pub use error::{Damage, Error, NotOpen, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Config, IndexStats, RecordForm, Scheme, Verified};
 pub use journal::running::JournalStats;

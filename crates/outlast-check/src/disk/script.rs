@@ -198,7 +198,7 @@ impl<'p> Play<'p> {
 
     fn pool(&self) -> Result<&Pool, Error> {
         let open = self.pool.as_ref();
-        open.map(|(pool, _)| pool).ok_or(Error::NotOpen("the script has no pool"))
+        open.map(|(pool, _)| pool).ok_or(Error::NotOpen(outlast::NotOpen::Closed))
     }
 
     /// Makes a step, and returns whether it succeeded. An error that no fault excuses is a finding.
@@ -285,7 +285,7 @@ impl<'p> Play<'p> {
             Step::Verify => self.pool()?.verify().map(|_| ()),
             Step::Close => {
                 let (pool, map) =
-                    self.pool.take().ok_or(Error::NotOpen("the script has no pool"))?;
+                    self.pool.take().ok_or(Error::NotOpen(outlast::NotOpen::Closed))?;
                 drop(map);
                 pool.close()
             }
@@ -319,7 +319,7 @@ impl<'p> Play<'p> {
     fn apply(&mut self, key: u64, value: Option<u64>) -> Result<(), Error> {
         let (key, value) = (self.subject.key(key), value.map(|value| self.subject.value(value)));
         let map = self.pool.as_ref().and_then(|(_, map)| map.clone());
-        let map = map.ok_or(Error::NotOpen("the script has no map"))?;
+        let map = map.ok_or(Error::NotOpen(outlast::NotOpen::Closed))?;
         let struck = self.watch.struck();
         self.expected.may_be_refused = true;
         self.expected.under_way = Some((key.clone(), value.clone()));

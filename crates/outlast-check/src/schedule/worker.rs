@@ -10,11 +10,11 @@ use crate::history::{Answer, Call};
 use crate::session::Do;
 use crate::state::{Checked, Fault, Records};
 use crate::with_form;
-use outlast::Error;
 use outlast::internals::db::batch::BatchRecord;
 use outlast::internals::db::store::{MapRequest, OpenMap};
 use outlast::internals::index::{Cursor, Index, Previous};
 use outlast::internals::pmem::{Mark, Seam, Traced};
+use outlast::{Error, NotOpen};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ pub(super) enum Asked {
 impl From<Error> for Asked {
     fn from(error: Error) -> Self {
         match error {
-            Error::NotOpen("it was closed" | "it is being closed") => Asked::Refused,
+            Error::NotOpen(NotOpen::Closed | NotOpen::Closing) => Asked::Refused,
             error => Asked::Failed(error),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::raw::Form;
 use super::roots::MapInfo;
-use crate::error::{Error, Result};
+use crate::error::{Error, NotOpen, Result};
 use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Visitor};
 #[cfg(feature = "traced")]
 use crate::pmem::Traced;
@@ -130,7 +130,7 @@ impl OpenMap {
             return Err(Error::MapDropped);
         }
         if !self.alive.is_here() {
-            return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+            return Err(Error::NotOpen(NotOpen::Forked));
         }
         Ok(match &self.index {
             AnyIndex::Inline(index) => Form::Inline(&**index),

@@ -11,7 +11,7 @@ use super::reclaim::Phase;
 pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
 use crate::db::bugs;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, NotOpen, Result};
 use crate::index::Cursor;
 use crate::pmem::{Alive, Moment};
 use crate::pool::core::{Core, Quiet, Reclaimer};
@@ -168,7 +168,7 @@ impl<S: MapSeam> Store<S> {
 
     pub(super) fn check(&self) -> Result<()> {
         if !self.is_here() {
-            return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+            return Err(Error::NotOpen(NotOpen::Forked));
         }
         self.core.check()
     }

@@ -17,7 +17,7 @@ use super::base::{Base, Checkpoint, PAGE, Pages};
 use super::bugs::{self, seeded};
 use super::epoch::{Attempt, Change, LINE};
 use super::log::{Preparer, SEGMENT_BYTES, Writer};
-use crate::error::{Error, Result};
+use crate::error::{Error, NotOpen, Result};
 use crate::pmem::{MappingError, Moment, Notes};
 use std::io;
 use std::ops::Range;
@@ -373,7 +373,7 @@ impl Journal {
                 return Err(failure.error());
             }
             if state.ended || state.stop {
-                return Err(Error::NotOpen("it was closed before the changes were durable"));
+                return Err(Error::NotOpen(NotOpen::ClosedMeanwhile));
             }
             // The first of the two failed attempts may have begun before this call.
             if state.failures >= failures + 2

@@ -24,7 +24,7 @@
 //! background work makes the gate OPEN again. So if the gate is still WATCHED after a while, only
 //! background work has passed it. This detects an idle pool without counting operations.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NotOpen, Result};
 use crate::pmem::Seam;
 use crate::reclaim::threads::{OWNERS, heavy_fence, light_fence, thread_number};
 use std::marker::PhantomData;
@@ -257,8 +257,8 @@ impl Gate {
     #[cold]
     fn refuse(&self) -> Result<()> {
         match self.state.load(Ordering::Relaxed) {
-            CLOSED => Err(Error::NotOpen("it was closed")),
-            POISONED => Err(Error::NotOpen("an operation was cut short; open the pool again")),
+            CLOSED => Err(Error::NotOpen(NotOpen::Closed)),
+            POISONED => Err(Error::NotOpen(NotOpen::Poisoned)),
             _ => Ok(()),
         }
     }
@@ -350,12 +350,12 @@ impl Gate {
         let before = self.state.load(Ordering::SeqCst);
         if before != CLEAN && before != OPEN {
             self.check()?;
-            return Err(Error::NotOpen("it is being closed"));
+            return Err(Error::NotOpen(NotOpen::Closing));
         }
         // An exchange, because a thread that panics may have poisoned the gate since.
         if !self.exchange(before, HELD) {
             self.check()?;
-            return Err(Error::NotOpen("it is being closed"));
+            return Err(Error::NotOpen(NotOpen::Closing));
         }
         // Created before the fence, so that the gate opens again should the fence fail.
         let held = Held { gate: self, after: before, dirty: before == OPEN };

@@ -176,7 +176,7 @@ impl Source for Pool {
         if self.wrong != Some(Wrong::GateNotHeld) {
             self.come_to_rest();
         }
-        let stuck = Error::NotOpen("the run cannot go on");
+        let stuck = Error::NotOpen(outlast::NotOpen::ThreadExiting);
         if self.now.borrow().stuck {
             return Err(stuck);
         }

@@ -1,7 +1,7 @@
 //! Values by reference.
 
 use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
-use crate::error::{Error, Result};
+use crate::error::{Error, NotOpen, Result};
 use crate::pmem::{Seam, Word};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
@@ -34,7 +34,7 @@ impl<S: Seam> Pinned for Core<S> {
 /// Returns the words of the first `bytes` bytes of a block that a pin keeps from being reused.
 fn pinned<S: Seam>(core: &Core<S>, offset: u64, bytes: usize) -> Result<&[Word]> {
     if !core.is_here() {
-        return Err(Error::NotOpen("this process is a fork of the one that opened it"));
+        return Err(Error::NotOpen(NotOpen::Forked));
     }
     Ok(core.memory.words(offset, bytes.next_multiple_of(8) as u64)?)
 }

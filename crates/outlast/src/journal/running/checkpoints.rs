@@ -105,7 +105,7 @@ impl Journal {
         // While this thread waited for the lock, another one may have ended the life. The base then
         // says so, and a further checkpoint would say that it needs segments.
         if self.is_stopped() {
-            return Err(Error::NotOpen("it was closed before the checkpoint began"));
+            return Err(Error::NotOpen(crate::error::NotOpen::ClosedMeanwhile));
         }
         if !closed {
             // If the disk has no room for another segment, preparing it fails, and this checkpoint

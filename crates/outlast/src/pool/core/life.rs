@@ -1,7 +1,7 @@
 //! The life of an open pool: the gate, the dirty mark, waits, sync and close.
 
 use super::{Core, CoreOptions, WAIT_ALONE, WAIT_TURNS};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, NotOpen, Result};
 use crate::pmem::{MediumKind, Moment, Offset, Seam, Word};
 use crate::pool::backing::Backing;
 use crate::pool::bugs;
@@ -493,7 +493,7 @@ impl<S: Seam> Core<S> {
             self.mark_dirty_controlled()?;
         }
         let held = self.gate.hold(seam)?;
-        let _lent = held.lend().ok_or(Error::NotOpen("the calling thread is exiting"))?;
+        let _lent = held.lend().ok_or(Error::NotOpen(NotOpen::ThreadExiting))?;
         change()
     }
 
