@@ -236,7 +236,11 @@ impl Session {
         let before = self.value_of(name, key);
         let (applies, after) = change.on(before);
         let map = self.map(name)?;
-        let run = |_: &mut Self| with_form!(map.index(), R, index => apply::<R>(&**index, key, change, before, applies));
+        let run = |_: &mut Self| {
+            with_form!(map.index(), R, index => {
+                apply::<R>(&**index, key, change, before, applies)
+            })
+        };
         let text = || format!("{change:?} of key {key} in {name:?}");
         if self.log.is_none() {
             // Without a log, the states in between are not needed, so nothing is copied.

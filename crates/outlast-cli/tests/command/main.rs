@@ -14,5 +14,6 @@ mod restore;
 mod salvage;
 mod states;
 mod tools;
+mod types;
 mod unlinked;
 mod verify;

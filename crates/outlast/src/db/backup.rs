@@ -1,7 +1,8 @@
 //! Copying a pool that another process uses.
 
+use super::files::header_of;
 use super::journal::incomplete;
-use super::options::{PoolOptions, header_of};
+use super::options::PoolOptions;
 use super::snapshot;
 use crate::error::{Error, Result};
 use crate::journal::backup::{self, Copied};

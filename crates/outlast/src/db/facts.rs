@@ -1,7 +1,8 @@
 //! Facts about a pool that can be read without opening it, even while another process uses it.
 
+use super::files::header_of;
 use super::journal::{Found, Owned, Search, Working, user_of};
-use super::options::{PoolOptions, header_of};
+use super::options::PoolOptions;
 use super::roots::{MapInfo, decode};
 use crate::error::{Error, Result};
 use crate::journal::backup::peek;

@@ -12,8 +12,9 @@ use leftovers::remove_needless;
 use working::{DURABLE, copy, lock_patiently};
 pub(super) use working::{Found, Owned, Search, Working, user_of, working_path};
 
+use super::files::{header_of, lock};
 use super::handle::Pool;
-use super::options::{PoolOptions, header_of, lock};
+use super::options::PoolOptions;
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::journal::base::{Base, PAGE, Pages, Rebuilt, complete};

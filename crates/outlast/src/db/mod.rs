@@ -19,6 +19,7 @@ pub mod batch;
 mod boot;
 pub mod bugs;
 pub mod facts;
+mod files;
 pub mod handle;
 pub mod journal;
 pub mod map_options;

@@ -1,7 +1,8 @@
 //! Putting a backup in the place of a pool.
 
+use super::files::{lock, open_parent};
 use super::journal::{self, JournalOptions};
-use super::options::{PoolOptions, lock, open_parent};
+use super::options::PoolOptions;
 use crate::error::{Error, Result};
 use crate::journal::files::DiskDirectory;
 use crate::journal::segment::{has_others, holds_segments, remove_all_of};

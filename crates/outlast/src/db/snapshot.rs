@@ -1,7 +1,7 @@
 //! Copying an open pool while its writers are held back, and replacing a file by a complete copy.
 
+use super::files::{open_parent, parent};
 use super::journal;
-use super::options::{open_parent, parent};
 use super::store::Store;
 use crate::error::{Error, Result};
 use crate::pmem::{Call, Disk, Real, Seam, mode_of_copy, rename_new};

@@ -2,9 +2,9 @@
 //! the blocks hold.
 //!
 //! From the bottom up: [`layout`] (the on-media structs), [`geometry`] (pages, regions, size
-//! classes), [`identity`] (which file is the pool's), [`header`], [`gate`] (which threads may store, and when), [`alloc`] (space), [`core`]
-//! (all of these, combined for the indexes), [`unlinked`] (blocks that are not linked yet),
-//! [`roots`] (the table of roots), [`batch`] (the log of a batch).
+//! classes), [`identity`] (which file is the pool's), [`header`], [`gate`] (which threads may store, and
+//! when), [`alloc`] (space), [`core`] (all of these, combined for the indexes), [`unlinked`] (blocks
+//! that are not linked yet), [`roots`] (the table of roots), [`batch`] (the log of a batch).
 
 pub mod alloc;
 pub mod backing;

@@ -3,7 +3,8 @@
 use super::options::{JournalOptions, MEMORY};
 use super::peek;
 use super::working::{Owned, is_unfinished_name, is_working_name};
-use crate::db::options::{PoolOptions, lock};
+use crate::db::files::lock;
+use crate::db::options::PoolOptions;
 use crate::db::restore::names_of_old;
 use crate::error::Result;
 use crate::pmem::Notes;

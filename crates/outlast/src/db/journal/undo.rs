@@ -1,7 +1,8 @@
 //! What a pool that got no journal after all leaves: nothing.
 
 use super::{leave, peek};
-use crate::db::options::{PoolOptions, lock};
+use crate::db::files::lock;
+use crate::db::options::PoolOptions;
 use crate::journal::files::DiskDirectory;
 use crate::journal::segment::{Owner, remove_all_of};
 use rustix::fs::FlockOperation;

@@ -2,7 +2,7 @@
 
 use super::leftovers::open_unknown;
 use crate::db::boot::is_missing;
-use crate::db::options::{header_of, lock};
+use crate::db::files::{header_of, lock};
 use crate::error::{Error, Result};
 use crate::journal::base::PAGE;
 use crate::journal::epoch::Attempt;

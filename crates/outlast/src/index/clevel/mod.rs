@@ -33,10 +33,10 @@
 //! - A nearly empty table gets a *smaller* level, and all other levels are emptied into it. Levels
 //!   are ordered by age, not by size. Records only move from older levels to newer ones.
 //!
-//! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`). A filter holds the tags of its bucket's slots; each overflow
-//! chain has one, too. In nine cases of ten, a lookup that finds nothing reads only the filters and
-//! the root's word. (It also prefetches its buckets in the levels that take records, before it has
-//! read their filters.)
+//! Each process has its own context in DRAM, with a Bloom filter for each bucket (`levels`). A
+//! filter holds the tags of its bucket's slots; each overflow chain has one, too. In nine cases of
+//! ten, a lookup that finds nothing reads only the filters and the root's word. (It also prefetches
+//! its buckets in the levels that take records, before it has read their filters.)
 //!
 //! The truth about a record is in the record's own first word. Slots only lead to it. So the copy
 //! of a slot that rehashing makes is not a second record, and a change of the record needs no lock

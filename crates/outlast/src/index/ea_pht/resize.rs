@@ -38,8 +38,7 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A table is resized when more than this many in 64 of its buckets have overflow buckets. With a
-/// higher limit, lookups would take longer. With a lower one, the table would waste space.
+/// So many in 64 of a table's buckets have overflow buckets at most. More would slow down lookups.
 const CHAINS: u64 = 7;
 /// How many buckets a thread claims at a time, if it moves buckets until none is left to claim.
 const CLAIM: u64 = 16;
@@ -590,14 +589,12 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
             claim => claim?,
         };
         if claim == Claim::None {
-            // All buckets are claimed. If a thread sleeps or has died, others have to move the
-            // buckets that it claimed.
+            // All are claimed, some perhaps by a thread that sleeps or has died.
             let moved = old.moved.load(self.seam(), Ordering::Acquire);
             if moved < old.buckets() && self.missing.is_empty() {
                 old.claim_again(self.seam(), 0);
             }
         }
-        // Once all buckets are claimed, there is nothing to do for now.
         Ok(claim != Claim::None && self.current().next(self.seam()).is_some())
     }
 }

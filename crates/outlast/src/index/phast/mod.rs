@@ -244,6 +244,7 @@ mod change;
 pub mod layout;
 mod lines;
 mod many;
+mod merge;
 mod nodes;
 mod ops;
 pub mod points;

@@ -1,0 +1,59 @@
+//! Files of pools: their headers, their locks, and the directories that they lie in.
+
+use crate::error::{Error, Result};
+use crate::pool::core::root_offset;
+use crate::pool::header::Header;
+use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS};
+use rustix::fs::FlockOperation;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Reads the header of a pool with system calls, because a file is mapped only once it is known to be a
+/// pool. The file has `len` bytes.
+pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
+    Header::read(len, |offset| {
+        let mut bytes = [0; HEADER_WORDS * 8];
+        let read = file.read_exact_at(&mut bytes, offset);
+        read.map_err(|e| Error::io(format!("opening {}", path.display()), e))?;
+        let (words, _) = bytes.as_chunks::<8>();
+        Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
+    })
+}
+
+/// Locks a file, or fails with [`Error::Locked`].
+pub(super) fn lock(file: &File, how: FlockOperation) -> Result<()> {
+    crate::pmem::flock(file, how).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => Error::Locked,
+        other => Error::io("locking the pool", other.into()),
+    })
+}
+
+/// The directory that contains `path`.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Opens the directory that contains `path`, to sync it once it has a new name.
+pub(super) fn open_parent(path: &Path) -> Result<File> {
+    let parent = parent(path);
+    File::open(parent).map_err(|e| Error::io(format!("opening {}", parent.display()), e))
+}
+
+/// Returns the file of a pool, locked, if the path still names the pool with this id, nobody uses it,
+/// and it has no map.
+pub(super) fn unused(path: &Path, id: u128) -> Option<File> {
+    let file = File::open(path).ok()?;
+    lock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let len = file.metadata().ok()?.len();
+    let is_it = header_of(&file, len, path).is_ok_and(|header| header.id() == id);
+    let has_map = |slot| {
+        let mut commit = [0; 8];
+        let read = file.read_exact_at(&mut commit, root_offset(slot).raw());
+        read.is_err() || commit != [0; 8]
+    };
+    (is_it && !(0..ROOT_SLOTS).any(has_map)).then_some(file)
+}
