@@ -1,9 +1,9 @@
 //! Tests of the library through its public interface, in one program: building a program takes longer
-//! than running most of them. Tests that need a process of their own are beside this folder.
+//! than running most of them.
 
-#[path = "../files/mod.rs"]
 mod files;
 
+mod backup;
 mod batch;
 mod clevel;
 mod closed;
@@ -16,6 +16,7 @@ mod ea_pht;
 mod fresh_space;
 mod golden;
 mod many;
+mod many_threads;
 mod model;
 mod names;
 mod offline;
@@ -25,7 +26,10 @@ mod page_sizes;
 mod phast_damaged;
 mod phast_links;
 mod pool;
+mod processes;
 mod salvage;
+mod space;
 mod space_waits;
 mod torn;
+mod trim;
 mod types;

@@ -11,7 +11,7 @@
 //! die, which no step survives better or worse than any other death.
 
 mod faults;
-#[path = "../files/mod.rs"]
+#[path = "../library/files.rs"]
 mod files;
 mod memory;
 mod steps;

@@ -1,8 +1,6 @@
 //! Space: full pools, full disks, limited address space, and the memory that a pool takes.
 
-mod files;
-
-use files::{check_filled, child_path, create, dir, filled, open};
+use crate::files::{check_filled, child_path, create, dir, filled, open};
 use outlast::{Config, Error, MapOptions, PoolOptions, Scheme, config};
 use std::fs::{self, File};
 use std::process::Command;
@@ -289,7 +287,7 @@ fn little_address_space_opens_smaller_or_says_why() {
     for (kilobytes, expected) in [(8 << 20, "opens"), (600 << 10, "refused")] {
         let script = format!(
             "ulimit -v {kilobytes}; exec \"$0\" --exact \
-             little_address_space_opens_smaller_or_says_why --test-threads 1"
+             space::little_address_space_opens_smaller_or_says_why --test-threads 1"
         );
         let child = Command::new("sh")
             .args(["-c", &script])

@@ -1,8 +1,6 @@
 //! Free space is given back to the file system, and allocated again when it is needed.
 
-mod files;
-
-use files::{child_path, dir, in_child, open};
+use crate::files::{child_path, dir, in_child, open};
 use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate};
 use outlast::{Error, Map, MapOptions, Pool, PoolOptions, Scheme};
 use std::fs::File;
@@ -315,7 +313,7 @@ fn a_kill_while_space_is_given_back_loses_nothing() {
         drop(map);
         pool.close().unwrap();
         for round in 0..2 {
-            let mut child = in_child("a_kill_while_space_is_given_back_loses_nothing", &path)
+            let mut child = in_child("trim::a_kill_while_space_is_given_back_loses_nothing", &path)
                 .env("OUTLAST_TEST_FROM", (16 + 2 * round).to_string())
                 .stdout(std::process::Stdio::null())
                 .spawn()

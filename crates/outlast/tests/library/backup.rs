@@ -131,7 +131,7 @@ impl Drop for Killed {
 
 fn start(place: &Path) -> (Killed, impl BufRead + use<>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads", "1"])
+        .args(["--exact", "backup::child", "--nocapture", "--test-threads", "1"])
         .env(CHILD, place)
         .stdout(Stdio::piped())
         .spawn()

@@ -1,8 +1,6 @@
 //! Copies of a pool's file, reboots, other processes, forks, and panics.
 
-mod files;
-
-use files::{check_filled, child_path, create, dir, filled, in_child, open};
+use crate::files::{check_filled, child_path, create, dir, filled, in_child, open};
 use outlast::MediumKind;
 use outlast::{Error, JournalOptions, Pool, PoolOptions, TornReason};
 use std::fs::{self, Permissions};
@@ -112,7 +110,7 @@ fn a_pipe_is_no_pool_and_a_file_size_limit_no_end() {
     }
     let me = std::env::current_exe().unwrap();
     let script = "ulimit -f 16384; exec \"$0\" --exact \
-                  a_pipe_is_no_pool_and_a_file_size_limit_no_end --test-threads 1";
+                  processes::a_pipe_is_no_pool_and_a_file_size_limit_no_end --test-threads 1";
     let child = Command::new("bash")
         .args(["-c", script])
         .arg(&me)
@@ -353,7 +351,7 @@ fn a_second_process_is_locked_out() {
     let (_dir, path) = filled();
     let pool = open(&path).unwrap();
     assert!(matches!(open(&path), Err(Error::Locked)), "nor a second time in this one");
-    let child = in_child("a_second_process_is_locked_out", &path).status().unwrap();
+    let child = in_child("processes::a_second_process_is_locked_out", &path).status().unwrap();
     assert!(child.success());
     check_filled(&pool);
 }
@@ -384,7 +382,7 @@ fn a_forked_child_gets_errors_and_harms_nothing() {
         let (_dir, path) = filled();
         // Run the test in its own process, because forking a process that has many threads is not a
         // fair test.
-        let child = in_child("a_forked_child_gets_errors_and_harms_nothing", &path);
+        let child = in_child("processes::a_forked_child_gets_errors_and_harms_nothing", &path);
         let status = { child }.status().unwrap();
         assert!(status.success());
         check_filled(&open(&path).unwrap());
@@ -464,7 +462,7 @@ fn many_pools() {
 #[test]
 fn a_thousand_pools_fit_into_a_process() {
     let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "many_pools", "--test-threads", "1"]).env(MANY, "1");
+    child.args(["--exact", "processes::many_pools", "--test-threads", "1"]).env(MANY, "1");
     let done = child.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
 }

@@ -1,6 +1,5 @@
 //! The names of the commands, which scripts and documents use.
 
-#[path = "commands/api.rs"]
 mod api;
 
 use std::process::Command;

@@ -43,7 +43,7 @@ fn mutants_of_the_journal_are_noticed() {
 
 #[test]
 fn the_page_lists_every_mutant() {
-    let page = include_str!("../../../docs/journal.md");
+    let page = include_str!("../../../../docs/journal.md");
     for mutant in outlast_check::journal::mutants::ALL {
         let row = format!("| `{}` | {} |", mutant.name(), mutant.about);
         assert!(page.contains(&row), "{row}");

@@ -1,0 +1,20 @@
+//! Tests of the harness, and of the library with it, in one program: linking a program takes longer than
+//! running most of them.
+
+mod commands;
+mod counts;
+mod disk;
+mod endings;
+mod explore;
+mod fuzz;
+mod history;
+mod hostile;
+mod interleaved;
+mod journal;
+mod mutants;
+mod schedule;
+mod seeded;
+mod space;
+mod stops;
+mod torture;
+mod verify;
