@@ -1,5 +1,5 @@
 //! Tests of the harness, and of the library with it, in one program: linking a program takes longer than
-//! running most of them.
+//! running most of them. Those that need the processor to themselves are beside this folder.
 
 mod commands;
 mod counts;
@@ -14,7 +14,5 @@ mod journal;
 mod mutants;
 mod schedule;
 mod seeded;
-mod space;
 mod stops;
-mod torture;
 mod verify;
