@@ -327,8 +327,8 @@ pub(crate) struct StatArgs {
 pub(crate) struct AcceptArgs {
     /// If the journal is incomplete, use what the pool's file holds without it
     ///
-    /// What was stored since the last checkpoint is missing then. The pool is kept as it is, with its journal,
-    /// under another name.
+    /// This loses what was stored since the last checkpoint. The pool stays as it is under another name, with
+    /// its journal.
     #[arg(long)]
     pub(crate) without_journal: bool,
 }

@@ -1,4 +1,4 @@
-//! Opening damaged pools, so that what is left can be copied.
+//! Opens damaged pools for `salvage`.
 
 use crate::failure::Failure;
 use crate::open;
@@ -29,8 +29,8 @@ pub(crate) struct Salvageable {
 /// But if its working file is gone, the pool is left as it is, because that file may be found again.
 /// Instead, what base and journal hold together is copied to `copy`, and the copy is opened.
 ///
-/// If there is damage of which the file itself says what was there, a copy is repaired and opened.
-/// Such damage can keep the pool, or a map, or a part of it from being read. Fails if there is a file at
+/// Some damaged words follow from others in the file ([`offline::repairs`]). Such damage can make the pool
+/// or a map unreadable, so this repairs a copy, and opens that. Fails if there is a file at
 /// `copy` already.
 pub(crate) fn open(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
     match as_it_is(path, copy) {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// The suffix of the name of a pool's copy until it takes the pool's place.
 const ACCEPTED: &str = ".accepted";
 
-/// What was done with the pool.
+/// How the pool was put back into use.
 enum Done {
     Nothing,
     /// It was checked and closed.
@@ -171,7 +171,8 @@ fn stamp(path: &Path) -> Result<Stamp, Failure> {
 }
 
 /// Puts the copy of this many bytes that `make` makes in the place of the pool's files, which are kept
-/// under another name. `judged` is the stamp of what was checked. Returns that name.
+/// under another name, which this returns. `judged` is the stamp that the pool's file had when it was
+/// checked.
 fn replace_by_copy(
     path: &Path,
     judged: Stamp,

@@ -184,7 +184,7 @@ const ROOTS: Range<u64> = ROOTS_OFFSET..ROOTS_OFFSET + (8 * ROOT_SLOTS * ROOT_WO
 /// How many damaged places of a part have lines of their own.
 const MOST: usize = 3;
 
-/// What is needed to tell of damage in few lines.
+/// Describes damage in few lines.
 struct Told {
     /// The pool's size in bytes.
     len: u64,

@@ -51,6 +51,9 @@ impl PoolOptions {
     /// completed, it keeps what it has: its journal is moved along, and its working file stays where
     /// it is. With [`OldPool::Removed`], pool, journal and working file are removed instead.
     ///
+    /// If there is no pool at `path`, but a journal where its journal would be, that belongs to a pool
+    /// that was moved. It is kept under the first such name that is free, whatever `old` says.
+    ///
     /// The replacement is atomic: a crash leaves the old pool at `path`, or the restored one. If the old
     /// pool could not be completed, a crash can also leave it under both names, and its journal beside
     /// the new one. With [`OldPool::Removed`], a crash can leave the old pool's journal, so that the new

@@ -49,8 +49,9 @@
 //! Opening reads the root and checks the directory's header. A segment is recovered by its first
 //! touch. First touches are serialized by `structure`. Each takes these steps:
 //!
-//! 1. If a crash cut a split short, it completes the split: the entries of the upper half that
-//!    still point to the old segment are set to the new one, durably.
+//! 1. If a crash cut a split short, it completes the split. It makes the state that commits the split
+//!    durable, with the entries that are set already. Then it sets the entries of the upper half that
+//!    still point to the old segment to the new one, durably.
 //! 2. It makes the segment ready.
 //! 3. It fills the entries of the DRAM directory. From here on, operations use the segment.
 //!

@@ -134,7 +134,8 @@
 //! fingerprints. A crash can leave sixteen states (3.6.1). Most of them need no repair: a value
 //! without its key is not a record, and a table that the root does not lead to is not in use.
 //! Buckets that were handed out but not linked are the first to be handed out again. Stores of a
-//! dead process may still be in the caches, so opening flushes what it reads. Then it gives an
+//! dead process may still be in the caches, so opening flushes what it reads: first the headers and
+//! counters of both tables, because it stores in the first one before it reads the second. Then it gives an
 //! owner to linked buckets that have none, and removes the owner of copies that no chain links to
 //! (invariant 6).
 //!
