@@ -36,7 +36,7 @@ mod version;
 pub use config::SchemeConfig;
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
-pub use record::{Bytes, Inline, Record, RecordForm};
+pub use record::{BlockRecord, Bytes, Inline, Record, RecordForm, SlotRecord};
 pub use registry::{Config, Scheme, SchemeRow};
 pub use schema::Schemas;
 

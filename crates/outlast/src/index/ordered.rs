@@ -1,6 +1,6 @@
 //! The interface and the key handling of ordered indexes.
 
-use super::record::{Bytes, Inline, Record, SlotWords, linked};
+use super::record::{Bytes, Inline, Record, SlotRecord, SlotWords, linked};
 use super::{Care, Cursor};
 use crate::error::{Damage, Result};
 use crate::pmem::{Point, Seam};
@@ -72,7 +72,7 @@ impl KeyOrder {
 }
 
 /// A record form whose keys can be compared.
-pub trait OrderedRecord: Record {
+pub trait OrderedRecord: SlotRecord {
     /// Encodes a key into the form in which an index stores it. If that changes the key's bytes,
     /// the encoded copy is made in `space`.
     fn encode<'s, 'k: 's>(

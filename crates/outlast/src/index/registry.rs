@@ -14,7 +14,7 @@ use super::ea_pht::{self, ea_pht_h, ea_pht_hpr};
 use super::group;
 #[cfg(feature = "phast")]
 use super::phast;
-use super::{Index, OrderedRecord, Schemas, WhileOpen};
+use super::{BlockRecord, Index, OrderedRecord, Schemas, WhileOpen};
 use crate::error::Result;
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -157,7 +157,7 @@ macro_rules! schemes {
             ///
             /// # Errors
             /// Those of opening the map.
-            pub(crate) fn open<S: Seam, R: OrderedRecord>(
+            pub(crate) fn open<S: Seam, R: BlockRecord + OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,
                 slot: usize,
@@ -181,7 +181,7 @@ macro_rules! schemes {
             ///
             /// # Errors
             /// Those of creating the map.
-            pub(crate) fn create<S: Seam, R: OrderedRecord>(
+            pub(crate) fn create<S: Seam, R: BlockRecord + OrderedRecord>(
                 self,
                 core: &Arc<Core<S>>,
             ) -> Result<[u64; ROOT_SCHEME_WORDS]> {

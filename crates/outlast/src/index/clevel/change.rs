@@ -11,7 +11,7 @@ use crate::index::clevel::bugs;
 use crate::index::kit::change::{Plan, Step, Update};
 use crate::index::kit::table::{HashedKey, Table};
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{Point, Seam, SharedWord, Word};
 use crate::pool::threads::thread_number;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ enum Rival {
     Stronger(u64),
 }
 
-impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Update<S, R> for Clevel<S, R> {
     /// The new record, while nothing leads to it.
     type Progress<'t> = Option<Draft<'t, S>>;
     /// The word of the context in which no slot was free.
@@ -66,7 +66,7 @@ impl<S: Seam, R: Record> Update<S, R> for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Makes one attempt at a change.
     #[inline(always)]
     fn try_change<'t>(
@@ -79,7 +79,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             *draft = Some(self.draft(key.key, value)?);
         }
         let guard = self.guard(true);
-        let Some(place) = self.find(&guard, key)? else {
+        let Some(place) = self.find_place(&guard, key)? else {
             return match (plan.inserts, &mut *draft, plan.value) {
                 (true, Some(new), Some(value)) => match self.insert(&guard, key, value, new)? {
                     Some(step) => Ok(step),
@@ -137,7 +137,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             return Err(error);
         }
         let guard = self.guard(true);
-        match self.find(&guard, key)? {
+        match self.find_place(&guard, key)? {
             None if !plan.inserts => Ok(Step::absent(false)),
             Some(place) if !self.applies(plan, &place) => {
                 let value = || Ok(R::read_value(&self.core.memory, place.body));

@@ -17,7 +17,7 @@ use super::layout::{
 use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::media::{check_block, check_identity, checksum};
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{DramWords, Offset, Seam, Shared, SharedWord, Word};
 use crate::pool::core::Core;
 use crate::reclaim::{Pin, Visit};
@@ -320,7 +320,7 @@ impl<S: Seam> Guard<'_, S> {
     }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Begins an operation. The operation must not allocate blocks, because an allocation may have
     /// to wait until all operations in progress have ended.
     #[inline(always)]
@@ -505,7 +505,7 @@ pub(super) mod tests {
     type Table = Clevel<Real, Inline>;
 
     pub(in super::super) fn value_of(table: &Table, key: u64) -> Option<u64> {
-        table.find_value(HashedKey::new(&table.core, key)).unwrap()
+        table.value(HashedKey::new(&table.core, key)).unwrap()
     }
 
     /// Opens a second table on the map's blocks, which begins with two buckets. The test does not use the

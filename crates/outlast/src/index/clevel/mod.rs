@@ -332,7 +332,7 @@ use crate::error::{Damage, Error, Result};
 pub use crate::index::config::Clevel as Config;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Point, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
@@ -344,7 +344,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// A hash table. See the module's documentation.
-pub struct Clevel<S: Seam, R: Record> {
+pub struct Clevel<S: Seam, R: BlockRecord> {
     core: Arc<Core<S>>,
     /// The offset of the root's scheme words.
     root: u64,
@@ -363,7 +363,7 @@ pub struct Clevel<S: Seam, R: Record> {
     form: PhantomData<R>,
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, shape: Config) -> Result<Self> {
         let root = root_offset(slot).raw() + 8;
@@ -447,7 +447,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Drop for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Drop for Clevel<S, R> {
     fn drop(&mut self) {
         let context = *self.context.alone().get_mut();
         if !context.is_null() {
@@ -457,7 +457,7 @@ impl<S: Seam, R: Record> Drop for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Table<S, R> for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Table<S, R> for Clevel<S, R> {
     const SCHEME: Scheme = Scheme::Clevel;
 
     fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {

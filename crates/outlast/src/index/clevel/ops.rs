@@ -7,8 +7,8 @@ use super::{Clevel, points};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::clevel::bugs;
 use crate::index::kit::media::{check_identity, ones};
-use crate::index::kit::table::{HashedKey, Lookup};
-use crate::index::record::{Record, RecordRef};
+use crate::index::kit::table::{HashedKey, Lookup, Wanted};
+use crate::index::record::BlockRecord;
 use crate::pmem::{Offset, Seam, SharedWord, Word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,33 +24,29 @@ pub(super) struct Line<'g> {
     pub(super) filter: &'g SharedWord,
 }
 
-impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Lookup<S, R> for Clevel<S, R> {
     type Batch<'t> = Guard<'t, S>;
     type Staged<'b> = &'b Context;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
-        let guard = self.guard(false);
-        let place = self.find(&guard, key)?;
-        Ok(place.map(|place| R::read_value(&self.core.memory, place.body)))
-    }
-
-    #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
-        Ok(self.find(&self.guard(false), key)?.is_some())
-    }
-
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
         loop {
             let guard = self.guard(false);
-            let Some(place) = self.find(&guard, key)? else { return Ok(None) };
-            let pin = guard.pin();
-            // The record may have been retired before the pin was made. If its state is unchanged,
+            let Some(place) = self.find_place(&guard, key)? else { return Ok(None) };
+            // The record may have been retired before the pin is made. If its state is unchanged,
             // it was not.
-            if self.look(&place.head.state) == place.state {
-                return Ok(Some(R::refer(&self.core, place.body, pin)));
+            let pin = || {
+                let pin = guard.pin();
+                let valid = self.look(&place.head.state) == place.state;
+                if !valid {
+                    self.core.epochs().unpin(pin);
+                    return None;
+                }
+                Some(pin)
+            };
+            if let Some(found) = W::in_block(&self.core, place.body, pin) {
+                return Ok(Some(found));
             }
-            self.core.epochs().unpin(pin);
         }
     }
 
@@ -108,7 +104,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     // ---- The way ----------------------------------------------------------------
 
     /// Visits the slots that `hash` can be in and whose tag is that of `hash`, from the oldest
@@ -337,7 +333,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
 
     /// Finds the record of a key.
     #[inline(always)]
-    pub(super) fn find<'g>(
+    pub(super) fn find_place<'g>(
         &'g self,
         guard: &'g Guard<'_, S>,
         key: HashedKey<'_, R>,
@@ -361,7 +357,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.find_in(guard, context, &pairs, key)
     }
 
-    /// Does what [`find`](Self::find) does, after the prefetches. `pairs` has the buckets of the
+    /// Does what [`find_place`](Self::find_place) does, after the prefetches. `pairs` has the buckets of the
     /// hash in the oldest levels, at most [`AT_ONCE`].
     #[inline(always)]
     fn find_in<'g>(
@@ -386,7 +382,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
         self.search(guard, key.hash, |place, word| Ok(self.meet(place, word, key.key)?))
     }
 
-    /// The hot path of [`find`](Self::find): reads the filters of all levels once, and then only
+    /// The hot path of [`find_place`](Self::find_place): reads the filters of all levels once, and then only
     /// the buckets whose filters show the key. Returns `None` if this does not decide, and the
     /// general path has to.
     ///

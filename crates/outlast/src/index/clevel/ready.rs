@@ -6,7 +6,7 @@ use super::resize::write_level;
 use super::{Clevel, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{Point, Seam};
 use crate::pool::geometry::LARGE;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) fn unless_full(error: Error) -> Result<()> {
     if error.is_full() { Ok(()) } else { Err(error) }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     pub(super) fn new_level(&self, bits: u32, at: &'static Point) -> Result<UnlinkedBlock<'_, S>> {
         let level =
             UnlinkedBlock::allocate(&self.core, layout::level_bytes(bits, self.shape.group_bits))?;

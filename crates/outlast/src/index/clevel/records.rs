@@ -5,7 +5,7 @@ use super::{Clevel, points};
 use crate::error::{Damage, Result};
 use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
-use crate::index::record::{Body, Record};
+use crate::index::record::{BlockRecord, Body};
 use crate::pmem::{Offset, Seam, Word};
 
 /// The most replaced records that a slot may lead through. Each was left by a thread that stopped
@@ -23,7 +23,7 @@ pub(super) struct Place<'g> {
     pub(super) body: Body<'g>,
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Returns the first words of a record.
     #[inline(always)]
     pub(super) fn head(&self, offset: u64) -> Result<&RecordHead, Damage> {

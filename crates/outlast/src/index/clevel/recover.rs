@@ -5,11 +5,11 @@ use super::levels::{DRAINED, Guard, Level, TOUCHED, filter_bits};
 use super::{Clevel, points};
 use crate::error::Result;
 use crate::index::clevel::bugs;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{Seam, SharedWord, Word};
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Touches a bucket for the first time since opening: voids announcements and copies, makes
     /// everything else durable before results depend on it, and makes the Bloom filter.
     #[cold]

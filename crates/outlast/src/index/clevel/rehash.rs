@@ -5,7 +5,7 @@ use super::levels::{Context, DRAINED, Guard, Level, TOUCHED, filter_bits, tag_of
 use super::records::unknown_state;
 use super::{Clevel, bugs, points};
 use crate::error::Result;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{Seam, Shared, Word};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -52,7 +52,7 @@ pub(super) enum Copied {
     NoRoom,
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Empties one bucket of the oldest level. Returns `None` when all of it is frozen, durably, or
     /// the hash of a record for which there is no room. Several threads can do this concurrently.
     fn drain_bucket(

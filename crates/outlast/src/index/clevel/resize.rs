@@ -10,7 +10,7 @@ use super::{Clevel, Config, points};
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::pmem::{Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -88,7 +88,7 @@ pub(super) fn create<S: Seam>(
     Ok(words)
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     // ---- Contexts ---------------------------------------------------------------
 
     /// Replaces the context by one with these levels, in the block `block`. Returns `false` if

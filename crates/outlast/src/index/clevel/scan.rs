@@ -12,7 +12,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::clevel::bugs;
 use crate::index::kit::collect::Collector;
 use crate::index::kit::table::Walk;
-use crate::index::record::Record;
+use crate::index::record::BlockRecord;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::{Seam, Word};
 use std::collections::HashSet;
@@ -45,7 +45,7 @@ pub(super) enum Home {
     Chain(u64),
 }
 
-impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Walk<S, R> for Clevel<S, R> {
     /// Does one step of an iteration: the records of one range.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         if cursor.is_done() {
@@ -157,7 +157,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     // ---- Ranges -----------------------------------------------------------------
 
     /// Returns the last hash of the range that begins with `low`.

@@ -7,12 +7,12 @@ use super::scan::{Home, Part};
 use crate::error::{Damage, Result};
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{HashedKey, Verify, Walk};
-use crate::index::record::{Body, Record, body_checksum};
+use crate::index::record::{BlockRecord, Body, body_checksum};
 use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::{Seam, Word};
 use std::collections::HashSet;
 
-impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Verify<S, R> for Clevel<S, R> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         audit.report(self.verify_ready())?;
@@ -35,7 +35,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Clevel<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Clevel<S, R> {
+impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     /// Checks the level kept ready. The next expansion links it as it is, so it must be a level,
     /// and empty.
     fn verify_ready(&self) -> Result<()> {
@@ -160,7 +160,7 @@ impl<S: Seam, R: Record> Clevel<S, R> {
             let expected = format!("tag {:#x} of hash {hash:#x}", tag_of(hash));
             return Err(Damage::new(at, expected, format!("{:#x}", slot::tag(word))).into());
         }
-        let seen = self.find(guard, HashedKey { key: R::key_of(&key), hash })?;
+        let seen = self.find_place(guard, HashedKey { key: R::key_of(&key), hash })?;
         if seen.is_none_or(|place| place.offset != offset) {
             let found = "one that they do not";
             return Err(Damage::new(at, "a record that lookups find", found).into());

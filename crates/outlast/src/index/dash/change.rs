@@ -11,7 +11,7 @@ use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{Changed, RecordForm, fingerprints};
 use crate::pmem::{Point, Seam};
 
@@ -32,21 +32,21 @@ pub(super) fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
 }
 
 /// What one attempt passes on to the next.
-pub(crate) struct Progress<'i, S: Seam, R: Record> {
+pub(crate) struct Progress<'i, S: Seam, R: SlotRecord> {
     /// The new record, unless the change is a removal.
     new: Option<UnlinkedRecord<'i, S, R>>,
     /// Whether the next bucket must be locked before the home bucket.
     next_first: bool,
 }
 
-impl<S: Seam, R: Record> Default for Progress<'_, S, R> {
+impl<S: Seam, R: SlotRecord> Default for Progress<'_, S, R> {
     #[inline(always)]
     fn default() -> Self {
         Progress { new: None, next_first: false }
     }
 }
 
-impl<'i, S: Seam, R: Record> Progress<'i, S, R> {
+impl<'i, S: Seam, R: SlotRecord> Progress<'i, S, R> {
     /// A change whose new record is written.
     pub(super) fn of(new: UnlinkedRecord<'i, S, R>) -> Self {
         Progress { new: Some(new), next_first: false }
@@ -62,7 +62,7 @@ pub(crate) enum Obstacle {
     NextLocked,
 }
 
-impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Update<S, R> for Dash<S, R, A> {
     type Progress<'t> = Progress<'t, S, R>;
     type Full<'t> = Obstacle;
 
@@ -89,7 +89,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
-        let route = self.known_route(key.hash)?;
+        let route = self.ready_route(key.hash)?;
         self.prefetch_home(&route, key.hash);
         let mut here = self.try_hold(self.bucket(route.segment, self.home(key.hash)))?;
         let new = &mut progress.new;
@@ -139,7 +139,7 @@ impl<S: Seam, R: Record, A: Addressing> Update<S, R> for Dash<S, R, A> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     // ---- Changing ---------------------------------------------------------------
 
     /// Makes a change. The caller has locked the home bucket, and also the next bucket if it passes

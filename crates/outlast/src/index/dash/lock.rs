@@ -30,7 +30,7 @@ use super::metadata::{BucketRef, Overflow};
 use super::{Addressing, Dash, Segment};
 use crate::error::Result;
 use crate::index::kit::lock::{Guarded, Held, HeldLock, VersionLock};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::pmem::Seam;
 
 /// A locked bucket.
@@ -83,7 +83,7 @@ impl<S: Seam> Locked<'_, S> {
     }
 
     /// Returns the bucket's index in its segment.
-    pub(super) fn index<R: Record, A: Addressing>(
+    pub(super) fn index<R: SlotRecord, A: Addressing>(
         &self,
         table: &Dash<S, R, A>,
         segment: Segment,
@@ -92,7 +92,7 @@ impl<S: Seam> Locked<'_, S> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Returns a bucket's version lock.
     #[inline(always)]
     pub(super) fn lock_of<'m>(&'m self, bucket: BucketRef<'m>) -> VersionLock<'m, S> {

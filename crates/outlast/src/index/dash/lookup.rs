@@ -6,10 +6,10 @@ use super::{Addressing, Dash, Route, Segment};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs;
 use crate::index::kit::lock::VersionLock;
-use crate::index::kit::lookup::{self, Optimistic, lookups_by_version};
+use crate::index::kit::lookup::{self, Optimistic, Read};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::{HashedKey, Lookup, Sought};
-use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::kit::table::{HashedKey, Lookup, Sought, Wanted};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::index::{RecordForm, fingerprints};
 use crate::pmem::{Seam, SharedWord};
@@ -54,11 +54,18 @@ pub(crate) enum Staged<'m, S: Seam> {
     Slot(Likely<'m, S>),
 }
 
-impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Staged<'b, S>>;
 
-    lookups_by_version!();
+    #[inline(always)]
+    fn find_fast<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
+        lookup::find_fast::<S, R, W>(self, key)
+    }
+
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
+        lookup::find(self, key, 0, |words| W::in_slot(&self.core, words))
+    }
 
     fn begin_batch(&self) {}
 
@@ -68,7 +75,7 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
         (): &'b (),
         HashedKey { hash, .. }: HashedKey<'_, R>,
     ) -> Result<Option<Staged<'b, S>>> {
-        let Some(route) = self.known_route(hash) else { return Ok(None) };
+        let Some(route) = self.ready_route(hash) else { return Ok(None) };
         let home = self.home(hash);
         let here = self.bucket(route.segment, home);
         let next = self.bucket(route.segment, self.next(home));
@@ -128,11 +135,11 @@ impl<S: Seam, R: Record, A: Addressing> Lookup<S, R> for Dash<S, R, A> {
                 return Ok(Some(value));
             }
         }
-        lookup::value(self, key)
+        self.value(key)
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     // ---- Reading ----------------------------------------------------------------
 
     /// Reads the words of a slot. They belong together only if the version of the record's home has
@@ -253,13 +260,13 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
     type Route<'t> = Route<'t, A>;
     type Lock = SharedWord;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
-        self.known_route(hash)
+        self.ready_route(hash)
     }
 
     fn any_route(&self, hash: u64, inside: usize) -> Result<Route<'_, A>> {
@@ -274,7 +281,7 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         route: &Route<'_, A>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Result<Option<T>, Damage>> {
+    ) -> Read<T> {
         let home = self.home(key.hash);
         self.prefetch_home(route, key.hash);
         let bucket = self.bucket(route.segment, home);
@@ -282,7 +289,8 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         let lock = self.lock_of(bucket);
         let before = match version(&lock) {
             None if self.seeded(&bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
-            before => before?,
+            None => return Read::Raced,
+            Some(before) => before,
         };
         let (bits, next_bits) = (self.bits(bucket), self.bits(next));
         // A split removes the moved records from the old segment's metadata before the version
@@ -292,16 +300,16 @@ impl<S: Seam, R: Record, A: Addressing> Optimistic<S, R> for Dash<S, R, A> {
         let found = match self.probe_pair((bucket, bits), (next, next_bits), key) {
             Ok(Some(place)) => {
                 let found = read(place.words).map(Some);
-                return is_unchanged(&lock, before).then_some(found);
+                return Read::of(is_unchanged(&lock, before), found);
             }
             Ok(None) if Overflow::of(before).is_none() => {
-                return (is_unchanged(&lock, before) && self.is_current(route)).then_some(Ok(None));
+                return Read::of(is_unchanged(&lock, before) && self.is_current(route), Ok(None));
             }
             Ok(None) => self.search_overflow(route.segment, bits, Overflow::of(before), key),
             damaged => damaged,
         };
         let found = found.and_then(|place| place.map(|place| read(place.words)).transpose());
-        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
+        Read::of(is_unchanged(&lock, before) && self.is_current(route), found)
     }
 
     fn lock_word<'t>(&'t self, route: &Route<'t, A>, hash: u64) -> (VersionLock<'t, S>, u64) {

@@ -21,7 +21,7 @@ use crate::index::kit::lock::Guarded;
 use crate::index::kit::lookup::prefetch;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{BATCH, Changed, RecordForm};
 use crate::pmem::Seam;
 
@@ -37,7 +37,7 @@ enum Action {
 }
 
 /// A change that is decided.
-struct Decided<'t, S: Seam, R: Record> {
+struct Decided<'t, S: Seam, R: SlotRecord> {
     action: Action,
     bucket: BucketRef<'t>,
     slot: usize,
@@ -49,12 +49,12 @@ struct Decided<'t, S: Seam, R: Record> {
 }
 
 /// The decided changes of one thread, whose buckets it has locked.
-struct Row<'t, S: Seam, R: Record, A: Addressing> {
+struct Row<'t, S: Seam, R: SlotRecord, A: Addressing> {
     table: &'t Dash<S, R, A>,
     changes: Vec<Decided<'t, S, R>>,
 }
 
-impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
+impl<'t, S: Seam, R: SlotRecord, A: Addressing> Row<'t, S, R, A> {
     /// Makes the changes, durably, shows them to readers and unlocks their buckets.
     fn make(&mut self) {
         if self.changes.is_empty() {
@@ -103,7 +103,7 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Option<Changed<R>> {
         let table = self.table;
-        let route = table.known_route(key.hash)?;
+        let route = table.ready_route(key.hash)?;
         let home = table.home(key.hash);
         let try_lock = |bucket| table.try_hold(bucket).map(Guarded::new);
         let here = try_lock(table.bucket(route.segment, home))?;
@@ -177,13 +177,13 @@ impl<'t, S: Seam, R: Record, A: Addressing> Row<'t, S, R, A> {
 }
 
 /// Keeps a new record's block, because a slot will link to it.
-fn link<S: Seam, R: Record>(new: &mut Option<UnlinkedRecord<'_, S, R>>) {
+fn link<S: Seam, R: SlotRecord>(new: &mut Option<UnlinkedRecord<'_, S, R>>) {
     if let Some(mut new) = new.take() {
         new.set_linked();
     }
 }
 
-impl<S: Seam, R: Record> Decided<'_, S, R> {
+impl<S: Seam, R: SlotRecord> Decided<'_, S, R> {
     /// Stores the change and flushes it.
     #[inline(always)]
     fn store<A: Addressing>(&mut self, table: &Dash<S, R, A>) {
@@ -209,7 +209,7 @@ impl<S: Seam, R: Record> Decided<'_, S, R> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Makes changes of at most [`BATCH`] keys, in order: see
     /// [`Update::change_in_row`](crate::index::kit::change::Update::change_in_row).
     pub(super) fn change_sharing_fence(

@@ -200,7 +200,7 @@ use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::kit::walk::Counters;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
@@ -259,14 +259,14 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     type Way<'t>: Copy;
 
     /// Returns the route to a hash's segment. `None` if the segment is not ready yet.
-    fn known_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>>;
+    fn ready_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>>;
 
     /// Returns whether a route still leads to the same segment.
     fn is_current<S: Seam>(&self, seam: &S, way: Self::Way<'_>) -> bool;
 
     /// Makes a hash's segment ready (`Dash::make_ready`), unless another thread already has. The
     /// caller has passed the gate.
-    fn first_touch<S: Seam, R: Record>(
+    fn first_touch<S: Seam, R: SlotRecord>(
         table: &Dash<S, R, Self>,
         hash: u64,
     ) -> Result<Route<'_, Self>>;
@@ -274,20 +274,20 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     /// Finds the segment of a hash whose first touch has failed, to salvage its records. The header
     /// may be damaged. Also returns the last hash of the range, from this hash on, that leads to
     /// that segment.
-    fn find_unready<S: Seam, R: Record>(
+    fn find_unready<S: Seam, R: SlotRecord>(
         table: &Dash<S, R, Self>,
         hash: u64,
     ) -> Result<(Segment, u64)>;
 
     /// Returns the place of the new segment that a split of `old` makes: a block of its own, or a part
     /// of one.
-    fn place_new<S: Seam, R: Record>(
+    fn place_new<S: Seam, R: SlotRecord>(
         table: &Dash<S, R, Self>,
         old: Segment,
     ) -> Result<UnlinkedBlock<'_, S>>;
 
     /// Makes room in a full segment. The caller retries afterwards.
-    fn make_room<S: Seam, R: Record>(
+    fn make_room<S: Seam, R: SlotRecord>(
         table: &Dash<S, R, Self>,
         route: &Route<'_, Self>,
         hash: u64,
@@ -295,7 +295,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
 
     /// Makes both halves of a split reachable, the new one durably. Before other threads can reach
     /// the new half, calls `mark`, which makes readers of the old one wait.
-    fn publish_split<S: Seam, R: Record>(
+    fn publish_split<S: Seam, R: SlotRecord>(
         table: &Dash<S, R, Self>,
         old: Segment,
         new: Segment,
@@ -303,7 +303,10 @@ pub trait Addressing: Sized + Send + Sync + 'static {
     ) -> Result<()>;
 
     /// Reports the blocks of the directory, and those that segments are parts of, to a trace.
-    fn trace<S: Seam, R: Record>(table: &Dash<S, R, Self>, visit: &mut Visitor<'_>) -> Result<()>;
+    fn trace<S: Seam, R: SlotRecord>(
+        table: &Dash<S, R, Self>,
+        visit: &mut Visitor<'_>,
+    ) -> Result<()>;
 
     /// Returns the number of entries in DRAM through which hashes lead to segments.
     fn entries<S: Seam>(&self, seam: &S) -> u64;
@@ -313,7 +316,7 @@ pub trait Addressing: Sized + Send + Sync + 'static {
 }
 
 /// A hash table of segments. See the module's documentation.
-pub struct Dash<S: Seam, R: Record, A> {
+pub struct Dash<S: Seam, R: SlotRecord, A> {
     pub(crate) core: Arc<Core<S>>,
     pub(crate) size: SegmentSize,
     /// The number of buckets of a segment, minus one.
@@ -325,7 +328,7 @@ pub struct Dash<S: Seam, R: Record, A> {
     form: PhantomData<R>,
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Returns the table whose segments `addressing` finds.
     pub(crate) fn new(core: &Arc<Core<S>>, size: SegmentSize, addressing: A) -> Result<Self> {
         Ok(Dash {
@@ -420,7 +423,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// yet.
     #[inline(always)]
     fn route(&self, hash: u64) -> Result<Route<'_, A>> {
-        match self.known_route(hash) {
+        match self.ready_route(hash) {
             Some(route) => Ok(route),
             None => self.first_route(hash),
         }
@@ -435,15 +438,15 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     /// Like [`route`](Self::route), for a thread that has passed the gate.
     #[inline(always)]
     pub(crate) fn route_inside(&self, hash: u64) -> Result<Route<'_, A>> {
-        match self.known_route(hash) {
+        match self.ready_route(hash) {
             Some(route) => Ok(route),
             None => A::first_touch(self, hash),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn known_route(&self, hash: u64) -> Option<Route<'_, A>> {
-        self.addressing.known_route(self.seam(), hash)
+    pub(crate) fn ready_route(&self, hash: u64) -> Option<Route<'_, A>> {
+        self.addressing.ready_route(self.seam(), hash)
     }
 
     /// Returns whether the route still leads to the same segment.
@@ -453,7 +456,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Table<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Table<S, R> for Dash<S, R, A> {
     const SCHEME: Scheme = A::SCHEME;
 
     #[inline(always)]

@@ -9,13 +9,13 @@ use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::fingerprints;
 use crate::index::kit::media::{check_block, check_identity, ones};
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::LockWord;
 use crate::pmem::{Offset, Seam, Word};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Checks a segment's extent and its header's identity and state. Returns its first hash and
     /// its state.
     pub(crate) fn check_segment(&self, offset: u64) -> Result<(u64, State), Damage> {

@@ -13,7 +13,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::media::ones;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::LockWord;
 use crate::pmem::{LINE, Memory, Offset, Point, Seam};
 use std::sync::atomic::Ordering;
@@ -158,7 +158,7 @@ impl Lines {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     // ---- Split ------------------------------------------------------------------
 
     /// Splits a segment in two by the next bit of the hash. Does nothing if `route` is not current

@@ -38,7 +38,7 @@ fn at_home(table: &Table, home: u32, line: usize) -> impl Iterator<Item = u64> {
 fn insert_other(table: &Table) -> bool {
     let key = other(table);
     let hash = hash(table, key);
-    let (segment, home) = (table.known_route(hash).unwrap().segment, table.home(hash));
+    let (segment, home) = (table.ready_route(hash).unwrap().segment, table.home(hash));
     let is_free = |index| {
         let locked = table.try_hold(table.bucket(segment, index));
         locked.map(Held::unlock).is_some()
@@ -64,7 +64,7 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
             let (mut keys, mut last) = (at_home(table, 1, 0), at_home(table, 3, 0));
             assert!(inserts(table, keys.next().unwrap()));
             let other = other(table);
-            let segment = table.known_route(hash(table, other)).unwrap().segment;
+            let segment = table.ready_route(hash(table, other)).unwrap().segment;
             let [first, second, third] = [1, 2, 3].map(|n| table.bucket(segment, n));
             while table.bits(first).free_slot(0).is_some() {
                 assert!(inserts(table, keys.next().unwrap()));
@@ -83,7 +83,7 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
             let goes_on = beside.run(access, |table| {
                 change_many(table, &[key], &[what], &mut done).unwrap();
             });
-            let find = |key| table.find_value(HashedKey::new(&table.core, key)).unwrap();
+            let find = |key| table.value(HashedKey::new(&table.core, key)).unwrap();
             assert!(done[0].applied, "access {access}");
             assert_eq!(find(key), (!removes).then_some(7), "access {access}");
             if beside.happened() {

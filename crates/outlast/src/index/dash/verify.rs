@@ -6,13 +6,13 @@ use super::{Addressing, Dash, Segment};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::version::LockWord;
 use crate::index::{Cursor, CursorState, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
@@ -34,7 +34,7 @@ impl<S: Seam, R: Record, A: Addressing> Verify<S, R> for Dash<S, R, A> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     fn verify_segment(&self, segment: Segment, audit: &mut Audit<R>) -> Result<()> {
         audit.begin_part();
         for place in self.all_buckets(segment) {

@@ -9,13 +9,13 @@ use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{Salvaged, sample, scan};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
 
-impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Walk<S, R> for Dash<S, R, A> {
     /// Does one step of an iteration: the records of one home bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
@@ -75,7 +75,7 @@ impl<S: Seam, R: Record, A: Addressing> Walk<S, R> for Dash<S, R, A> {
     }
 }
 
-impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     // ---- Iteration --------------------------------------------------------------
 
     /// Appends the records whose home is the bucket `cursor.part`, in the segment that holds the
@@ -142,7 +142,7 @@ impl<S: Seam, R: Record, A: Addressing> Dash<S, R, A> {
         found: &mut Collector<'_, R>,
     ) -> Result<Salvaged> {
         let mark = found.mark();
-        if let Some(route) = self.known_route(hash) {
+        if let Some(route) = self.ready_route(hash) {
             // The segment was damaged after it had been made ready.
             found.step_over(damage)?;
             return Ok(Salvaged::Read(route.segment.high()));

@@ -73,7 +73,7 @@ use crate::error::{Damage, Result};
 pub use crate::index::config::DashEh as Config;
 use crate::index::kit::directory::{DramDirectory, Way};
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::{Scheme, Visitor};
 use crate::pmem::{Memory, Seam, Word};
 use crate::pool::core::Core;
@@ -98,7 +98,7 @@ pub struct Prefixes {
 /// A hash table. See the module's documentation.
 pub type DashEh<S, R> = Dash<S, R, Prefixes>;
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let directory = Directory::open(core, slot)?;
@@ -137,7 +137,7 @@ impl Addressing for Prefixes {
     type Way<'t> = Way<'t>;
 
     #[inline(always)]
-    fn known_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
+    fn ready_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
         self.dram.find(seam, hash).map(|(segment, way)| Route { segment, way })
     }
 
@@ -146,22 +146,28 @@ impl Addressing for Prefixes {
         self.dram.is_current(seam, way)
     }
 
-    fn first_touch<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<Route<'_, Self>> {
+    fn first_touch<S: Seam, R: SlotRecord>(
+        table: &DashEh<S, R>,
+        hash: u64,
+    ) -> Result<Route<'_, Self>> {
         table.first_touch(hash)
     }
 
-    fn find_unready<S: Seam, R: Record>(table: &DashEh<S, R>, hash: u64) -> Result<(Segment, u64)> {
+    fn find_unready<S: Seam, R: SlotRecord>(
+        table: &DashEh<S, R>,
+        hash: u64,
+    ) -> Result<(Segment, u64)> {
         table.find_unready(hash)
     }
 
-    fn place_new<S: Seam, R: Record>(
+    fn place_new<S: Seam, R: SlotRecord>(
         table: &DashEh<S, R>,
         _: Segment,
     ) -> Result<UnlinkedBlock<'_, S>> {
         UnlinkedBlock::allocate(&table.core, table.size.bytes())
     }
 
-    fn make_room<S: Seam, R: Record>(
+    fn make_room<S: Seam, R: SlotRecord>(
         table: &DashEh<S, R>,
         route: &Route<'_, Self>,
         hash: u64,
@@ -169,7 +175,7 @@ impl Addressing for Prefixes {
         table.make_room(route, hash)
     }
 
-    fn publish_split<S: Seam, R: Record>(
+    fn publish_split<S: Seam, R: SlotRecord>(
         table: &DashEh<S, R>,
         old: Segment,
         new: Segment,
@@ -178,7 +184,7 @@ impl Addressing for Prefixes {
         table.publish_split(old, new, mark)
     }
 
-    fn trace<S: Seam, R: Record>(table: &DashEh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
+    fn trace<S: Seam, R: SlotRecord>(table: &DashEh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
         table.seam().lock(&table.addressing.structure).directory.trace(visit)
     }
 

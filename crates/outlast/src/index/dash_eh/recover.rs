@@ -5,16 +5,16 @@ use super::{DashEh, Prefixes, Route, Segment, Structure, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::check_block;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::pmem::{Offset, Seam, Word};
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Touches the segment of a hash for the first time. The caller has passed the gate.
     #[cold]
     pub(super) fn first_touch(&self, hash: u64) -> Result<Route<'_, Prefixes>> {
         let structure = self.seam().lock(&self.addressing.structure);
         loop {
-            if let Some(route) = self.known_route(hash) {
+            if let Some(route) = self.ready_route(hash) {
                 return Ok(route);
             }
             let entry =

@@ -7,7 +7,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::dash::write_empty;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -21,7 +21,7 @@ const SPARSE: u64 = 32;
 
 /// Writes a new map's directory and segments and flushes them. The fence before the root's commit
 /// word makes them durable.
-pub(super) fn create<S: Seam, R: Record>(
+pub(super) fn create<S: Seam, R: SlotRecord>(
     core: &Arc<Core<S>>,
     size: SegmentSize,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -39,7 +39,7 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-impl<S: Seam, R: Record> DashEh<S, R> {
+impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Makes room in a full segment: splits it, or doubles the directory so that the next attempt
     /// can, or adds an overflow node. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, Prefixes>, hash: u64) -> Result<()> {

@@ -123,7 +123,7 @@ use super::dash::{Addressing, Dash, Directory, Route, Segment};
 use crate::error::Result;
 pub use crate::index::config::DashLh as Config;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::{BlockKind, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::Core;
@@ -166,7 +166,7 @@ pub struct LinearSegments {
 /// A hash table. See the module's documentation.
 pub type DashLh<S, R> = Dash<S, R, LinearSegments>;
 
-impl<S: Seam, R: Record> DashLh<S, R> {
+impl<S: Seam, R: SlotRecord> DashLh<S, R> {
     /// Makes the directory and the first array of a new map, and flushes them. The caller's fence
     /// makes them durable before the root names them. Returns the scheme's words of the root.
     pub fn create(core: &Arc<Core<S>>, config: Config) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -182,7 +182,7 @@ impl Addressing for LinearSegments {
     type Way<'t> = Way<'t>;
 
     #[inline(always)]
-    fn known_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
+    fn ready_route<S: Seam>(&self, seam: &S, hash: u64) -> Option<Route<'_, Self>> {
         self.segments.find(seam, hash).map(|(segment, way)| Route { segment, way })
     }
 
@@ -191,23 +191,29 @@ impl Addressing for LinearSegments {
         self.segments.is_current(seam, way)
     }
 
-    fn first_touch<S: Seam, R: Record>(table: &DashLh<S, R>, hash: u64) -> Result<Route<'_, Self>> {
+    fn first_touch<S: Seam, R: SlotRecord>(
+        table: &DashLh<S, R>,
+        hash: u64,
+    ) -> Result<Route<'_, Self>> {
         table.first_touch(hash)
     }
 
-    fn find_unready<S: Seam, R: Record>(table: &DashLh<S, R>, hash: u64) -> Result<(Segment, u64)> {
+    fn find_unready<S: Seam, R: SlotRecord>(
+        table: &DashLh<S, R>,
+        hash: u64,
+    ) -> Result<(Segment, u64)> {
         let segment = table.find_unready(hash)?;
         Ok((segment, segment.high()))
     }
 
-    fn place_new<S: Seam, R: Record>(
+    fn place_new<S: Seam, R: SlotRecord>(
         table: &DashLh<S, R>,
         old: Segment,
     ) -> Result<UnlinkedBlock<'_, S>> {
         table.place_new(old)
     }
 
-    fn make_room<S: Seam, R: Record>(
+    fn make_room<S: Seam, R: SlotRecord>(
         table: &DashLh<S, R>,
         route: &Route<'_, Self>,
         hash: u64,
@@ -215,7 +221,7 @@ impl Addressing for LinearSegments {
         table.make_room(route, hash)
     }
 
-    fn publish_split<S: Seam, R: Record>(
+    fn publish_split<S: Seam, R: SlotRecord>(
         table: &DashLh<S, R>,
         old: Segment,
         new: Segment,
@@ -225,7 +231,7 @@ impl Addressing for LinearSegments {
         Ok(())
     }
 
-    fn trace<S: Seam, R: Record>(table: &DashLh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
+    fn trace<S: Seam, R: SlotRecord>(table: &DashLh<S, R>, visit: &mut Visitor<'_>) -> Result<()> {
         let mut structure = table.seam().lock(&table.addressing.structure);
         structure.directory.trace(visit)?;
         let mut traced = Ok(());

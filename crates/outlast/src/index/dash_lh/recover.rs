@@ -8,14 +8,14 @@ use super::{
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::media::check_block;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::pmem::{Offset, Seam, Word};
 use crate::pool::core::{Core, root_offset};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
-impl<S: Seam, R: Record> DashLh<S, R> {
+impl<S: Seam, R: SlotRecord> DashLh<S, R> {
     /// Opens the table whose root is in `slot`. Reads its directory of arrays and no segment.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let memory = &core.memory;

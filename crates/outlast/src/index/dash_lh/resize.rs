@@ -8,7 +8,7 @@ use crate::error::{Damage, Error, Result};
 use crate::index::dash::{Doubled, write_empty};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -23,7 +23,7 @@ const CROWDED: usize = 8;
 
 /// Writes a new map's directory and first array and flushes them. The fence before the root's commit
 /// word makes them durable.
-pub(super) fn create<S: Seam, R: Record>(
+pub(super) fn create<S: Seam, R: SlotRecord>(
     core: &Arc<Core<S>>,
     config: Config,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -57,7 +57,7 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-impl<S: Seam, R: Record> DashLh<S, R> {
+impl<S: Seam, R: SlotRecord> DashLh<S, R> {
     /// Makes room in a full segment: splits it if its turn has passed, otherwise adds an overflow
     /// node and splits the segments whose turns come next. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, LinearSegments>, hash: u64) -> Result<()> {

@@ -188,7 +188,7 @@ use crate::index::kit::lock::{Guarded, HeldLock, LockPlace, VersionLock};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table as KitTable;
 use crate::index::kit::walk::Counters;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::pmem::{Offset, Seam, SeededBug, Shared, SharedWord, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -296,7 +296,7 @@ pub(crate) struct Route<'t> {
 type Missing = (u64, u64, Damage);
 
 /// A hash table of one of the three schemes. See the module's documentation.
-pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
+pub(crate) struct Pht<S: Seam, R: SlotRecord, V: Variant> {
     core: Arc<Core<S>>,
     /// See [`EaPhtOf`].
     chunk_bits: u32,
@@ -313,7 +313,7 @@ pub(crate) struct Pht<S: Seam, R: Record, V: Variant> {
     form: PhantomData<(R, V)>,
 }
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Opens the table whose root is in `slot`. Reads all of it.
     pub(crate) fn open<const SCHEME: u8>(
         core: &Arc<Core<S>>,
@@ -488,7 +488,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> KitTable<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> KitTable<S, R> for Pht<S, R, V> {
     const SCHEME: Scheme = V::SCHEME;
 
     #[inline(always)]

@@ -8,10 +8,10 @@ use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
-use crate::index::kit::lookup::{self, Optimistic, lookups_by_version};
-use crate::index::kit::table::{HashedKey, Lookup, Sought};
+use crate::index::kit::lookup::{self, Optimistic, Read};
+use crate::index::kit::table::{HashedKey, Lookup, Sought, Wanted};
 use crate::index::kit::unlinked::UnlinkedRecord;
-use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::pmem::Seam;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub(super) type Found<'m> = (BucketRef<'m>, usize, SlotWords);
 
 // ---- Lookups --------------------------------------------------------------------
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Finds the slot of a key in a chain (Algorithm 1). The caller holds the bucket's lock, or checks
     /// its version afterwards.
     #[inline(always)]
@@ -43,7 +43,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
     type Route<'t> = Route<'t>;
     type Lock = V::Lock;
 
@@ -62,15 +62,16 @@ impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
         route: &Route<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Result<Option<T>, Damage>> {
+    ) -> Read<T> {
         route.bucket.prefetch(self.seam(), key.hash);
         let lock = self.lock_of(route.bucket);
         let before = match version(&lock) {
             None if self.seeded(&index_bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
-            before => before?,
+            None => return Read::Raced,
+            Some(before) => before,
         };
         if before & Self::elsewhere() != 0 {
-            return None;
+            return Read::Raced;
         }
         let found = self.search(route.bucket, key);
         let found = found.and_then(|found| found.map(|(.., words)| read(words)).transpose());
@@ -79,7 +80,7 @@ impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
         // so if a read above saw such content, `is_retired`, which comes after that fence, returns
         // true.
         let valid = is_unchanged(&lock, before) && !route.table.is_retired(self.seam());
-        valid.then_some(found)
+        Read::of(valid, found)
     }
 
     fn lock_word<'t>(&'t self, route: &Route<'t>, _: u64) -> (VersionLock<'t, S, V::Lock>, u64) {
@@ -87,11 +88,18 @@ impl<S: Seam, R: Record, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Lookup<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Lookup<S, R> for Pht<S, R, V> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Route<'b>>;
 
-    lookups_by_version!();
+    #[inline(always)]
+    fn find_fast<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
+        lookup::find_fast::<S, R, W>(self, key)
+    }
+
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
+        lookup::find(self, key, 0, |words| W::in_slot(&self.core, words))
+    }
 
     fn begin_batch(&self) {}
 
@@ -133,7 +141,7 @@ pub(crate) enum Need<'t> {
     End(&'t Table),
 }
 
-impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Update<S, R> for Pht<S, R, V> {
     type Progress<'t> = Option<UnlinkedRecord<'t, S, R>>;
     type Full<'t> = Need<'t>;
 
@@ -209,7 +217,7 @@ impl<S: Seam, R: Record, V: Variant> Update<S, R> for Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Returns the flags in a lock word with which a lookup must not read the bucket.
     #[inline(always)]
     pub(super) fn elsewhere() -> u64 {

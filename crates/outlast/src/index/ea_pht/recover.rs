@@ -9,7 +9,7 @@ use crate::error::Damage;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::parallel::read_parts;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::is_at_rest;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -68,7 +68,7 @@ impl Handed {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Builds the DRAM state of the tables. No operation runs yet.
     pub(super) fn recover(&mut self, next: Option<Box<Table>>) {
         // All that was found is made durable before anything is stored because of it.

@@ -31,7 +31,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::LockPlace;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::pmem::{Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -50,7 +50,7 @@ const BESIDE: u64 = 2;
 const STEP: u64 = 64;
 
 /// Writes a new map's table and flushes it. The fence before the root's commit word makes it durable.
-pub(super) fn create<S: Seam, R: Record>(
+pub(super) fn create<S: Seam, R: SlotRecord>(
     core: &Arc<Core<S>>,
     depth: u32,
     chunk_bits: u32,
@@ -142,7 +142,7 @@ impl<S: Seam> Drop for Reserved<'_, S> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     // ---- Overflow ---------------------------------------------------------------
 
     /// See [`write_bucket`].

@@ -13,14 +13,14 @@ use crate::index::kit::lock::LockPlace;
 use crate::index::kit::lookup::read_valid;
 use crate::index::kit::table::{Verify, Walk};
 use crate::index::kit::walk::{Salvaged, sample, scan};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Schemas, Verified, Visitor};
 use crate::pmem::{SHADOW_SHARE, Seam};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Walk<S, R> for Pht<S, R, V> {
     /// Does one step of an iteration: the records of one bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
@@ -101,7 +101,7 @@ impl<S: Seam, R: Record, V: Variant> Walk<S, R> for Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Yields the current table, then the next one if there is one.
     fn tables(&self) -> impl Iterator<Item = &Table> {
         let current = self.current();
@@ -256,7 +256,7 @@ impl<S: Seam, R: Record, V: Variant> Pht<S, R, V> {
     }
 }
 
-impl<S: Seam, R: Record, V: Variant> Verify<S, R> for Pht<S, R, V> {
+impl<S: Seam, R: SlotRecord, V: Variant> Verify<S, R> for Pht<S, R, V> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut handed = Vec::new();

@@ -159,7 +159,7 @@ use crate::index::kit::lookup::Optimistic;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::Counters;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::pmem::{Offset, Seam, SeededBug, Word};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -189,7 +189,7 @@ struct Missing {
 }
 
 /// A hash table. See the module's documentation.
-pub struct Group<S: Seam, R: Record> {
+pub struct Group<S: Seam, R: SlotRecord> {
     core: Arc<Core<S>>,
     /// Cells of a group.
     group: u32,
@@ -205,7 +205,7 @@ pub struct Group<S: Seam, R: Record> {
     form: PhantomData<R>,
 }
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Opens the table whose root is in `slot`. Reads all of it.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let place = root_offset(slot).raw() + 8;
@@ -395,7 +395,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Table<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Table<S, R> for Group<S, R> {
     const SCHEME: Scheme = Scheme::Group;
 
     #[inline(always)]

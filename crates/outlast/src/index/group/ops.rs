@@ -7,17 +7,17 @@ use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::VersionLock;
-use crate::index::kit::lookup::{self, Optimistic, lookups_by_version};
-use crate::index::kit::table::{HashedKey, Lookup, Sought};
+use crate::index::kit::lookup::{self, Optimistic, Read};
+use crate::index::kit::table::{HashedKey, Lookup, Sought, Wanted};
 use crate::index::kit::unlinked::UnlinkedRecord;
-use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
 use crate::pmem::{Seam, SharedWord};
 use std::sync::atomic::Ordering;
 
 // ---- Lookups --------------------------------------------------------------------
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Finds the cell of a key, and the words in it. The caller holds the segment's lock, or checks
     /// its version afterwards.
     #[inline(always)]
@@ -65,7 +65,7 @@ impl<S: Seam, R: Record> Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Group<S, R> {
     type Route<'t> = Route<'t>;
     type Lock = SharedWord;
 
@@ -84,18 +84,19 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
         route: &Route<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Result<Option<T>, Damage>> {
+    ) -> Read<T> {
         self.prefetch_home(route.segment, key.hash);
         let lock = self.lock_of(route.segment);
         let before = match version(&lock) {
             None if self.seeded(&index_bugs::CHANGING_IGNORED) => lock.load(Ordering::Relaxed),
-            before => before?,
+            None => return Read::Raced,
+            Some(before) => before,
         };
         let found = self.search(route.segment, key);
         let found = found.and_then(|found| found.map(|(_, words)| read(words)).transpose());
         // The order of the two checks matters: the fence in `is_unchanged` also pairs with the
         // Release of the entry that a split stores before it changes the version.
-        (is_unchanged(&lock, before) && self.is_current(route)).then_some(found)
+        Read::of(is_unchanged(&lock, before) && self.is_current(route), found)
     }
 
     fn lock_word<'t>(&'t self, route: &Route<'t>, _: u64) -> (VersionLock<'t, S>, u64) {
@@ -103,11 +104,18 @@ impl<S: Seam, R: Record> Optimistic<S, R> for Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Lookup<S, R> for Group<S, R> {
     type Batch<'t> = ();
     type Staged<'b> = Option<Route<'b>>;
 
-    lookups_by_version!();
+    #[inline(always)]
+    fn find_fast<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
+        lookup::find_fast::<S, R, W>(self, key)
+    }
+
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
+        lookup::find(self, key, 0, |words| W::in_slot(&self.core, words))
+    }
 
     fn begin_batch(&self) {}
 
@@ -146,7 +154,7 @@ impl<S: Seam, R: Record> Lookup<S, R> for Group<S, R> {
 
 // ---- Changes --------------------------------------------------------------------
 
-impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Update<S, R> for Group<S, R> {
     type Progress<'t> = Option<UnlinkedRecord<'t, S, R>>;
     type Full<'t> = Route<'t>;
 
@@ -213,7 +221,7 @@ impl<S: Seam, R: Record> Update<S, R> for Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Returns a free cell for a record of this hash: its home, or one of the second level or of
     /// the overflow nodes. `None` if all of them are taken.
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::directory::DramDirectory;
 use crate::index::kit::media::{check_block, check_identity};
 use crate::index::kit::parallel::read_parts;
-use crate::index::record::{Record, RecordForm, SlotWords};
+use crate::index::record::{RecordForm, SlotRecord, SlotWords};
 use crate::index::version::LockWord;
 use crate::pmem::{Offset, Seam};
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 /// The number of segments that a thread reads at a time.
 const PART: usize = 64;
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Builds the directory and the marks. No operation runs yet.
     pub(super) fn recover(&mut self) {
         let (found, broken) = self.follow_list();

@@ -8,7 +8,7 @@ use crate::index::bugs as index_bugs;
 use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::record::{Record, RecordForm, SlotWords};
+use crate::index::record::{RecordForm, SlotRecord, SlotWords};
 use crate::pmem::{Memory, Offset, Point, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -70,7 +70,7 @@ fn write_segment<S: Seam>(
 
 /// Writes a new map's segments and flushes them. The fence before the root's commit word makes them
 /// durable.
-pub(super) fn create<S: Seam, R: Record>(
+pub(super) fn create<S: Seam, R: SlotRecord>(
     core: &Arc<Core<S>>,
     config: Config,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
@@ -94,7 +94,7 @@ pub(super) fn create<S: Seam, R: Record>(
     Ok(words)
 }
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Makes room in a full segment, unless another thread has. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         if self.may_split(route) {

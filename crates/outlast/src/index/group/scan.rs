@@ -7,7 +7,7 @@ use crate::index::kit::collect::Collector;
 use crate::index::kit::lookup::{Optimistic, read_valid};
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{Salvaged, sample, scan};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, IndexStats, Visitor};
 use crate::pmem::{SHADOW_SHARE, Seam};
@@ -16,7 +16,7 @@ use std::collections::HashSet;
 /// The largest number of homes whose records one step of an iteration reads.
 const HOMES: u32 = 64;
 
-impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Walk<S, R> for Group<S, R> {
     /// Does one step of an iteration: the records of some homes. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let parts = self.group.div_ceil(HOMES);
@@ -83,7 +83,7 @@ impl<S: Seam, R: Record> Walk<S, R> for Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Appends the records of the homes of `cursor.part`, in the segment that holds the hash `at`,
     /// if they are in the cursor's range. Returns the segment.
     fn collect(&self, at: u64, cursor: &Cursor, found: &mut Collector<'_, R>) -> Result<Segment> {

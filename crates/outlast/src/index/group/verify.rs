@@ -5,11 +5,11 @@ use super::{Group, Segment};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
-use crate::index::record::Record;
+use crate::index::record::SlotRecord;
 use crate::index::{Cursor, Schemas, Verified, Visitor};
 use crate::pmem::Seam;
 
-impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
+impl<S: Seam, R: SlotRecord> Verify<S, R> for Group<S, R> {
     fn verify(&self, visit: &mut Visitor<'_>, schemas: Schemas<R>) -> Result<Verified> {
         let mut audit = Audit::new(schemas);
         let mut cursor = Cursor::start();
@@ -46,7 +46,7 @@ impl<S: Seam, R: Record> Verify<S, R> for Group<S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Group<S, R> {
+impl<S: Seam, R: SlotRecord> Group<S, R> {
     fn verify_cell(&self, segment: Segment, cell: Cell<'_>, audit: &mut Audit<R>) -> Result<()> {
         let at = self.core.memory.offset_of(cell.slot()).raw();
         let record = self.record_in(segment, cell).map_err(Into::into);

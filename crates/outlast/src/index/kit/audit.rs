@@ -3,7 +3,7 @@
 use super::media::LOW48;
 use super::table::{ExactSlot, HashedKey};
 use crate::error::{Damage, Error, Result};
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{Record, SlotRecord, SlotWords};
 use crate::index::{Schemas, Verified};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -135,7 +135,10 @@ impl<R: Record> Audit<R> {
             }
         }
     }
+}
 
+/// The checks of slots of two words.
+impl<R: SlotRecord> Audit<R> {
     /// Checks the slot at `at`, which holds a record: that its key was not found before in this part,
     /// and that a search for the slot finds it. The record is read later, with others, in the order in
     /// which they lie in the file: see [`finish`](Self::finish).

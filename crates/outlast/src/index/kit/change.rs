@@ -4,12 +4,12 @@
 //! record's block for the trace before it is unlinked, retires the block afterwards, and retries if
 //! another thread interfered. A scheme supplies the attempts.
 
-use super::lookup::{Optimistic, find, prefetch};
+use super::lookup::{self, Optimistic};
 use super::table::{HashedKey, Lookup};
 use super::unlinked::UnlinkedRecord;
 use crate::error::{Boxed, Damage, Error, Result};
 use crate::index::bugs;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{Record, SlotRecord, SlotWords};
 use crate::index::{BATCH, Change, Changed, Previous, RecordForm};
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
@@ -124,7 +124,7 @@ pub(crate) trait Update<S: Seam, R: Record>: Lookup<S, R> {
     where
         Self: Sized,
     {
-        prefetch(self, changes.iter().map(|(key, _)| *key));
+        lookup::prefetch(self, changes.iter().map(|(key, _)| *key));
         for (key, plan) in changes {
             done.push(repeat(self, *key, plan)?);
         }
@@ -282,7 +282,7 @@ pub(crate) fn go_on<'t, S: Seam, R: Record, T: Update<S, R>>(
 /// Begins a change in a scheme whose slots are two words: prepares the new record, unless the change
 /// is a removal.
 #[inline(always)]
-pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
+pub(crate) fn prepare<'t, S: Seam, R: SlotRecord, T: Optimistic<S, R>>(
     table: &'t T,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
@@ -304,12 +304,12 @@ pub(crate) fn prepare<'t, S: Seam, R: Record, T: Optimistic<S, R>>(
 
 /// Whether it is worth a lookup to find out whether a change needs a block.
 #[inline(always)]
-fn can_decide_early<R: Record>(plan: &Plan<'_, R>) -> bool {
+fn can_decide_early<R: SlotRecord>(plan: &Plan<'_, R>) -> bool {
     R::FORM == RecordForm::Bytes && plan.value.is_some() && plan.inserts != plan.replaces
 }
 
 /// Returns whether a change needs a block, as far as can be said before it is decided.
-pub(crate) fn seems_to_need_block<S: Seam, R: Record>(
+pub(crate) fn seems_to_need_block<S: Seam, R: SlotRecord>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
@@ -320,7 +320,7 @@ pub(crate) fn seems_to_need_block<S: Seam, R: Record>(
 
 /// Returns the result of an insert whose key is present, or of an update or swap whose key is
 /// absent. `None` if the change has to be attempted.
-fn decide_early<S: Seam, R: Record>(
+fn decide_early<S: Seam, R: SlotRecord>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
@@ -329,7 +329,7 @@ fn decide_early<S: Seam, R: Record>(
         true => plan.before.take(|| R::value(table.core(), words)),
         false => Ok(None),
     };
-    let found = find(table, key, 1, read)?;
+    let found = lookup::find(table, key, 1, read)?;
     Ok((found.is_some() == plan.inserts).then(|| Changed {
         applied: false,
         before: found.flatten(),
@@ -350,7 +350,7 @@ pub(crate) struct Decision<R: Record> {
 /// Decides a change of a key whose record is in a slot with these words. If the change applies,
 /// marks the record's block for the trace.
 #[inline(always)]
-pub(crate) fn decide<S: Seam, R: Record>(
+pub(crate) fn decide<S: Seam, R: SlotRecord>(
     core: &Core<S>,
     plan: &Plan<'_, R>,
     words: SlotWords,

@@ -2,7 +2,7 @@
 
 use crate::error::{Damage, Error, Result};
 use crate::index::Care;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{Record, SlotRecord, SlotWords};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use std::collections::HashSet;
@@ -66,7 +66,10 @@ impl<'o, R: Record> Collector<'o, R> {
         core: &Core<S>,
         words: SlotWords,
         at: impl Fn() -> u64,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Damage>
+    where
+        R: SlotRecord,
+    {
         if self.checks() {
             return match checked::<S, R>(core, words, &at) {
                 Ok((key, _)) if self.salvages() && !self.keys.insert(key.clone()) => {
@@ -101,7 +104,10 @@ impl<'o, R: Record> Collector<'o, R> {
         words: SlotWords,
         at: u64,
         keys: &mut HashSet<R::OwnedKey>,
-    ) -> Result<(), Damage> {
+    ) -> Result<(), Damage>
+    where
+        R: SlotRecord,
+    {
         match checked::<S, R>(core, words, || at) {
             Ok((key, value)) => {
                 if keys.insert(key.clone()) {
@@ -151,7 +157,7 @@ impl<'o, R: Record> Collector<'o, R> {
 }
 
 /// Reads the record of a slot at offset `at`, and checks that it is intact.
-fn checked<S: Seam, R: Record>(
+fn checked<S: Seam, R: SlotRecord>(
     core: &Core<S>,
     words: SlotWords,
     at: impl FnOnce() -> u64,

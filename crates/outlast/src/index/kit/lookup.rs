@@ -1,23 +1,11 @@
 //! Lookups of one key and of many.
 
 use super::lock::{Guarded, LockPlace, VersionLock};
-use super::table::{HashedKey, Lookup, Table};
+use super::table::{HashedKey, Lookup, Table, Wanted};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::BATCH;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{Record, SlotRecord, SlotWords};
 use crate::pmem::Seam;
-
-/// Returns the value of a key, by the hot path if that applies.
-#[inline(always)]
-pub(crate) fn value<S: Seam, R: Record>(
-    table: &(impl Lookup<S, R> + ?Sized),
-    key: HashedKey<'_, R>,
-) -> Boxed<Option<R::Owned>> {
-    match table.find_first(key, |words| R::value(table.core(), words)) {
-        Some(found) => Ok(found),
-        None => table.find_value(key),
-    }
-}
 
 /// Returns the values of many keys, in batches; see [`Lookup`].
 pub(crate) fn get_many<S: Seam, R: Record, T: Lookup<S, R>>(
@@ -98,7 +86,7 @@ fn each<'b, 'k, S: Seam, R: Record, T: Lookup<S, R>>(
 }
 
 /// Lookups that read without a lock and check afterwards whether what they read was valid.
-pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
+pub(crate) trait Optimistic<S: Seam, R: SlotRecord>: Table<S, R> {
     /// How an operation reached its segment.
     type Route<'t>
     where
@@ -113,14 +101,13 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     /// passed the gate `inside` times.
     fn any_route(&self, hash: u64, inside: usize) -> Result<Self::Route<'_>>;
 
-    /// Finds a key and reads from its slot, once. Returns `None` if the result is not valid because
-    /// of a concurrent change.
+    /// Finds a key and reads from its slot, once.
     fn read_once<T>(
         &self,
         route: &Self::Route<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Result<Option<T>, Damage>>;
+    ) -> Read<T>;
 
     /// Returns the lock that a change of a key with this hash takes, and the offset of the
     /// structure that the lock guards, such as a bucket.
@@ -131,72 +118,67 @@ pub(crate) trait Optimistic<S: Seam, R: Record>: Table<S, R> {
     ) -> (VersionLock<'t, S, Self::Lock>, u64);
 }
 
-/// Finds a key and reads from its slot. The thread has passed the gate `inside` times.
-#[inline(always)]
-pub(crate) fn find<S: Seam, R: Record, T>(
-    table: &impl Optimistic<S, R>,
-    key: HashedKey<'_, R>,
-    inside: usize,
-    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-) -> Boxed<Option<T>> {
-    match find_first(table, key, &mut read) {
-        Some(found) => Ok(found),
-        None => find_again(table, key, inside, read),
+/// The outcome of a read that was made without a lock.
+pub(crate) enum Read<T> {
+    /// A concurrent change interfered, so that nothing is known.
+    Raced,
+    /// The read is valid, and has met damage.
+    Damaged(Damage),
+    /// What was read; `None` if the key is absent.
+    Found(Option<T>),
+}
+
+impl<T> Read<T> {
+    /// Returns the outcome of a read, given whether it was valid.
+    #[inline(always)]
+    pub(crate) fn of(valid: bool, found: Result<Option<T>, Damage>) -> Self {
+        match found {
+            _ if !valid => Read::Raced,
+            Ok(found) => Read::Found(found),
+            Err(damage) => Read::Damaged(damage),
+        }
     }
 }
 
-/// The hot path of [`find`]. Returns `None` if it does not apply.
+/// The hot path of a lookup: reads once, if the segment is ready. Returns `None` if that does not
+/// give the result.
 #[inline(always)]
-pub(crate) fn find_first<S: Seam, R: Record, T>(
-    table: &impl Optimistic<S, R>,
+pub(crate) fn find_fast<'t, S: Seam, R: SlotRecord, W: Wanted<R>>(
+    table: &'t impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
-    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-) -> Option<Option<T>> {
-    table.read_once(&table.ready_route(key.hash)?, key, &mut read)?.ok()
+) -> Option<Option<W::Found<'t>>> {
+    let route = table.ready_route(key.hash)?;
+    match table.read_once(&route, key, &mut |words| W::in_slot(table.core(), words)) {
+        Read::Found(found) => Some(found),
+        Read::Raced | Read::Damaged(_) => None,
+    }
 }
 
-/// The slow path of [`find`].
+/// Finds a key and reads from its slot, until a read is valid. The thread has passed the gate
+/// `inside` times.
 #[cold]
 #[inline(never)]
-pub(crate) fn find_again<S: Seam, R: Record, T>(
+pub(crate) fn find<S: Seam, R: SlotRecord, T>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
     inside: usize,
     mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
 ) -> Boxed<Option<T>> {
-    Ok(read_valid(table, key.hash, inside, |route| table.read_once(route, key, &mut read))??)
+    let found =
+        read_valid(table, key.hash, inside, |route| match table.read_once(route, key, &mut read) {
+            Read::Raced => None,
+            Read::Damaged(damage) => Some(Err(damage)),
+            Read::Found(found) => Some(Ok(found)),
+        });
+    Ok(found??)
 }
-
-/// The lookups of one key in an [`Optimistic`] table, for its implementation of [`Lookup`].
-macro_rules! lookups_by_version {
-    () => {
-        #[inline(always)]
-        fn find_first<T>(
-            &self,
-            key: HashedKey<'_, R>,
-            read: impl FnMut(SlotWords) -> Result<T, Damage>,
-        ) -> Option<Option<T>> {
-            lookup::find_first(self, key, read)
-        }
-        fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
-            lookup::find_again(self, key, 0, |words| R::value(&self.core, words))
-        }
-        fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
-            Ok(lookup::find_again(self, key, 0, |_| Ok(()))?.is_some())
-        }
-        fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
-            lookup::find_again(self, key, 0, |words| R::reference(&self.core, words))
-        }
-    };
-}
-pub(crate) use lookups_by_version;
 
 /// The number of invalid reads after which [`read_valid`] takes the lock for each further read.
 const PATIENCE: u32 = 1 << 10;
 
 /// Reads from the segment of a hash until a read is valid. `once` returns `None` if its result is
 /// not. The thread has passed the gate `inside` times.
-pub(crate) fn read_valid<'t, S: Seam, R: Record, O: Optimistic<S, R>, T>(
+pub(crate) fn read_valid<'t, S: Seam, R: SlotRecord, O: Optimistic<S, R>, T>(
     table: &'t O,
     hash: u64,
     inside: usize,

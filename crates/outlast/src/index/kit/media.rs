@@ -2,7 +2,7 @@
 
 use crate::error::{Damage, Error, Result};
 use crate::index::bugs;
-use crate::index::record::{Record, RecordForm, SlotWords};
+use crate::index::record::{RecordForm, SlotRecord, SlotWords};
 use crate::pmem::{Media, Memory, Point, Seam, Word};
 use crate::pool::core::Core;
 use std::sync::atomic::{Ordering, fence};
@@ -123,7 +123,7 @@ pub(crate) fn check_block<S: Seam>(
 /// Returns the empty word of each half of the hash space. It marks an empty slot, because no record
 /// in that half has it as its first word. Fails if the hash function maps all numbers below 1,024
 /// to the same half.
-pub(crate) fn empty_words<S: Seam, R: Record>(core: &Core<S>) -> Result<[u64; 2]> {
+pub(crate) fn empty_words<S: Seam, R: SlotRecord>(core: &Core<S>) -> Result<[u64; 2]> {
     if let Some(word) = R::EMPTY {
         return Ok([word, word]);
     }
@@ -234,7 +234,7 @@ impl Slot {
     /// the link to the record (commit point `link`). The other word, the key or the key's hash,
     /// does not change.
     #[inline(always)]
-    pub(crate) fn replace<S: Seam, R: Record>(
+    pub(crate) fn replace<S: Seam, R: SlotRecord>(
         &self,
         memory: &Memory<S>,
         words: SlotWords,
@@ -247,7 +247,7 @@ impl Slot {
 
     /// Does the same, but leaves the fence to the caller. Returns the commit point that was used.
     #[inline(always)]
-    pub(crate) fn replace_unfenced<S: Seam, R: Record>(
+    pub(crate) fn replace_unfenced<S: Seam, R: SlotRecord>(
         &self,
         memory: &Memory<S>,
         words: SlotWords,

@@ -2,9 +2,9 @@
 
 use super::change::{self, Update};
 use super::lookup;
-use super::table::{HashedKey, Lookup, Verify};
-use crate::error::{Boxed, Damage, Error, Result};
-use crate::index::record::{Record, RecordRef, SlotWords};
+use super::table::{HashedKey, Lookup, Presence, Reference, Value, Verify, Wanted};
+use crate::error::{Boxed, Result};
+use crate::index::record::{Record, RecordRef};
 use crate::index::{
     Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Previous, Schemas,
     Scheme, Verified, Visitor,
@@ -32,33 +32,21 @@ impl<S: Seam, R: Record, T> WhileOpen<S, R, T> {
         WhileOpen { core, table, schemas }
     }
 
-    /// Returns the result of `read`, if the pool is still open after it.
-    #[inline(always)]
-    fn read<F, E: From<Error>>(&self, read: impl FnOnce() -> Result<F, E>) -> Result<F, E> {
-        self.core.while_open(read)
-    }
-
-    /// Finds a key and reads from its slot, by the table's hot path, or by `later` if that does not
-    /// apply.
+    /// Finds a key, by the table's hot path if that applies.
     ///
     /// The two paths end apart. If they had one end, the result would be put together in memory and
     /// then copied, and a copy of words that were just stored has to wait for them.
     #[inline(always)]
-    fn find<F>(
-        &self,
-        key: R::Key<'_>,
-        read: impl FnMut(SlotWords) -> Result<F, Damage>,
-        later: impl FnOnce(HashedKey<'_, R>) -> Boxed<Option<F>>,
-    ) -> Boxed<Option<F>>
+    fn find<W: Wanted<R>>(&self, key: R::Key<'_>) -> Boxed<Option<W::Found<'_>>>
     where
         T: Lookup<S, R>,
     {
         R::check_size(key, None)?;
         let mut space = [0; 8];
         let key = HashedKey::of(&self.table, key, &mut space);
-        match self.core.first_while_open(|| self.table.find_first(key, read)) {
+        match self.core.while_open_fast(|| self.table.find_fast::<W>(key)) {
             Some(found) => Ok(found),
-            None => self.read(|| later(key)),
+            None => self.core.while_open(|| self.table.find::<W>(key)),
         }
     }
 }
@@ -73,25 +61,19 @@ where
 
     #[inline]
     fn get(&self, key: R::Key<'_>) -> Boxed<Option<R::Owned>> {
-        let read = |words| R::value(&self.core, words);
-        self.find(key, read, |key| self.table.find_value(key))
+        self.find::<Value>(key)
     }
 
     fn contains(&self, key: R::Key<'_>) -> Boxed<bool> {
-        let later = |key: HashedKey<'_, R>| Ok(self.table.has_key(key)?.then_some(()));
-        Ok(self.find(key, |_| Ok(()), later)?.is_some())
+        Ok(self.find::<Presence>(key)?.is_some())
     }
 
     fn get_ref(&self, key: R::Key<'_>) -> Boxed<Option<RecordRef<'_>>> {
-        // Each read makes its own pin, which is dropped if the read is not valid. The link is read
-        // before the pin is made, but the read is validated after that. If the record was unlinked and
-        // retired in between, the version has changed, and this read is not valid.
-        let read = |words| R::reference(&self.core, words);
-        self.find(key, read, |key| self.table.find_reference(key))
+        self.find::<Reference>(key)
     }
 
     fn get_many(&self, keys: &[R::Key<'_>], found: &mut [Option<R::Owned>]) -> Result<()> {
-        self.read(|| lookup::get_many(&self.table, keys, found))
+        self.core.while_open(|| lookup::get_many(&self.table, keys, found))
     }
 
     fn record_bytes(&self, key: R::Key<'_>, value: R::Value<'_>) -> u64 {
@@ -117,7 +99,7 @@ where
     }
 
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
-        self.read(|| self.table.scan(cursor, out))
+        self.core.while_open(|| self.table.scan(cursor, out))
     }
 
     fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
@@ -141,7 +123,7 @@ where
     }
 
     fn stats(&self) -> Result<IndexStats> {
-        self.read(|| self.table.stats())
+        self.core.while_open(|| self.table.stats())
     }
 
     fn growth(&self) -> Growth {
@@ -169,11 +151,11 @@ where
         out: &mut Vec<(R::OwnedKey, R::Owned)>,
     ) -> Result<()> {
         let order = self.table.ordered().expect("asked for by `ordered` alone");
-        self.read(|| order.next(range, reverse, limit, out))
+        self.core.while_open(|| order.next(range, reverse, limit, out))
     }
 
     fn end(&self, range: KeyRange<R>, reverse: bool) -> Result<Option<(R::OwnedKey, R::Owned)>> {
         let order = self.table.ordered().expect("asked for by `ordered` alone");
-        self.read(|| order.end(range, reverse))
+        self.core.while_open(|| order.end(range, reverse))
     }
 }

@@ -1,11 +1,11 @@
 //! What a scheme supplies: one trait for each part.
 
-use super::lookup;
 use crate::error::{Boxed, Damage, Result};
-use crate::index::record::{Record, RecordRef, SlotWords};
+use crate::index::record::{BlockRecord, Body, Record, RecordRef, SlotRecord, SlotWords};
 use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
+use crate::reclaim::Pin;
 use std::sync::Arc;
 
 /// A key and its hash.
@@ -49,7 +49,7 @@ pub(crate) trait Sought<R: Record>: Copy {
     fn is_in<S: Seam>(self, core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 }
 
-impl<R: Record> Sought<R> for HashedKey<'_, R> {
+impl<R: SlotRecord> Sought<R> for HashedKey<'_, R> {
     #[inline(always)]
     fn hash(self) -> u64 {
         self.hash
@@ -120,6 +120,113 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
     }
 }
 
+/// What a lookup returns of the record that it finds.
+pub(crate) trait Wanted<R: Record> {
+    type Found<'m>;
+
+    /// Whether it keeps a block from being reused, by a pin. The pin must then be made before the
+    /// read is validated; one that is made later, even under an earlier guard, may be too late for a
+    /// block that was retired in between.
+    const PINS: bool = false;
+
+    /// Reads it from a slot that was found. With a concurrent writer, the result can be wrong.
+    fn in_slot<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Found<'_>, Damage>
+    where
+        R: SlotRecord;
+
+    /// Reads it from the block of a record that was found. If the block has to outlive the lookup,
+    /// `pin` keeps it from being reused. Returns `None` if `pin` does: then the block was retired
+    /// already.
+    fn in_block<'m, S: Seam>(
+        core: &'m Core<S>,
+        body: Body<'_>,
+        pin: impl FnOnce() -> Option<Pin>,
+    ) -> Option<Self::Found<'m>>
+    where
+        R: BlockRecord;
+}
+
+/// A lookup that returns a copy of the value.
+pub(crate) enum Value {}
+
+impl<R: Record> Wanted<R> for Value {
+    type Found<'m> = R::Owned;
+
+    #[inline(always)]
+    fn in_slot<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<R::Owned, Damage>
+    where
+        R: SlotRecord,
+    {
+        R::value(core, words)
+    }
+
+    #[inline(always)]
+    fn in_block<S: Seam>(
+        core: &Core<S>,
+        body: Body<'_>,
+        _: impl FnOnce() -> Option<Pin>,
+    ) -> Option<R::Owned>
+    where
+        R: BlockRecord,
+    {
+        Some(R::read_value(&core.memory, body))
+    }
+}
+
+/// A lookup that only tells whether the key is present.
+pub(crate) enum Presence {}
+
+impl<R: Record> Wanted<R> for Presence {
+    type Found<'m> = ();
+
+    #[inline(always)]
+    fn in_slot<S: Seam>(_: &Core<S>, _: SlotWords) -> Result<(), Damage>
+    where
+        R: SlotRecord,
+    {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn in_block<S: Seam>(_: &Core<S>, _: Body<'_>, _: impl FnOnce() -> Option<Pin>) -> Option<()>
+    where
+        R: BlockRecord,
+    {
+        Some(())
+    }
+}
+
+/// A lookup that returns a reference to the value.
+pub(crate) enum Reference {}
+
+impl<R: Record> Wanted<R> for Reference {
+    type Found<'m> = RecordRef<'m>;
+    const PINS: bool = true;
+
+    /// Each read has a pin of its own, which is dropped if the read is not valid. The link is read
+    /// before the pin is made, but the read is validated after that. If the record was unlinked and
+    /// retired in between, the version has changed, and this read is not valid.
+    #[inline(always)]
+    fn in_slot<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<RecordRef<'_>, Damage>
+    where
+        R: SlotRecord,
+    {
+        R::reference(core, words)
+    }
+
+    #[inline(always)]
+    fn in_block<'m, S: Seam>(
+        core: &'m Core<S>,
+        body: Body<'_>,
+        pin: impl FnOnce() -> Option<Pin>,
+    ) -> Option<RecordRef<'m>>
+    where
+        R: BlockRecord,
+    {
+        Some(R::refer(core, body, pin()?))
+    }
+}
+
 /// Lookups of keys. A lookup of many keys runs each stage for all of them before the next stage, so
 /// that their cache misses overlap.
 pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
@@ -132,25 +239,24 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
     where
         Self: 'b;
 
-    /// The hot path of a lookup: finds a key, and reads from its slot. Returns `None` if the scheme has
-    /// no such path, or if the path does not apply. Then one of the next three makes the lookup.
+    /// The hot path of [`find`](Self::find). Returns `None` if the scheme has no such path, or if the
+    /// path does not apply. Then `find` makes the lookup.
     #[inline(always)]
-    fn find_first<T>(
-        &self,
-        _key: HashedKey<'_, R>,
-        _read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Option<Option<T>> {
+    fn find_fast<W: Wanted<R>>(&self, _key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
         None
     }
 
+    /// Finds a key, and returns what is wanted of its record.
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>>;
+
     /// Returns the value of a key.
-    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>>;
-
-    /// Returns whether a key is present.
-    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool>;
-
-    /// Returns the value of a key as a reference that keeps its block from being reused.
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>>;
+    #[inline(always)]
+    fn value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
+        match self.find_fast::<Value>(key) {
+            Some(found) => Ok(found),
+            None => self.find::<Value>(key),
+        }
+    }
 
     /// Begins a batch of lookups.
     fn begin_batch(&self) -> Self::Batch<'_>;
@@ -187,7 +293,7 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
         _staged: Self::Staged<'b>,
         key: HashedKey<'_, R>,
     ) -> Boxed<Option<R::Owned>> {
-        lookup::value(self, key)
+        self.value(key)
     }
 }
 

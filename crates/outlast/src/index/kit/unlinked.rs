@@ -1,7 +1,7 @@
 //! Records that an operation has written but not linked yet.
 
 use crate::error::Result;
-use crate::index::record::{Record, SlotWords};
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::pmem::{Point, Seam};
 use crate::pool::core::Core;
 pub(crate) use crate::pool::unlinked::UnlinkedBlock;
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 /// A record that is written, but that no slot links to yet. Dropping it frees its block, if it has
 /// one, unless the record was linked meanwhile.
 #[must_use]
-pub(crate) struct UnlinkedRecord<'c, S: Seam, R: Record> {
+pub(crate) struct UnlinkedRecord<'c, S: Seam, R: SlotRecord> {
     core: &'c Core<S>,
     words: SlotWords,
     linked: bool,
@@ -19,7 +19,7 @@ pub(crate) struct UnlinkedRecord<'c, S: Seam, R: Record> {
     form: PhantomData<R>,
 }
 
-impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
+impl<'c, S: Seam, R: SlotRecord> UnlinkedRecord<'c, S, R> {
     /// Writes a record's block and makes it durable.
     #[inline(always)]
     pub(crate) fn prepare(
@@ -66,7 +66,7 @@ impl<'c, S: Seam, R: Record> UnlinkedRecord<'c, S, R> {
     }
 }
 
-impl<S: Seam, R: Record> Drop for UnlinkedRecord<'_, S, R> {
+impl<S: Seam, R: SlotRecord> Drop for UnlinkedRecord<'_, S, R> {
     #[inline(always)]
     fn drop(&mut self) {
         if R::EMPTY.is_none() || self.linked {

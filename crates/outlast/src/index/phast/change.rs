@@ -10,7 +10,7 @@ use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::HashedKey;
+use crate::index::kit::table::{HashedKey, Lookup, Presence};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
@@ -79,7 +79,7 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
             {
                 return Ok(Some(changed));
             }
-            progress.replaces = plan.replaces && self.find(key, |_| Ok(()))?.is_some();
+            progress.replaces = plan.replaces && self.find::<Presence>(key)?.is_some();
         }
         Ok(None)
     }
@@ -144,7 +144,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
         let value = |words| plan.before.take(|| R::value(&self.core, words));
-        let before = self.find(key, value)?;
+        let before = self.find_and_read(key, value)?;
         Ok(before.map(|before| Changed { applied: false, before, present: true }))
     }
 
@@ -402,7 +402,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         {
             // A record's block is written before other threads have to wait, and only if the key is
             // present.
-            if R::FORM == RecordForm::Bytes && self.find(key, |_| Ok(()))?.is_none() {
+            if R::FORM == RecordForm::Bytes && self.find::<Presence>(key)?.is_none() {
                 return Ok(Met::Absent);
             }
             *new = Some(self.prepare(key, value)?);

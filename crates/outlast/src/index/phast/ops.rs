@@ -10,9 +10,9 @@ use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
 use crate::index::fingerprints;
 use crate::index::kit::media::ones;
-use crate::index::kit::table::{HashedKey, Lookup};
+use crate::index::kit::table::{HashedKey, Lookup, Value, Wanted};
 use crate::index::phast::bugs;
-use crate::index::record::{RecordRef, SlotWords};
+use crate::index::record::SlotWords;
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
@@ -58,19 +58,12 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
     type Staged<'b> = Staged<'b>;
 
     #[inline(always)]
-    fn find_value(&self, key: HashedKey<'_, R>) -> Boxed<Option<R::Owned>> {
-        self.find(key, |words| R::value(&self.core, words))
-    }
-
-    #[inline(always)]
-    fn has_key(&self, key: HashedKey<'_, R>) -> Boxed<bool> {
-        Ok(self.find(key, |_| Ok(()))?.is_some())
-    }
-
-    fn find_reference(&self, key: HashedKey<'_, R>) -> Boxed<Option<RecordRef<'_>>> {
-        // The pin comes before the check whether the link has been replaced since it was read. Each
-        // read has a pin of its own, which is dropped if the read is not valid.
-        self.find_guarded(key, |words| R::reference(&self.core, words))
+    fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
+        let mut read = |words| W::in_slot(&self.core, words);
+        match W::PINS {
+            true => self.read_valid(key, &mut read, u32::MAX),
+            false => self.find_and_read(key, read),
+        }
     }
 
     fn begin_batch(&self) {}
@@ -136,7 +129,7 @@ impl<S: Seam, R: OrderedRecord> Lookup<S, R> for Phast<S, R> {
         };
         match found {
             Some(found) => Ok(found),
-            None => self.find_value(key),
+            None => self.find::<Value>(key),
         }
     }
 }
@@ -222,7 +215,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Finds a key and reads from its pair. Stores nothing, and flushes only if a concurrent change
     /// of the same leaf is not durable yet.
     #[inline(always)]
-    pub(super) fn find<T>(
+    pub(super) fn find_and_read<T>(
         &self,
         key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
@@ -230,24 +223,15 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let at = self.locate(key.key)?;
         match self.read_once(&at, key, &mut read)? {
             Some(found) => Ok(found),
-            None => self.find_again(key, &mut read, PATIENCE),
+            None => self.read_valid(key, &mut read, PATIENCE),
         }
-    }
-
-    /// Like [`find`](Self::find), for a `read` that is short and takes an epoch guard itself.
-    pub(super) fn find_guarded<T>(
-        &self,
-        key: HashedKey<'_, R>,
-        mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Boxed<Option<T>> {
-        self.find_again(key, &mut read, u32::MAX)
     }
 
     /// Reads until a read is valid. After `patience` invalid reads, it reads under a guard.
     /// Otherwise a value that takes longer to read than the time between two updates in its leaf
     /// would be read again and again.
     #[inline(never)]
-    fn find_again<T>(
+    fn read_valid<T>(
         &self,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,

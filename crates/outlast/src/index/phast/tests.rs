@@ -218,7 +218,7 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
             });
             let key = HashedKey::new(&index.core, 40);
             assert!(done[0].applied && done[0].present, "{what:?}, access {access}");
-            assert_eq!(index.find_value(key).unwrap(), after, "{what:?}, access {access}");
+            assert_eq!(index.value(key).unwrap(), after, "{what:?}, access {access}");
             if beside.happened() {
                 assert_ne!(index.locate(40).unwrap().leaf, before, "the key has moved");
                 splits += 1;
@@ -246,7 +246,7 @@ fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
     drop(closed);
     assert!(!leaf.exchange(index.seam(), before, before.inserting(1)));
     assert!(
-        matches!(index.find_value(HashedKey::new(&index.core, 10)), Err(error) if error.is_damage())
+        matches!(index.value(HashedKey::new(&index.core, 10)), Err(error) if error.is_damage())
     );
 }
 

@@ -99,7 +99,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let pair = self.pair(offset, slot);
             let place = self.core.memory.offset_of(pair).raw();
             let words = self.words(pair);
-            let key = audit.check_record(&self.core, place, words, |key| Ok(self.find(key, Ok)?));
+            let key = audit
+                .check_record(&self.core, place, words, |key| Ok(self.find_and_read(key, Ok)?));
             if let Some(key) = key
                 && (key < *low || high.is_some_and(|high| key >= *high))
             {

@@ -12,7 +12,8 @@
 //! The checksum covers the block's own offset, the lengths, the key and the value.
 
 use super::{
-    Body, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record, RecordForm, RecordRef, SlotWords, record_checksum,
+    BlockRecord, Body, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record, RecordForm, RecordRef, SlotRecord,
+    SlotWords, record_checksum,
 };
 use crate::error::{Damage, Error, Result};
 use crate::index::schema::Known;
@@ -109,7 +110,7 @@ fn no_lengths(offset: u64, bytes: u64, lengths: u64) -> Damage {
 /// Up to this many bytes of key and value are assembled in one buffer before they are written.
 const SMALL: usize = 240;
 
-/// See [`Record::write`].
+/// See [`BlockRecord::write`].
 #[inline(always)]
 fn write_body<S: Seam>(
     memory: &Memory<S>,
@@ -196,7 +197,12 @@ impl Record for Bytes {
             _ => Ok(()),
         }
     }
+    fn block_bytes(key: &[u8], value: &[u8]) -> u64 {
+        (RECORD_HEADER + key.len() + value.len()) as u64
+    }
+}
 
+impl BlockRecord for Bytes {
     #[inline(always)]
     fn lengths(key: &[u8], value: &[u8]) -> (usize, usize) {
         (key.len(), value.len())
@@ -234,7 +240,9 @@ impl Record for Bytes {
         let offset = body.words.first().map_or(0, |word| core.memory.offset_of(word).raw());
         RecordRef::of_block(core, offset, body.key_len, body.value_len, pin)
     }
+}
 
+impl SlotRecord for Bytes {
     fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
         key: &[u8],
@@ -252,10 +260,6 @@ impl Record for Bytes {
         memory.store(&words[1], checksum, at);
         memory.flush_words(words, at);
         Ok(SlotWords { first: block.offset | u64::from(block.class) << 48, second: hash })
-    }
-
-    fn block_bytes(key: &[u8], value: &[u8]) -> u64 {
-        (RECORD_HEADER + key.len() + value.len()) as u64
     }
 
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords) {

@@ -1,6 +1,8 @@
 //! Records that the slots themselves hold.
 
-use super::{Body, Record, RecordForm, RecordRef, SlotWords, record_checksum};
+use super::{
+    BlockRecord, Body, Record, RecordForm, RecordRef, SlotRecord, SlotWords, record_checksum,
+};
 use crate::error::{Damage, Result};
 use crate::index::schema::Known;
 use crate::pmem::{Memory, Point, Seam, Word};
@@ -43,6 +45,12 @@ impl Record for Inline {
     fn check_size(_: u64, _: Option<u64>) -> Result<()> {
         Ok(())
     }
+    fn block_bytes(_: u64, _: u64) -> u64 {
+        0
+    }
+}
+
+impl BlockRecord for Inline {
     #[inline(always)]
     fn lengths(_: u64, _: u64) -> (usize, usize) {
         (8, 8)
@@ -85,7 +93,9 @@ impl Record for Inline {
         core.epochs().unpin(pin);
         RecordRef::of_word(value)
     }
+}
 
+impl SlotRecord for Inline {
     #[inline(always)]
     fn prepare_unfenced<S: Seam>(
         _: &Core<S>,
@@ -95,9 +105,6 @@ impl Record for Inline {
         _: &'static Point,
     ) -> Result<SlotWords> {
         Ok(SlotWords { first: key, second: value })
-    }
-    fn block_bytes(_: u64, _: u64) -> u64 {
-        0
     }
     #[inline(always)]
     fn discard<S: Seam>(_: &Core<S>, _: SlotWords) {}

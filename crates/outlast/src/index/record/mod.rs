@@ -94,9 +94,13 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;
 
-    // The next functions are for schemes whose records always live in blocks. An inline record
-    // takes two words in its block.
+    /// Returns the size, in bytes, of the block that a record of a slot takes, or 0 if it takes none.
+    fn block_bytes(key: Self::Key<'_>, value: Self::Value<'_>) -> u64;
+}
 
+/// What schemes need of a record form whose records always lie in blocks. An inline record takes two
+/// words in its block.
+pub trait BlockRecord: Record {
     /// Returns how many bytes key and value take in a block.
     fn lengths(key: Self::Key<'_>, value: Self::Value<'_>) -> (usize, usize);
     /// Writes key and value to the words `body` of a block that no thread reads yet. `head` is the
@@ -113,7 +117,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns whether a record of this form can have these lengths.
     fn has_lengths(key_len: usize, value_len: usize) -> bool;
     /// Returns whether the block's key is this one. The block's lengths must be
-    /// [possible](Record::has_lengths).
+    /// [possible](BlockRecord::has_lengths).
     fn has_key<S: Seam>(memory: &Memory<S>, body: Body<'_>, key: Self::Key<'_>) -> bool;
     /// Returns whether the block's value is this one. The lengths must be possible.
     fn has_value<S: Seam>(memory: &Memory<S>, body: Body<'_>, value: Self::Value<'_>) -> bool;
@@ -124,9 +128,10 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Makes a reference to the value in a block. `pin` keeps the block from being reused; the
     /// reference takes it over.
     fn refer<'m, S: Seam>(core: &'m Core<S>, body: Body<'_>, pin: Pin) -> RecordRef<'m>;
+}
 
-    // The rest is for schemes whose slots are two words.
-
+/// What schemes need of a record form whose slots are two words.
+pub trait SlotRecord: Record {
     /// Makes a slot's words for a record. If the record needs a block, it is durable when this
     /// returns. The block's stores, flushes and the fence are all at point `at`.
     #[inline]
@@ -144,7 +149,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         Ok(words)
     }
 
-    /// Like [`prepare`](Record::prepare), but only flushes the block. The block is durable after
+    /// Like [`prepare`](SlotRecord::prepare), but only flushes the block. The block is durable after
     /// the calling thread's next fence.
     fn prepare_unfenced<S: Seam>(
         core: &Core<S>,
@@ -154,11 +159,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
         at: &'static Point,
     ) -> Result<SlotWords>;
 
-    /// Returns the size, in bytes, of the block that [`prepare`](Record::prepare) allocates for a
-    /// record, or 0 if it allocates none.
-    fn block_bytes(key: Self::Key<'_>, value: Self::Value<'_>) -> u64;
-
-    /// Frees the block that [`prepare`](Record::prepare) allocated for these words, if any. No slot
+    /// Frees the block that [`prepare`](SlotRecord::prepare) allocated for these words, if any. No slot
     /// may link to it.
     fn discard<S: Seam>(core: &Core<S>, words: SlotWords);
 
@@ -184,7 +185,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords);
 
     /// Reads the value in a slot. With a concurrent writer, the result can be wrong, as in
-    /// [`matches`](Record::matches).
+    /// [`matches`](SlotRecord::matches).
     fn value<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::Owned, Damage>;
 
     /// Reads the value in a slot, or returns the default value if only keys are wanted.
@@ -198,7 +199,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     }
 
     /// Reads the key in a slot. With a concurrent writer, the result can be wrong, as in
-    /// [`matches`](Record::matches).
+    /// [`matches`](SlotRecord::matches).
     fn key<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Self::OwnedKey, Damage>;
 
     /// Returns whether the slot's value is this one. The caller holds the lock that guards the
@@ -213,7 +214,7 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// record in it. `None` for inline records, which have no block.
     fn block<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<Option<(u64, u64)>, Damage>;
 
-    /// Like [`block`](Record::block), but without reading the block, and only for forms that have
+    /// Like [`block`](SlotRecord::block), but without reading the block, and only for forms that have
     /// blocks. The size is that of all blocks of its size class or, for a large block, the least
     /// that a large block can have.
     fn extent<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<(u64, u64), Damage>;
@@ -245,7 +246,7 @@ fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(crc, value))
 }
 
-/// Computes the checksum that [`Record::write`] returned, from what the block holds now.
+/// Computes the checksum that [`BlockRecord::write`] returned, from what the block holds now.
 pub fn body_checksum<S: Seam>(
     memory: &Memory<S>,
     body: Body<'_>,

@@ -153,7 +153,7 @@ impl<S: Seam> Core<S> {
     /// Does what [`while_open`](Self::while_open) does for a `read` that may find nothing out, without
     /// an error: `None` also stands for a closed pool.
     #[inline(always)]
-    pub fn first_while_open<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+    pub fn while_open_fast<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
             return self.gate.is_readable().then(read)?;
         }
