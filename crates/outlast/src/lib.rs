@@ -227,13 +227,14 @@ pub mod config {
 pub use db::backup::Backup;
 pub use db::batch::Batch;
 pub use db::facts::{JournalFacts, PoolFacts};
-pub use db::handle::{Durability, Pool, PoolStats};
+pub use db::handle::Pool;
 pub use db::journal::{JournalOptions, WorkingFile, WorkingFileUse};
 pub use db::map_options::MapOptions;
 pub use db::options::PoolOptions;
 pub use db::raw::{RawIter, RawMap, RawRange};
 pub use db::restore::{OldPool, Restored};
 pub use db::roots::MapInfo;
+pub use db::stats::{Durability, PoolStats};
 pub use db::store::ReclaimState;
 pub use db::verify::Verification;
 pub use error::{Damage, Error, NotOpen, Result, TornReason};

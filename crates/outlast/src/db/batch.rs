@@ -3,8 +3,8 @@
 
 mod make;
 
-use super::handle::Guarded;
 use super::open_map::OpenMap;
+use super::opened::Guarded;
 use super::raw::RawMap;
 use crate::error::{Error, Result};
 use std::fmt;

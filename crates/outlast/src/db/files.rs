@@ -5,9 +5,10 @@ use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS};
 use rustix::fs::FlockOperation;
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads the header of a pool with system calls, because a file is mapped only once it is known to be a
 /// pool. The file has `len` bytes.
@@ -56,4 +57,19 @@ pub(super) fn unused(path: &Path, id: u128) -> Option<File> {
         read.is_err() || commit != [0; 8]
     };
     (is_it && !(0..ROOT_SLOTS).any(has_map)).then_some(file)
+}
+
+/// How many names are tried for the old pool.
+pub(super) const OLD_NAMES: u32 = 1_000;
+
+/// Returns the names under which pools are kept that were at this path.
+pub(super) fn names_of_old(path: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=OLD_NAMES).map(move |number| {
+        let mut name = OsString::from(path);
+        name.push(".old");
+        if number > 1 {
+            name.push(number.to_string());
+        }
+        name.into()
+    })
 }

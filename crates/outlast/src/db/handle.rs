@@ -1,23 +1,22 @@
 //! The public handle of a pool.
 
 use super::batch::Batch;
-use super::journal::JournalThreads;
 use super::map_options::MapOptions;
+use super::open_map::{MapRequest, OpenMap};
+use super::opened::Guarded;
 use super::raw::RawMap;
 use super::roots::MapInfo;
-use super::store::{OpenMap, ReclaimState, Store};
+use super::stats::{Durability, PoolStats};
+use super::store::Store;
 use super::verify::Verification;
-use super::worker::Worker;
-use crate::error::{Damage, Error, Result};
+use crate::error::{Error, Result};
 use crate::index::RecordForm;
 use crate::index::record::value_max;
-use crate::journal::running::JournalStats;
-use crate::pmem::{FlushMode, MediumKind, Real};
+use crate::pmem::{MediumKind, Real};
 use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// An open pool: one file that holds many maps.
 ///
@@ -55,124 +54,6 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("id", &format_args!("{:032x}", self.id())).finish()
     }
-}
-
-/// A store and its background thread. Dropping it closes the pool.
-pub(crate) struct Guarded {
-    pub(super) store: Arc<Store<Real>>,
-    worker: Option<Worker>,
-    journal: Option<JournalThreads>,
-    /// In a read-only pool whose working file is mapped: the base, which is locked too.
-    locked: Option<File>,
-}
-
-impl Guarded {
-    /// Starts the threads of the journal, if there is one.
-    pub(super) fn new(
-        store: Arc<Store<Real>>,
-        worker: Option<Worker>,
-        locked: Option<File>,
-    ) -> Result<Arc<Self>> {
-        let journal = JournalThreads::start(&store)?;
-        Ok(Arc::new(Guarded { store, worker, journal, locked }))
-    }
-
-    fn close(&self) -> Result<()> {
-        let closed = self.store.close();
-        if let Some(file) = &self.locked {
-            // Closing the file is not enough; see `Backing::unlock`.
-            let _ = crate::pmem::flock(file, rustix::fs::FlockOperation::Unlock);
-        }
-        closed
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        if !self.store.is_here() {
-            // In a forked child, the pool, its thread and its lock belong to the parent.
-            if let Some(worker) = self.worker.take() {
-                worker.forget();
-            }
-            if let Some(journal) = self.journal.take() {
-                journal.forget();
-            }
-            return;
-        }
-        self.worker = None;
-        match self.close() {
-            Ok(()) | Err(Error::NotOpen(_)) => {}
-            Err(error) => tracing::warn!(%error, "closing the pool"),
-        }
-    }
-}
-
-/// Which failures the pool's memory survives, and how stores become durable in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Durability {
-    /// The medium. If the pool is open read-only: the medium that its last writer found.
-    pub medium: MediumKind,
-    /// How a store becomes durable on this medium.
-    pub flush: FlushMode,
-    /// Whether operations that have returned survive process death.
-    pub survives_process_death: bool,
-    /// For a journaled pool, the interval of its commits. A power loss undoes at most the
-    /// operations of the last interval and of two commits (see
-    /// [`JournalOptions::interval`](crate::JournalOptions::interval)), and none that
-    /// [`Pool::wait_durable`] has confirmed.
-    pub interval: Option<Duration>,
-    /// Whether operations that have returned survive a power loss. If not, a pool without a journal
-    /// keeps the state of the last [`Pool::sync`], provided that nothing has changed since.
-    /// [`Pool::snapshot`] makes a restore point.
-    pub survives_power_loss: bool,
-    /// Whether what [`Pool::wait_durable`] confirms survives a power loss. `false` in memory and on
-    /// a tmpfs, and as long as writes to the disk fail.
-    pub confirmed_survives_power_loss: bool,
-    /// Whether the disk may lack something that was written. If so, nothing becomes durable against
-    /// a power loss until [`Pool::verify`] has found the pool sound; see [`Error::Suspect`].
-    pub is_suspect: bool,
-}
-
-/// Statistics of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolStats {
-    /// Size of the pool within its file, in bytes.
-    pub size: u64,
-    /// Largest size the pool may grow to, in bytes.
-    pub limit: u64,
-    /// The limit set by [`max_size`](crate::PoolOptions::max_size), in bytes; 0 means none.
-    pub max_size: u64,
-    /// Bytes in pages known to be free.
-    pub free_page_bytes: u64,
-    /// Bytes of blocks that were unlinked but are not free yet, usually because a guard
-    /// ([`Map::get_ref`](crate::Map::get_ref)) may still read them.
-    pub held_bytes: u64,
-    /// Number of live guards.
-    pub guards: usize,
-    /// Progress of the reclaim of space after a crash.
-    pub reclaim: ReclaimState,
-    /// Number of blocks that could not be freed because of damage.
-    pub unfreeable_blocks: u64,
-    /// Bytes of the pool mapped by huge pages, if the system reports it.
-    pub huge_page_bytes: Option<u64>,
-    /// Resident bytes of the pool's shadow, a reserved range of DRAM that holds the locks, bitmaps
-    /// and fingerprints of buckets; `None` if the system does not report it. This counts whole
-    /// resident pages, also for blocks that have been freed since. It is not the sum of the maps'
-    /// [`IndexStats::dram_bytes`]: that counts metadata that has not been touched yet, and also
-    /// DRAM outside of the shadow, such as directories and all of PhaST's.
-    ///
-    /// [`IndexStats::dram_bytes`]: crate::IndexStats::dram_bytes
-    pub shadow_bytes: Option<u64>,
-    /// The part of [`shadow_bytes`](Self::shadow_bytes) that is in huge pages.
-    pub shadow_huge_page_bytes: Option<u64>,
-    /// log2 of the page size.
-    pub page_bits: u32,
-    /// The damage in one copy of the header, if the other copy was used.
-    pub damaged_header_copy: Option<Damage>,
-    /// Counts of the journal, if the pool has one.
-    pub journal: Option<JournalStats>,
 }
 
 impl Pool {
@@ -547,5 +428,108 @@ impl Pool {
             damaged_header_copy: header.copy_damaged,
             journal: core.journal().map(|journal| journal.stats()),
         }
+    }
+}
+
+/// Maps whose types are not known at compile time.
+impl Pool {
+    /// Opens the map `name`, whatever its types.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// let ages = pool.raw_map("ages")?;
+    /// assert_eq!(ages.info().value_schema, "u64");
+    /// assert_eq!(ages.get(b"Ada")?, Some(36u64.to_le_bytes().to_vec()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
+    pub fn raw_map(&self, name: &str) -> Result<RawMap> {
+        Ok(self.raw(self.store().open_map(name)?))
+    }
+
+    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. Unless the options
+    /// set a [form](MapOptions::form), the map is inline if both schemas are `u8` to `u64`, `i8` to
+    /// `i64`, `bool`, `f32` or `f64`. A program that opens a map with tuple, array or struct types
+    /// of up to 8 bytes may use another form, so set that form here.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.raw_map_with("ages", "str", "u64", &outlast::MapOptions::new())?;
+    /// ages.put(b"Ada", &36u64.to_le_bytes())?;
+    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Same as for [`map_with`](Pool::map_with).
+    pub fn raw_map_with(
+        &self,
+        name: &str,
+        key_schema: &str,
+        value_schema: &str,
+        options: &MapOptions,
+    ) -> Result<RawMap> {
+        let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
+        self.map_of(name, form, [key_schema, value_schema], options)
+    }
+
+    /// Opens the map that `info` describes, or creates it with the same name, types, record form,
+    /// scheme and settings. With this, a program can copy a map from one pool to another.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// let other = outlast::PoolOptions::new().anonymous()?;
+    /// for info in pool.maps() {
+    ///     let info = info?;
+    ///     let copy = other.raw_map_like(&info)?;
+    ///     for record in pool.raw_map(&info.name)?.iter() {
+    ///         let (key, value) = record?;
+    ///         copy.put(&key, &value)?;
+    ///     }
+    /// }
+    /// assert_eq!(other.map::<str, u64>("ages")?.get("Ada")?, Some(36));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Same as for [`map_with`](Pool::map_with).
+    pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
+        let options = MapOptions::new().scheme(info.scheme()).form(info.form);
+        let request = MapRequest { info: info.clone(), scheme_matters: true };
+        self.opened(self.store().map(&request)?, &options)
+    }
+
+    /// Opens every map, in the order of [`maps`](Pool::maps). A damaged root appears as the error that
+    /// opening the map would return. In a damaged or torn pool, two maps can have the same name; only
+    /// this function opens the second one.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// for opened in pool.raw_maps() {
+    ///     let (info, map) = opened?;
+    ///     println!("{} has {} records", info.name, map?.len()?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn raw_maps(&self) -> Vec<Result<(MapInfo, Result<RawMap>)>> {
+        let open = |slot, info: &MapInfo| match self.store().open(slot, info.clone(), false)? {
+            Some(map) => Ok(self.raw(map)),
+            None => Err(Error::NoSuchMap { name: info.name.clone() }),
+        };
+        let maps = self.store().maps().into_iter();
+        maps.map(|(slot, info)| info.map(|info| (info.clone(), open(slot, &info)))).collect()
     }
 }

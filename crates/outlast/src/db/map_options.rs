@@ -1,7 +1,7 @@
 //! Options for creating maps.
 
+use super::open_map::MapRequest;
 use super::roots::MapInfo;
-use super::store::MapRequest;
 use crate::error::Result;
 use crate::index::{Config, RecordForm, Scheme};
 

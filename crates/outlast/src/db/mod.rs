@@ -1,6 +1,8 @@
 //! A pool with its maps: the part that a program opens.
 //!
-//! - [`options`], [`handle`]: opening a pool, and what a program can do with it
+//! - [`options`], `open`: opening a pool; [`handle`]: what a program can do with it
+//! - `opened`: a store with the threads that work for it; [`stats`]: what a pool says about itself
+//! - `files`: opening, locking and naming files
 //! - [`journal`]: opening a pool with a journal
 //! - [`map_options`], [`raw`]: creating maps, and using them as bytes
 //! - [`roots`]: named maps
@@ -23,13 +25,16 @@ mod files;
 pub mod handle;
 pub mod journal;
 pub mod map_options;
-mod open_map;
+mod open;
+pub(crate) mod open_map;
+mod opened;
 pub mod options;
 pub mod raw;
 mod reclaim;
 pub mod restore;
 pub mod roots;
 mod snapshot;
+pub mod stats;
 pub mod store;
 mod trim;
 pub mod verify;

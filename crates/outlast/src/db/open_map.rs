@@ -1,9 +1,8 @@
 //! A map that is open.
 
-use super::raw::Form;
 use super::roots::MapInfo;
 use crate::error::{Error, NotOpen, Result};
-use crate::index::{Bytes, Cursor, Index, Inline, RecordForm, Visitor};
+use crate::index::{Bytes, Cursor, Index, Inline, Record, RecordForm, Visitor};
 #[cfg(feature = "traced")]
 use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};
@@ -56,6 +55,12 @@ impl AnyIndex {
     pub fn stats(&self) -> Result<crate::index::IndexStats> {
         each_form!(self, index => index.stats())
     }
+}
+
+/// The index of a map, by its record form.
+pub(crate) enum Form<'m> {
+    Inline(&'m dyn Index<Inline>),
+    Bytes(&'m dyn Index<Bytes>),
 }
 
 /// A seam that maps can be opened through.
@@ -151,4 +156,36 @@ pub struct MapRequest {
     pub info: MapInfo,
     /// Whether the caller named a scheme, which then must match.
     pub scheme_matters: bool,
+}
+
+/// Fails if the schemas of a map do not allow the key and the new value.
+pub(super) fn check_types<R: Record>(
+    info: &MapInfo,
+    key: R::Key<'_>,
+    value: Option<R::Value<'_>>,
+) -> Result<()> {
+    let allowed = info.schemas::<R>();
+    let refuse = |what, schema: &str| {
+        Err(Error::Invalid { what, why: format!("it is not one of type {schema}") })
+    };
+    // A removal may name any key, so that a damaged record can be removed.
+    if let Some(value) = value {
+        if !allowed.allows_key(key) {
+            return refuse("key", &info.key_schema);
+        }
+        if !allowed.allows_value(value) {
+            return refuse("value", &info.value_schema);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn word(bytes: &[u8], what: &'static str) -> Result<u64> {
+    let why = || format!("{} bytes, this map's take 8", bytes.len());
+    let bytes = bytes.try_into().map_err(|_| Error::Invalid { what, why: why() })?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+pub(super) fn bytes_of(word: u64) -> Vec<u8> {
+    word.to_le_bytes().to_vec()
 }

@@ -1,32 +1,19 @@
 //! Options for creating and opening pools.
 
-mod settings;
-
 use super::boot::boot_id;
-use super::files::{header_of, lock, open_parent, parent, unused};
-use super::handle::{Guarded, Pool};
-use super::journal::{self, JournalOptions};
-use super::snapshot;
+use super::journal::JournalOptions;
 use super::store::Store;
 use super::trim::TRIM_AFTER;
-use super::worker::Worker;
 use crate::error::{Error, Result};
-use crate::journal::meta::Meta;
 use crate::pmem::{
-    Call, Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, rename_new,
-    reserve_for,
+    Disk, FlushMode, Latency, MapAccess, Mapping, Medium, MediumKind, Real, reserve_for,
 };
 use crate::pool::backing::{Backing, mapping_error};
-use crate::pool::core::{Core, CoreOptions, Recovery, RecoveryProgress};
+use crate::pool::core::{Core, CoreOptions, ProgressListener, Recovery, RecoveryProgress};
 use crate::pool::header::Header;
 use crate::pool::identity::Identity;
 use crate::pool::layout::field;
-use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags};
 use std::fs::File;
-use std::io::Error as IoError;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,12 +36,12 @@ const RESERVE: u64 = 1 << 40;
 #[derive(Debug, Clone)]
 pub struct PoolOptions {
     pub(super) core: CoreOptions,
-    emulate_pm: Option<Latency>,
-    background: bool,
-    idle_sync: bool,
-    trim: Option<Duration>,
+    pub(super) emulate_pm: Option<Latency>,
+    pub(super) background: bool,
+    pub(super) idle_sync: bool,
+    pub(super) trim: Option<Duration>,
     pub(super) disk: Disk,
-    taken_for: Option<MediumKind>,
+    pub(super) taken_for: Option<MediumKind>,
     pub(super) journal: Option<JournalOptions>,
     pub(super) require_working_file: bool,
 }
@@ -93,9 +80,194 @@ impl PoolOptions {
         }
     }
 
-    /// Creates a pool at `path`. The file appears there complete or not at all. If the journal of a
-    /// pool lies where this pool's would be, the creation fails: that pool's file was removed or renamed,
-    /// and perhaps can still be put back.
+    /// Sets the initial size of a new pool in bytes. It is rounded up to whole huge pages (in a
+    /// file with [`page_bits`](Self::page_bits) below 16, to 4 KiB) and capped at
+    /// [`max_size`](Self::max_size). Default: 2 MiB. A size without room for the pool's own tables
+    /// (192 KiB; with pages below 64 KiB less, with larger ones two pages) is refused with
+    /// [`Error::Invalid`](crate::Error::Invalid), which names the least possible size.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().initial_size(64 << 20).anonymous()?;
+    /// assert_eq!(pool.stats().size, 64 << 20);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn initial_size(mut self, bytes: u64) -> Self {
+        self.core.initial_size = bytes;
+        self
+    }
+
+    /// Sets the size that the pool may not exceed, in bytes; 0, the default, sets no limit. The
+    /// limit is stored in the pool. When an existing pool is opened, a limit other than 0 replaces
+    /// the stored one, and 0 keeps it. A pool that is larger than its limit opens, but does not
+    /// grow: an operation that finds no free space fails with
+    /// [`Error::PoolFull`](crate::Error::PoolFull).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().max_size(4 << 20).anonymous()?;
+    /// let blobs = pool.map::<u64, [u8]>("blobs")?;
+    /// let full = (0..).find_map(|n| blobs.insert(&n, &[7; 60_000]).err()).unwrap();
+    /// assert!(full.is_full());
+    /// assert!(blobs.delete(&0)?, "removing needs no space");
+    /// assert!(blobs.insert(&0, &[7; 60_000])?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.core.max_size = bytes;
+        self
+    }
+
+    /// Sets the log2 of the page size of a new pool, from 12 to 20. Pages are the unit of space, so
+    /// small pools need small pages. Default: 16.
+    ///
+    /// A value has to fit into one region of the pool, which has `2^(2 * page_bits - 3)` bytes less
+    /// its descriptors. Pools with pages below 2^16 bytes therefore accept shorter values than
+    /// [`MAX_VALUE_BYTES`](crate::MAX_VALUE_BYTES): 1.8 MB with 2^12, 31 MB with 2^14, 126 MB with
+    /// 2^15 ([`Pool::max_value_bytes`](crate::Pool::max_value_bytes)).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let options = outlast::PoolOptions::new().page_bits(12).initial_size(256 << 10);
+    /// let pool = options.anonymous()?;
+    /// assert_eq!(pool.stats().page_bits, 12);
+    /// assert!(pool.max_value_bytes() < 2_000_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn page_bits(mut self, page_bits: u32) -> Self {
+        self.core.page_bits = page_bits;
+        self
+    }
+
+    /// Treats the file as persistent memory: every operation flushes and fences as it would there,
+    /// and `latency` is added. This is for measurements. It changes nothing about which failures
+    /// the file survives.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// use outlast::{Latency, MediumKind};
+    /// use std::time::Duration;
+    ///
+    /// let slow = Latency { per_line: Duration::from_nanos(300), ..Latency::default() };
+    /// let pool = outlast::PoolOptions::new().emulate_pm(slow).anonymous()?;
+    /// assert_eq!(pool.durability().medium, MediumKind::EmulatedPm);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn emulate_pm(mut self, latency: Latency) -> Self {
+        self.emulate_pm = Some(latency);
+        self
+    }
+
+    /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
+    /// ([`MediumKind::Journal`]). Operations then work on a copy of the pool, the working file,
+    /// which is in memory if there is room. The file at the pool's path is brought up to date in
+    /// the background.
+    ///
+    /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
+    /// of two commits, and none that [`wait_durable`](crate::Pool::wait_durable) has confirmed. It
+    /// leaves the pool as it was between two operations. Process death loses nothing, as without a
+    /// journal.
+    ///
+    /// With this option, [`create`](PoolOptions::create) creates a pool with a journal, and
+    /// [`open`](PoolOptions::open) gives one to a pool that has none. (If that pool was not closed, it
+    /// is recovered and closed first.) A pool that has a journal keeps it, with or without this option.
+    /// [`Pool::snapshot`](crate::Pool::snapshot) makes a pool without a journal.
+    ///
+    /// The pool must fit into memory. Opening it reads all of it, unless the machine was not
+    /// restarted and the working file still exists: the process was killed, or the file was
+    /// [kept](JournalOptions::keep_working_file).
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new());
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open_or_create(&path)? };
+    /// let orders = pool.map::<u64, str>("orders")?;
+    /// orders.insert(&1, "12 bolts")?;
+    /// pool.wait_durable()?; // Before anybody is told that the order was accepted.
+    /// pool.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = Some(options);
+        self
+    }
+
+    /// Sets whether opening a pool that has a journal and was not closed fails with
+    /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although
+    /// the machine was not restarted. If this is not set, the pool is completed from its journal,
+    /// and lacks what was not durable when its process died. The working file is gone, for example,
+    /// if a container starts again without its `/dev/shm`. A copy of a pool's file and journal does
+    /// not get the working file of the original, as long as that is in its place, and opening the copy
+    /// fails with [`Error::CopyOfPool`](crate::Error::CopyOfPool). Default: no.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("index.pool");
+    /// use outlast::{JournalOptions, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().journal(JournalOptions::new()).require_working_file(true);
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open_or_create(&path)? };
+    /// # pool.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn require_working_file(mut self, require: bool) -> Self {
+        self.require_working_file = require;
+        self
+    }
+
+    /// Sets whether a background thread reclaims space after a crash, grows the pool ahead of use,
+    /// pre-faults new pages, syncs an idle pool ([`idle_sync`](Self::idle_sync)) and gives free
+    /// space back ([`trim`](Self::trim)). Without it, only calls of
+    /// [`Pool::step`](crate::Pool::step) reclaim space and grow the pool ahead of use. Default:
+    /// yes.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().background(false).anonymous()?;
+    /// // When the program has nothing better to do:
+    /// while pool.step()? {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Sets whether the background thread [syncs](crate::Pool::sync) a pool that no call has
+    /// changed for one to two seconds, so that a reboot or a power loss then finds it clean. This
+    /// applies only to a file system with a page cache ([`MediumKind::PageCache`]), because no
+    /// other medium needs it. Default: yes.
+    ///
+    /// The cost is that a change that comes during such a sync waits until it ends, and the first
+    /// change after it waits until the dirty mark is on the disk, as with any `sync`. Each time
+    /// that a pool is changed again soon after such a sync, the time without changes that the next
+    /// sync requires doubles, up to about a minute. Where changes are seconds apart and must never
+    /// wait for the disk, turn this off.
+    ///
+    /// Such a sync does not make it safe to copy the file of an open pool: the copy is still
+    /// refused ([`TornReason::Copy`](crate::TornReason::Copy)), unless the caller has called
+    /// `sync`, `snapshot` or `wait_durable`, and no change has been made since.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -104,229 +276,184 @@ impl PoolOptions {
     /// use outlast::PoolOptions;
     ///
     /// // SAFETY: no one else writes this file while the pool is open.
-    /// let pool = unsafe { PoolOptions::new().create(&path)? };
-    /// pool.close()?;
-    /// // SAFETY: as above.
-    /// let again = unsafe { PoolOptions::new().create(&path) };
-    /// assert!(again.is_err(), "an existing file is never replaced");
+    /// let pool = unsafe { PoolOptions::new().idle_sync(false).create(&path)? };
+    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// pool.sync()?; // The program says when.
     /// # Ok(())
     /// # }
     /// ```
+    #[must_use]
+    pub fn idle_sync(mut self, sync: bool) -> Self {
+        self.idle_sync = sync;
+        self
+    }
+
+    /// Sets whether the background thread gives free space back to the file system, so that a pool
+    /// that has shrunk takes less disk space. The thread punches holes into the file, whose length
+    /// stays the same. It does so only on a file system with a page cache, and not in a pool with a
+    /// journal; `outlast compact` works for all pools. Default: yes.
     ///
-    /// # Errors
-    /// [`Error::Io`] if `path` exists already; [`Error::Invalid`], also if there is a journal;
-    /// [`Error::DiskFull`], [`Error::AddressSpace`].
+    /// Space is given back once it has been free for a second or two, if it lies in pieces of 64
+    /// KiB or more and there is enough of it: a sixteenth of the pool, but no less than 1 MiB and
+    /// no more than 64 MiB. A pool that needs the space again takes it from the file system again.
+    /// If the disk has become full meanwhile, that fails with
+    /// [`Error::DiskFull`](crate::Error::DiskFull). Turn this off for a pool that must keep all
+    /// disk space that it has ever taken.
     ///
-    /// # Safety
-    /// Same as for [`open`](PoolOptions::open).
-    pub unsafe fn create(&self, path: impl AsRef<Path>) -> Result<Pool> {
-        let path = path.as_ref();
-        let action = || format!("creating {}", path.display());
-        if path.symlink_metadata().is_ok() {
-            let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
-            return Err(Error::io(action(), exists));
-        }
-        self.check_no_journal(path)?;
-        if self.journal.is_some() {
-            return self.create_journaled(path);
-        }
-        let parent = parent(path);
-        let made = snapshot::new_file(parent, snapshot::NEW, snapshot::MODE);
-        let (file, temporary) = made.map_err(|e| Error::io(action(), e))?;
-        let result = self.create_in(&file, path, temporary.as_deref());
-        if let Some(temporary) = temporary {
-            let _ = std::fs::remove_file(temporary);
-        }
-        result
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().trim(false).anonymous()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn trim(mut self, trim: bool) -> Self {
+        self.trim = trim.then_some(TRIM_AFTER);
+        self
     }
 
-    /// Creates a pool, closes it, and opens it with a journal.
-    fn create_journaled(&self, path: &Path) -> Result<Pool> {
-        if self.emulate_pm.is_some() {
-            return Err(Error::Invalid {
-                what: "medium",
-                why: "a journaled pool cannot emulate persistent memory".into(),
-            });
-        }
-        let plain = PoolOptions { journal: None, background: false, ..self.clone() };
-        // SAFETY: the caller's promise is the same.
-        let made = unsafe { plain.create(path)? };
-        let id = made.id();
-        let missing = self.missing_directory(path);
-        let opened = made.close().and_then(|()| self.open_file(path, false));
-        if opened.is_err()
-            && let Some(_locked) = unused(path, id)
-        {
-            // A creation that failed must not leave a pool.
-            let _ = std::fs::remove_file(path);
-            self.clear_journal(path, id);
-            // The directory stays if anything else is in it.
-            let _ = missing.map(std::fs::remove_dir);
-        }
-        opened
+    /// For tests: sets how long space must have been free before it is given back.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn trim_after(mut self, time: Duration) -> Self {
+        self.trim = Some(time);
+        self
     }
 
-    fn create_in(&self, file: &File, path: &Path, temporary: Option<&Path>) -> Result<Pool> {
-        let action = || format!("creating {}", path.display());
-        let (_, options) = self.judge(None)?;
-        let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
-        let size = first_size(&options, granule);
-        let options = CoreOptions { initial_size: size, ..options };
-        let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
-        let reserve = self.reserve(size, options.page_bits);
-        let disk = self.disk.clone();
-        let mapping = Mapping::file_on(disk, copy, MapAccess::ReadWrite, size, reserve)
-            .map_err(mapping_error)?;
-        let (real, options) = self.judge_with(Some(mapping.medium()), options)?;
-        let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
-        let directory = open_parent(path)?;
-        // Gives the complete pool its name, and fails if the name is taken.
-        let link = || match temporary {
-            None => {
-                let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
-                Ok(rustix::fs::linkat(CWD, &fd, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
-            }
-            Some(temporary) => rename_new(temporary, path),
-        };
-        self.disk.call(Call::Link, file, link).map_err(|e: IoError| Error::io(action(), e))?;
-        if let Err(error) = self.disk.fsync_directory(&directory) {
-            // A creation that failed must not leave a pool.
-            let _ = std::fs::remove_file(path);
-            return Err(Error::io(action(), error));
-        }
-        let named = store.core().check_named();
-        // The lock keeps others out until the file is removed. The store has it, and a start that
-        // fails drops the store that it was given.
-        let started = named.and_then(|()| self.start(Arc::clone(&store), None));
-        if started.is_err() {
-            let _ = std::fs::remove_file(path);
-        }
-        started
-    }
-
-    /// Opens the pool at `path`. After a crash this takes constant time: each part is repaired when
-    /// it is first touched. (A pool with a journal is read in full, unless its working file still
-    /// exists. A batch that the crash cut short is completed first.)
+    /// Sets how many threads open a map whose scheme reads the whole map when it is opened
+    /// ([`linear_recovery`]), and how many copy a journaled pool to a new working file. Default:
+    /// the number of processors.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path().join("index.pool");
-    /// use outlast::{Error, PoolOptions};
+    /// use outlast::PoolOptions;
     ///
     /// // SAFETY: no one else writes this file while the pool is open.
-    /// let missing = unsafe { PoolOptions::new().open(&path) };
-    /// assert!(matches!(missing, Err(Error::NoSuchPool { .. })));
+    /// let pool = unsafe { PoolOptions::new().recovery_threads(2).open_or_create(&path)? };
+    /// let log = pool.ordered_map::<u64, str>("log")?; // Two threads read it.
     /// # Ok(())
     /// # }
     /// ```
     ///
-    /// # Errors
-    /// [`Error::NoSuchPool`], [`Error::NotAPool`], [`Error::Version`], [`Error::UnknownFeature`],
-    /// [`Error::Truncated`], [`Error::DamagedHeader`], [`Error::PossiblyTorn`],
-    /// [`Error::IncompleteJournal`], [`Error::NoWorkingFile`], [`Error::Locked`],
-    /// [`Error::AddressSpace`], [`Error::DiskFull`], [`Error::Io`].
-    ///
-    /// # Safety
-    /// While the pool is open, nothing may write to or truncate the file except through the pool.
-    /// The pool's lock keeps out other users of this library, but not other programs. Nothing is
-    /// required of the file's content: opening a damaged file is safe.
-    pub unsafe fn open(&self, path: impl AsRef<Path>) -> Result<Pool> {
-        self.open_file(path.as_ref(), false)
+    /// [`linear_recovery`]: crate::Scheme::has_linear_recovery
+    #[must_use]
+    pub fn recovery_threads(mut self, threads: usize) -> Self {
+        self.core.recovery.threads = threads;
+        self
     }
 
-    /// Opens the pool at `path` for reading. Other readers may have it open, but no writer. Nothing
-    /// is written to the file: repairs are made in private memory.
+    /// Sets a function that receives the progress of opening a map whose scheme reads the whole map
+    /// ([`recovery_threads`](Self::recovery_threads)), and of the rebuild of a journaled pool
+    /// (where [`parts`](RecoveryProgress::parts) are the epochs of the journal). Any of the opening
+    /// threads may call it, at any time during the opening. It must not use the pool: the opening
+    /// thread holds the lock under which other maps are opened.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path().join("index.pool");
-    /// use outlast::{Error, PoolOptions};
+    /// use outlast::PoolOptions;
     ///
     /// # // SAFETY: no one else writes this file while the pool is open.
     /// # let pool = unsafe { PoolOptions::new().create(&path)? };
-    /// # pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// # pool.ordered_map::<u64, str>("log")?.insert(&1, "opened")?;
     /// # pool.close()?;
+    /// let options = PoolOptions::new().recovery_progress(|progress| {
+    ///     eprintln!("{} of {} parts", progress.parts_done, progress.parts);
+    /// });
     /// // SAFETY: no one else writes this file while the pool is open.
-    /// let pool = unsafe { PoolOptions::new().open_read_only(&path)? };
-    /// let ages = pool.map::<str, u64>("ages")?;
-    /// assert_eq!(ages.get("Ada")?, Some(36));
-    /// assert!(matches!(ages.put("Ada", &37), Err(Error::ReadOnly)));
+    /// let pool = unsafe { options.open(&path)? };
+    /// let log = pool.ordered_map::<u64, str>("log")?; // Calls the function.
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// Same as for [`open`](PoolOptions::open); [`Error::Unfinished`].
-    ///
-    /// # Safety
-    /// Same as for [`open`](PoolOptions::open).
-    pub unsafe fn open_read_only(&self, path: impl AsRef<Path>) -> Result<Pool> {
-        self.open_file(path.as_ref(), true)
+    #[must_use]
+    pub fn recovery_progress(
+        mut self,
+        tell: impl Fn(RecoveryProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.core.recovery.progress = Some(ProgressListener::new(tell));
+        self
     }
 
-    /// Opens the pool at `path`, or creates it if nothing is there.
+    /// Opens the pool even if a power loss may have torn it
+    /// ([`Error::PossiblyTorn`](crate::Error::PossiblyTorn)), so that it can be verified and its
+    /// readable records salvaged. Also opens a pool whose journal is missing or incomplete
+    /// ([`Error::IncompleteJournal`](crate::Error::IncompleteJournal)), as far as its file alone
+    /// goes, and opens for reading a pool that would have to be completed first
+    /// ([`Error::Unfinished`](crate::Error::Unfinished)).
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path().join("index.pool");
-    /// use outlast::PoolOptions;
+    /// use outlast::{Error, PoolOptions};
     ///
-    /// for visit in 1..=3 {
-    ///     // SAFETY: no one else writes this file while the pool is open.
-    ///     let pool = unsafe { PoolOptions::new().open_or_create(&path)? };
-    ///     assert_eq!(pool.map::<str, u64>("visits")?.add("/", 1)?, visit);
-    ///     pool.close()?;
-    /// }
+    /// # let live = dir.path().join("live.pool");
+    /// # // SAFETY: no one else writes this file while the pool is open.
+    /// # let pool = unsafe { PoolOptions::new().create(&live)? };
+    /// # pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
+    /// # std::fs::copy(&live, &path).unwrap();
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let opened = unsafe { PoolOptions::new().open(&path) };
+    /// assert!(matches!(opened, Err(Error::PossiblyTorn { .. })));
+    ///
+    /// let options = PoolOptions::new().accept_possibly_torn(true);
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open(&path)? };
+    /// pool.verify()?.ensure_sound()?;
+    /// pool.close()?; // From here on, it opens like any other.
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// Same as for [`open`](PoolOptions::open) and [`create`](PoolOptions::create).
-    ///
-    /// # Safety
-    /// Same as for [`open`](PoolOptions::open).
-    pub unsafe fn open_or_create(&self, path: impl AsRef<Path>) -> Result<Pool> {
-        let path = path.as_ref();
-        // SAFETY: the caller's promise is the same.
-        match unsafe { self.open(path) } {
-            Err(Error::NoSuchPool { .. }) => {}
-            other => return other,
-        }
-        // SAFETY: the caller's promise is the same.
-        match unsafe { self.create(path) } {
-            // Another process or thread created it first.
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists => {
-                // SAFETY: the caller's promise is the same.
-                unsafe { self.open(path) }
-            }
-            other => other,
-        }
+    #[must_use]
+    pub fn accept_possibly_torn(mut self, accept: bool) -> Self {
+        self.core.accept_possibly_torn = accept;
+        self
     }
 
-    /// Creates a pool in memory, for tests and caches. It disappears with its last handle.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let ages = pool.map::<str, u64>("ages")?;
-    /// assert!(ages.insert("Ada", &36)?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::AddressSpace`], [`Error::Invalid`].
-    pub fn anonymous(&self) -> Result<Pool> {
-        let size = first_size(&self.core, 2 << 20);
-        let mapping = Mapping::anonymous(size, self.reserve(size, self.core.page_bits))
-            .map_err(mapping_error)?;
-        let (real, mut options) = self.judge(Some(mapping.medium()))?;
-        options.initial_size = size;
-        self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, None)
+    /// For tests: sets the number of the hash function of a new pool.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn hash_function(mut self, number: u32) -> Self {
+        self.core.hash_function = number;
+        self
+    }
+
+    /// For tests and benchmarks: sets the hash seed and the id of a new pool, instead of random
+    /// ones.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn identity(mut self, seed: u64, id: u128) -> Self {
+        self.core.identity = Some((seed, id));
+        self
+    }
+
+    /// For tests: sets the file system that the pool's calls go to.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn disk(mut self, disk: Disk) -> Self {
+        self.disk = disk;
+        self
+    }
+
+    /// For tests: sets the medium to record and to base decisions on, instead of the detected one.
+    /// Does not affect flushing.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn medium(mut self, kind: MediumKind) -> Self {
+        self.taken_for = Some(kind);
+        self
+    }
+
+    /// For tests: sets the boot id, instead of the system's.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn boot_id(mut self, boot: u128) -> Self {
+        self.core.boot = boot;
+        self
     }
 
     /// Returns how much address space to reserve for a pool of this size and page size, in bytes.
@@ -338,130 +465,6 @@ impl PoolOptions {
             0 => reserve_for(size, regions),
             max => max.max(size).max(1 << 30),
         }
-    }
-
-    fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
-        let action = || format!("opening {}", path.display());
-        let file = File::options()
-            .read(true)
-            .write(!read_only)
-            // Keeps the opening of a pipe from waiting for its other end. Has no effect on files.
-            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
-            .open(path)
-            .map_err(|e| match e.kind() {
-                std::io::ErrorKind::NotFound => Error::NoSuchPool { path: path.into() },
-                // A directory cannot be opened for writing.
-                std::io::ErrorKind::IsADirectory => Error::not_a_file(),
-                _ => Error::io(action(), e),
-            })?;
-        let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
-        if !meta.is_file() {
-            return Err(Error::not_a_file());
-        }
-        let how = if read_only {
-            FlockOperation::NonBlockingLockShared
-        } else {
-            FlockOperation::NonBlockingLockExclusive
-        };
-        lock(&file, how)?;
-        if path.metadata().is_ok_and(|now| (now.dev(), now.ino()) != (meta.dev(), meta.ino())) {
-            // Another process has meanwhile replaced the file with a snapshot or a compacted pool.
-            // Changes to the file that was opened would be lost.
-            let _ = crate::pmem::flock(&file, FlockOperation::Unlock);
-            return self.open_file(path, read_only);
-        }
-        let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
-        let opened = self.open_whichever(path, file, meta.len(), read_only);
-        if opened.is_err() {
-            // Closing the file is not enough; see `Backing::unlock`.
-            let _ = crate::pmem::flock(&kept, FlockOperation::Unlock);
-        }
-        opened
-    }
-
-    fn open_whichever(&self, path: &Path, file: File, len: u64, read_only: bool) -> Result<Pool> {
-        let meta = journal::peek(&file)?;
-        match (meta, read_only) {
-            (Some(meta), true) => {
-                let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
-                match self.read_journaled(path, file, &meta) {
-                    Err(Error::Unfinished) if self.core.accept_possibly_torn => {
-                        let header = header_of(&kept, len, path)?;
-                        let store = self.mixed().store_of(kept, header, true, false)?;
-                        self.start(store, None)
-                    }
-                    found => {
-                        let (file, header, locked) = found?;
-                        self.open_plain(file, header, true, locked)
-                    }
-                }
-            }
-            (Some(_), false) => {
-                let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
-                match self.open_journaled_or_clear(path, file, meta) {
-                    Err(Error::IncompleteJournal(why)) if self.core.accept_possibly_torn => {
-                        tracing::warn!(why, "opening the pool without its journal");
-                        let file = kept.try_clone();
-                        let file = file.map_err(|e| Error::io("opening the pool", e))?;
-                        let header = header_of(&file, len, path)?;
-                        let store = self.mixed().store_of(file, header, false, false)?;
-                        // Gives up the journal only once the pool has been opened. If that fails,
-                        // the user may still find the missing part of the journal.
-                        journal::leave(&kept, &self.disk)?;
-                        self.start(store, None)
-                    }
-                    opened => opened,
-                }
-            }
-            (None, _) => {
-                let header = header_of(&file, len, path)?;
-                if self.journal.is_none() || read_only {
-                    return self.open_plain(file, header, read_only, None);
-                }
-                if header.is_dirty() || header.is_synced_idle() {
-                    // First recover the pool as one without a journal. That also refuses a copy of
-                    // a live pool.
-                    let plain = PoolOptions { background: false, ..self.clone() };
-                    plain.open_plain(file, header, false, None)?.close()?;
-                    // Closing released the lock, and another process may have used the pool since,
-                    // or given its name to another file. So start again.
-                    return self.open_file(path, false);
-                }
-                self.open_journaled_or_clear(path, file, None)
-            }
-        }
-    }
-
-    /// Opens a journaled pool. If that fails, it leaves no empty directory of the journal.
-    fn open_journaled_or_clear(&self, path: &Path, file: File, meta: Option<Meta>) -> Result<Pool> {
-        let missing = self.missing_directory(path);
-        let opened = self.open_journaled(path, file, meta);
-        if opened.is_err() {
-            // The directory stays if anything is in it.
-            let _ = missing.map(std::fs::remove_dir);
-        }
-        opened
-    }
-
-    /// Opens a pool without a journal. If `file` is the working file of a read-only pool, `locked`
-    /// is its base, whose lock the pool also holds.
-    pub(super) fn open_plain(
-        &self,
-        file: File,
-        header: Header,
-        read_only: bool,
-        locked: Option<File>,
-    ) -> Result<Pool> {
-        let store = self.store_of(file, header, read_only, locked.is_some())?;
-        self.start(store, locked)
-    }
-
-    /// Returns the options for opening a base without its journal. The base can mix pages of
-    /// different moments, even if its header is that of a closed pool.
-    fn mixed(&self) -> PoolOptions {
-        let mut options = self.clone();
-        options.core.mixed = true;
-        options
     }
 
     pub(super) fn store_of(
@@ -497,11 +500,11 @@ impl PoolOptions {
     }
 
     /// Chooses the seam and the options for a medium.
-    fn judge(&self, found: Option<MediumKind>) -> Result<(Real, CoreOptions)> {
+    pub(super) fn judge(&self, found: Option<MediumKind>) -> Result<(Real, CoreOptions)> {
         self.judge_with(found, self.core.clone())
     }
 
-    fn judge_with(
+    pub(super) fn judge_with(
         &self,
         found: Option<MediumKind>,
         core: CoreOptions,
@@ -531,28 +534,5 @@ impl PoolOptions {
             let (parts_done, parts) = (done as usize, all as usize);
             listener.tell(RecoveryProgress { parts_done, parts, leaves: 0 });
         }
-    }
-
-    /// Starts the pool's worker. [`Guarded::new`] starts the threads of the journal.
-    pub(super) fn start(&self, store: Arc<Store<Real>>, locked: Option<File>) -> Result<Pool> {
-        let worker = self.background && !store.core().options().read_only;
-        // If there is a worker and the pool has content, the worker allows huge pages a moment
-        // after the opening, so that the first operations need not wait for them.
-        if !worker || store.is_new() {
-            store.use_huge_pages();
-        }
-        let worker =
-            worker.then(|| Worker::start(&store, self.idle_sync, self.trim)).transpose()?;
-        Ok(Pool::new(Guarded::new(store, worker, locked)?))
-    }
-}
-
-/// Returns the initial size of a pool: the requested size, rounded up to `granule`, but no more
-/// than the pool's limit.
-fn first_size(options: &CoreOptions, granule: u64) -> u64 {
-    let size = options.initial_size.checked_next_multiple_of(granule).unwrap_or(1 << 48);
-    match options.max_size {
-        0 => size,
-        max => size.min(max & !((1 << options.page_bits.clamp(12, 20)) - 1)),
     }
 }

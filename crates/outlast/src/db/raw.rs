@@ -5,15 +5,13 @@ mod iter;
 pub(crate) use iter::FormRecord;
 pub use iter::{RawIter, RawRange};
 
-use super::handle::{Guarded, Pool};
-use super::map_options::MapOptions;
+use super::open_map::{Form, OpenMap, bytes_of, check_types, word};
+use super::opened::Guarded;
 use super::roots::MapInfo;
-use super::store::{MapRequest, OpenMap};
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Bytes, Care, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, Previous, Record,
-    RecordForm,
+    Care, Change, Changed, Cursor, Growth, Index, IndexStats, Previous, Record, RecordForm,
 };
 use crate::pool::core::root_offset;
 use std::ops::Bound;
@@ -29,125 +27,6 @@ pub struct RawMap {
     pub(crate) map: Arc<OpenMap>,
     /// Keeps the pool open.
     pub(crate) pool: Arc<Guarded>,
-}
-
-/// The index of a map, by its record form.
-pub(crate) enum Form<'m> {
-    Inline(&'m dyn Index<Inline>),
-    Bytes(&'m dyn Index<Bytes>),
-}
-
-pub(super) fn word(bytes: &[u8], what: &'static str) -> Result<u64> {
-    let why = || format!("{} bytes, this map's take 8", bytes.len());
-    let bytes = bytes.try_into().map_err(|_| Error::Invalid { what, why: why() })?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
-pub(super) fn bytes_of(word: u64) -> Vec<u8> {
-    word.to_le_bytes().to_vec()
-}
-
-/// Maps whose types are not known at compile time.
-impl Pool {
-    /// Opens the map `name`, whatever its types.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
-    /// let ages = pool.raw_map("ages")?;
-    /// assert_eq!(ages.info().value_schema, "u64");
-    /// assert_eq!(ages.get(b"Ada")?, Some(36u64.to_le_bytes().to_vec()));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::NoSuchMap`], [`Error::DamagedRoot`].
-    pub fn raw_map(&self, name: &str) -> Result<RawMap> {
-        Ok(self.raw(self.store().open_map(name)?))
-    }
-
-    /// Like [`map_with`](Pool::map_with), for schemas known only at run time. Unless the options
-    /// set a [form](MapOptions::form), the map is inline if both schemas are `u8` to `u64`, `i8` to
-    /// `i64`, `bool`, `f32` or `f64`. A program that opens a map with tuple, array or struct types
-    /// of up to 8 bytes may use another form, so set that form here.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let ages = pool.raw_map_with("ages", "str", "u64", &outlast::MapOptions::new())?;
-    /// ages.put(b"Ada", &36u64.to_le_bytes())?;
-    /// assert_eq!(pool.map::<str, u64>("ages")?.get("Ada")?, Some(36));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Same as for [`map_with`](Pool::map_with).
-    pub fn raw_map_with(
-        &self,
-        name: &str,
-        key_schema: &str,
-        value_schema: &str,
-        options: &MapOptions,
-    ) -> Result<RawMap> {
-        let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
-        self.map_of(name, form, [key_schema, value_schema], options)
-    }
-
-    /// Opens the map that `info` describes, or creates it with the same name, types, record form,
-    /// scheme and settings. With this, a program can copy a map from one pool to another.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
-    /// let other = outlast::PoolOptions::new().anonymous()?;
-    /// for info in pool.maps() {
-    ///     let info = info?;
-    ///     let copy = other.raw_map_like(&info)?;
-    ///     for record in pool.raw_map(&info.name)?.iter() {
-    ///         let (key, value) = record?;
-    ///         copy.put(&key, &value)?;
-    ///     }
-    /// }
-    /// assert_eq!(other.map::<str, u64>("ages")?.get("Ada")?, Some(36));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Same as for [`map_with`](Pool::map_with).
-    pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
-        let options = MapOptions::new().scheme(info.scheme()).form(info.form);
-        let request = MapRequest { info: info.clone(), scheme_matters: true };
-        self.opened(self.store().map(&request)?, &options)
-    }
-
-    /// Opens every map, in the order of [`maps`](Pool::maps). A damaged root appears as the error that
-    /// opening the map would return. In a damaged or torn pool, two maps can have the same name; only
-    /// this function opens the second one.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
-    /// for opened in pool.raw_maps() {
-    ///     let (info, map) = opened?;
-    ///     println!("{} has {} records", info.name, map?.len()?);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn raw_maps(&self) -> Vec<Result<(MapInfo, Result<RawMap>)>> {
-        let open = |slot, info: &MapInfo| match self.store().open(slot, info.clone(), false)? {
-            Some(map) => Ok(self.raw(map)),
-            None => Err(Error::NoSuchMap { name: info.name.clone() }),
-        };
-        let maps = self.store().maps().into_iter();
-        maps.map(|(slot, info)| info.map(|info| (info.clone(), open(slot, &info)))).collect()
-    }
 }
 
 impl RawMap {
@@ -384,28 +263,6 @@ impl RawMap {
     pub fn record_form(&self) -> RecordForm {
         self.info().form
     }
-}
-
-/// Fails if the schemas of a map do not allow the key and the new value.
-pub(super) fn check_types<R: Record>(
-    info: &MapInfo,
-    key: R::Key<'_>,
-    value: Option<R::Value<'_>>,
-) -> Result<()> {
-    let allowed = info.schemas::<R>();
-    let refuse = |what, schema: &str| {
-        Err(Error::Invalid { what, why: format!("it is not one of type {schema}") })
-    };
-    // A removal may name any key, so that a damaged record can be removed.
-    if let Some(value) = value {
-        if !allowed.allows_key(key) {
-            return refuse("key", &info.key_schema);
-        }
-        if !allowed.allows_value(value) {
-            return refuse("value", &info.value_schema);
-        }
-    }
-    Ok(())
 }
 
 /// Counts the records of one step of an iteration.

@@ -16,20 +16,12 @@
 //! [`Error::PoolFull`].
 
 use super::roots;
-use super::store::{MapSeam, Store};
+use super::store::{MapSeam, Phase, ReclaimState, Store};
 use crate::db::bugs;
 use crate::error::{Damage, Error, Result};
 use crate::index::Cursor;
 use crate::pool::core::{GRACE_TURNS, Reclaimer};
 use crate::pool::layout::ROOT_SLOTS;
-
-pub(super) enum Phase {
-    Trace { slot: usize, cursor: Cursor },
-    Grace { epoch: u64 },
-    Sweep { page: u32 },
-    Done,
-    Stopped(Damage),
-}
 
 /// Stops the reclaim, unless it has ended.
 fn stop(phase: &mut Phase, error: Error) {
@@ -41,18 +33,6 @@ fn stop(phase: &mut Phase, error: Error) {
         Error::Damaged(damage) | Error::DamagedRoot { damage, .. } => damage,
         other => Damage::new(0, "a pool that can be traced", other.to_string()),
     });
-}
-
-/// Progress of the reclaim after a crash.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReclaimState {
-    /// Nothing to reclaim, or all of it is done.
-    Done,
-    /// Under way.
-    Running,
-    /// Damage stopped it. Space from before the crash that it has not freed yet is not reused.
-    Stopped(Damage),
 }
 
 impl<S: MapSeam> Store<S> {

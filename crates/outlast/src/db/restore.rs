@@ -1,6 +1,6 @@
 //! Putting a backup in the place of a pool.
 
-use super::files::{lock, open_parent};
+use super::files::{OLD_NAMES, lock, names_of_old, open_parent};
 use super::journal::{self, JournalOptions};
 use super::options::PoolOptions;
 use crate::error::{Error, Result};
@@ -8,7 +8,6 @@ use crate::journal::files::DiskDirectory;
 use crate::journal::segment::{has_others, holds_segments, remove_all_of};
 use crate::pmem::rename_new;
 use rustix::fs::{AtFlags, CWD, FlockOperation};
-use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -37,9 +36,6 @@ pub struct Restored {
     /// could not be completed, or that of a pool which is not there.
     pub journal: Option<PathBuf>,
 }
-
-/// How many names are tried for the old pool.
-const NAMES: u32 = 1_000;
 
 impl PoolOptions {
     /// Puts a copy of the backup at `backup` in the place of the pool at `path`. Nobody may have either
@@ -270,20 +266,8 @@ impl PoolOptions {
                 Err(error) => return Err(error),
             }
         }
-        Err(std::io::Error::other(format!("there are {NAMES} old pools already")))
+        Err(std::io::Error::other(format!("there are {OLD_NAMES} old pools already")))
     }
-}
-
-/// Returns the names under which pools are kept that were at this path.
-pub(super) fn names_of_old(path: &Path) -> impl Iterator<Item = PathBuf> {
-    (1..=NAMES).map(move |number| {
-        let mut name = OsString::from(path);
-        name.push(".old");
-        if number > 1 {
-            name.push(number.to_string());
-        }
-        name.into()
-    })
 }
 
 fn number(meta: &Metadata) -> (u64, u64) {

@@ -7,8 +7,6 @@
 //! reclaim; an allocation that helps the reclaim is inside the gate already.
 
 pub use super::open_map::{AnyIndex, MapRequest, MapSeam, OpenMap};
-use super::reclaim::Phase;
-pub use super::reclaim::ReclaimState;
 use super::roots::{self, MapInfo};
 use crate::db::bugs;
 use crate::error::{Damage, Error, NotOpen, Result};
@@ -51,6 +49,27 @@ impl Drop for RootChange<'_> {
         // Release: pairs with the Acquire in `settled`.
         self.0.fetch_add(1, Ordering::Release);
     }
+}
+
+/// Where the reclaim after a crash is.
+pub(super) enum Phase {
+    Trace { slot: usize, cursor: Cursor },
+    Grace { epoch: u64 },
+    Sweep { page: u32 },
+    Done,
+    Stopped(Damage),
+}
+
+/// Progress of the reclaim after a crash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReclaimState {
+    /// Nothing to reclaim, or all of it is done.
+    Done,
+    /// Under way.
+    Running,
+    /// Damage stopped it. Space from before the crash that it has not freed yet is not reused.
+    Stopped(Damage),
 }
 
 /// A pool with its open maps. See the module's documentation.

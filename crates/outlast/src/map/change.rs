@@ -16,7 +16,7 @@
 use super::fixed::Integer;
 use super::typed::Map;
 use super::types::{Key, Value};
-use crate::db::raw::Form;
+use crate::db::open_map::Form;
 use crate::error::{Error, Result};
 use crate::index::{Change, Previous};
 

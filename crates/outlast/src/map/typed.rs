@@ -3,7 +3,8 @@
 mod many;
 
 use super::types::{Key, Value};
-use crate::db::raw::{Form, RawMap};
+use crate::db::open_map::Form;
+use crate::db::raw::RawMap;
 use crate::db::roots::MapInfo;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::RecordRef;

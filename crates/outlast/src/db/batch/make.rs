@@ -33,8 +33,7 @@
 
 use super::BatchRecord;
 use crate::db::bugs;
-use crate::db::open_map::{MapSeam, OpenMap};
-use crate::db::raw::{Form, bytes_of, check_types, word};
+use crate::db::open_map::{Form, MapSeam, OpenMap, bytes_of, check_types, word};
 use crate::db::roots::{self, MapInfo};
 use crate::db::store::Store;
 use crate::error::{Damage, Error, Result};

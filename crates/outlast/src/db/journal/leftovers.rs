@@ -1,11 +1,10 @@
 //! The working files that are there, and which of them nobody needs.
 
+use super::base::peek;
 use super::options::{JournalOptions, MEMORY};
-use super::peek;
-use super::working::{Owned, is_unfinished_name, is_working_name};
-use crate::db::files::lock;
+use super::working::{Owned, is_unfinished_name, is_working_name, open_unknown};
+use crate::db::files::{lock, names_of_old};
 use crate::db::options::PoolOptions;
-use crate::db::restore::names_of_old;
 use crate::error::Result;
 use crate::pmem::Notes;
 use crate::pool::identity::{Identity, Relation};
@@ -122,13 +121,6 @@ fn look_at(path: &Path, boot: u128) -> Option<WorkingFile> {
         _ => WorkingFileUse::Unknown,
     };
     Some(found)
-}
-
-/// Opens a file for reading that another user's working file names. It can be anything: opening a pipe
-/// must not wait for a writer.
-pub(super) fn open_unknown(path: &Path) -> std::io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// Returns whether a pool needs a working file that belongs to `of`, which is of the current boot. The

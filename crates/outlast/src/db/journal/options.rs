@@ -1,6 +1,6 @@
 //! The options of a pool's journal.
 
-use super::place_of;
+use super::base::place_of;
 use crate::error::Result;
 use crate::journal::meta::Meta;
 use crate::pmem::{Mapping, free_bytes};

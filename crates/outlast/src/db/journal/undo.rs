@@ -1,6 +1,6 @@
 //! What a pool that got no journal after all leaves: nothing.
 
-use super::{leave, peek};
+use super::base::{leave, peek};
 use crate::db::files::lock;
 use crate::db::options::PoolOptions;
 use crate::journal::files::DiskDirectory;

@@ -1,6 +1,5 @@
 //! The working files of journaled pools: where they are, and to which pool and life they belong.
 
-use super::leftovers::open_unknown;
 use crate::db::boot::is_missing;
 use crate::db::files::{header_of, lock};
 use crate::error::{Error, Result};
@@ -128,6 +127,13 @@ impl Working {
     pub(in crate::layers::db) fn durable(&self) -> Attempt {
         Attempt::load(&self.notes, DURABLE)
     }
+}
+
+/// Opens a file for reading that another user's working file names. It can be anything: opening a pipe
+/// must not wait for a writer.
+pub(super) fn open_unknown(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    File::options().read(true).custom_flags(flags).open(path)
 }
 
 /// What the name of a working file ends with while it is made in another directory.

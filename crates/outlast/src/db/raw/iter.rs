@@ -1,6 +1,7 @@
 //! Iterating over the records of a map whose types are not known at compile time.
 
-use super::{Form, RawMap, bytes_of};
+use super::RawMap;
+use crate::db::open_map::{Form, bytes_of};
 use crate::error::{Damage, Error, Result};
 use crate::index::{Bytes, Care, Cursor, Index, Inline, KeyRange, Record};
 use std::collections::{HashSet, VecDeque};

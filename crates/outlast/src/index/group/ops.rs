@@ -110,7 +110,7 @@ impl<S: Seam, R: SlotRecord> Lookup<S, R> for Group<S, R> {
 
     #[inline(always)]
     fn find_fast<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
-        lookup::find_fast::<S, R, W>(self, key)
+        lookup::find_fast(self, key, |words| W::in_slot(&self.core, words))
     }
 
     fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {

@@ -329,7 +329,10 @@ fn decide_early<S: Seam, R: SlotRecord>(
         true => plan.before.take(|| R::value(table.core(), words)),
         false => Ok(None),
     };
-    let found = lookup::find(table, key, 1, read)?;
+    let found = match lookup::find_fast(table, key, read) {
+        Some(found) => found,
+        None => lookup::find(table, key, 1, read)?,
+    };
     Ok((found.is_some() == plan.inserts).then(|| Changed {
         applied: false,
         before: found.flatten(),

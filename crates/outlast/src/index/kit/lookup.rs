@@ -1,7 +1,7 @@
 //! Lookups of one key and of many.
 
 use super::lock::{Guarded, LockPlace, VersionLock};
-use super::table::{HashedKey, Lookup, Table, Wanted};
+use super::table::{HashedKey, Lookup, Table};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::BATCH;
 use crate::index::record::{Record, SlotRecord, SlotWords};
@@ -143,12 +143,12 @@ impl<T> Read<T> {
 /// The hot path of a lookup: reads once, if the segment is ready. Returns `None` if that does not
 /// give the result.
 #[inline(always)]
-pub(crate) fn find_fast<'t, S: Seam, R: SlotRecord, W: Wanted<R>>(
-    table: &'t impl Optimistic<S, R>,
+pub(crate) fn find_fast<S: Seam, R: SlotRecord, T>(
+    table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
-) -> Option<Option<W::Found<'t>>> {
-    let route = table.ready_route(key.hash)?;
-    match table.read_once(&route, key, &mut |words| W::in_slot(table.core(), words)) {
+    mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
+) -> Option<Option<T>> {
+    match table.read_once(&table.ready_route(key.hash)?, key, &mut read) {
         Read::Found(found) => Some(found),
         Read::Raced | Read::Damaged(_) => None,
     }

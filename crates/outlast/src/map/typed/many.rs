@@ -1,7 +1,7 @@
 //! Operations on many keys.
 
 use super::{Map, Store};
-use crate::db::raw::Form;
+use crate::db::open_map::Form;
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::index::{BATCH, Change, Index};
