@@ -195,10 +195,12 @@ mod map;
     allow(dead_code, unreachable_pub, unused_imports, unused_macros)
 )]
 mod layers {
+    #[macro_use]
+    pub mod pmem;
+
     pub mod db;
     pub mod index;
     pub mod journal;
-    pub mod pmem;
     pub mod pool;
     pub mod reclaim;
 }

@@ -22,14 +22,15 @@ pub struct Durability {
     /// [`Pool::wait_durable`](crate::Pool::wait_durable) has confirmed.
     pub interval: Option<Duration>,
     /// Whether operations that have returned survive a power loss. If not, a pool without a journal
-    /// keeps the state of the last [`Pool::sync`](crate::Pool::sync), provided that nothing has changed since.
-    /// [`Pool::snapshot`](crate::Pool::snapshot) makes a restore point.
+    /// keeps the state of the last [`Pool::sync`](crate::Pool::sync), provided that nothing has
+    /// changed since. [`Pool::snapshot`](crate::Pool::snapshot) makes a restore point.
     pub survives_power_loss: bool,
-    /// Whether what [`Pool::wait_durable`](crate::Pool::wait_durable) confirms survives a power loss. `false` in memory and on
-    /// a tmpfs, and as long as writes to the disk fail.
+    /// Whether what [`Pool::wait_durable`](crate::Pool::wait_durable) confirms survives a power
+    /// loss. `false` in memory and on a tmpfs, and as long as writes to the disk fail.
     pub confirmed_survives_power_loss: bool,
     /// Whether the disk may lack something that was written. If so, nothing becomes durable against
-    /// a power loss until [`Pool::verify`](crate::Pool::verify) has found the pool sound; see [`Error::Suspect`](crate::Error::Suspect).
+    /// a power loss until [`Pool::verify`](crate::Pool::verify) has found the pool sound; see
+    /// [`Error::Suspect`](crate::Error::Suspect).
     pub is_suspect: bool,
 }
 

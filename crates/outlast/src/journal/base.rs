@@ -322,9 +322,7 @@ impl Checkpoint {
     /// If a page has not been written.
     pub fn finish(&self, base: &Base, closed: bool) -> io::Result<u64> {
         assert!(self.left.is_empty() && self.copied.is_empty(), "all pages are written");
-        if !seeded(&bugs::BASE_UNSYNCED) {
-            base.sync()?;
-        }
+        unless_seeded!(bugs::BASE_UNSYNCED => base.sync()?);
         // An extension may be in progress. If it fails, it counts its failed sync, and takes its
         // length back, before it ends.
         let extending = base.extending();
@@ -344,9 +342,7 @@ impl Checkpoint {
     /// Abandons the checkpoint after an error, and puts all its pages back into the set, even those
     /// that were written: if the base could not be synced, the kernel may have dropped any of them.
     pub fn abandon(mut self, pages: &mut Pages) {
-        if seeded(&bugs::PAGES_DROPPED) {
-            return;
-        }
+        seed!(bugs::PAGES_DROPPED => return);
         while let Some(page) = self.left.take_from(0) {
             pages.insert(page);
         }

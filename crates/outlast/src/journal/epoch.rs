@@ -59,9 +59,7 @@ impl Attempt {
     /// an epoch and its checksum, because consecutive epochs have different words for it.
     pub fn store(self, notes: &Notes, at: usize) {
         let Attempt { epoch, sum } = self;
-        if seeded(&bugs::EPOCH_BEFORE_SUM) {
-            notes.store_control(at, epoch);
-        }
+        seed!(bugs::EPOCH_BEFORE_SUM => notes.store_control(at, epoch));
         notes.store_control(Self::place_of_sum(at, epoch), u64::from(sum));
         notes.store_control(at, epoch);
     }

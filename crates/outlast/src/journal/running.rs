@@ -497,12 +497,8 @@ impl Journal {
     fn commit(&self, turn: &mut Turn) -> bool {
         let mut writer = lock(&self.writer);
         let before = writer.bytes();
-        if seeded(&bugs::NOTES_REMOVED_EARLY) {
-            self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
-        }
-        if !seeded(&bugs::BEGUN_UNTOLD) {
-            Attempt::begin(writer.durable() + 1, &self.notes, self.durable);
-        }
+        seed!(bugs::NOTES_REMOVED_EARLY => self.notes.durable(turn.change.runs().map(|(lines, _)| lines)));
+        unless_seeded!(bugs::BEGUN_UNTOLD => Attempt::begin(writer.durable() + 1, &self.notes, self.durable));
         if let Err(error) = writer.append(&turn.change) {
             tracing::warn!(%error, "writing the journal failed");
             self.counts.failures.fetch_add(1, Ordering::Relaxed);
@@ -515,9 +511,7 @@ impl Journal {
         // This store comes before any thread learns that the epoch is durable, including a
         // checkpoint, which asks the writer. Otherwise a later process that finds the working file
         // could use the epoch's number again.
-        if !seeded(&bugs::DURABLE_UNTOLD) {
-            writer.last_attempt().store(&self.notes, self.durable);
-        }
+        unless_seeded!(bugs::DURABLE_UNTOLD => writer.last_attempt().store(&self.notes, self.durable));
         drop(writer);
         self.notes.durable(turn.change.runs().map(|(lines, _)| lines));
         lock(&self.pages).add(epoch, &turn.change);

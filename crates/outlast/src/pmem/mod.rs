@@ -14,6 +14,7 @@ mod medium;
 mod memory;
 mod notes;
 mod reserve;
+#[macro_use]
 mod seam;
 mod shared;
 mod traced;

@@ -101,6 +101,19 @@ pub struct SeededBug {
     pub name: &'static str,
 }
 
+/// Does something wrong, or too early, if this bug is seeded. Like all code of seeded bugs, it is not in
+/// the library that users get.
+macro_rules! seed {
+    ($seam:expr, $bug:path => $($wrong:tt)+) => { if $seam.seeded(&$bug) { $($wrong)+; } };
+    ($bug:path => $($wrong:tt)+) => { if seeded(&$bug) { $($wrong)+; } };
+}
+
+/// Does what is right, which this bug leaves out if it is seeded.
+macro_rules! unless_seeded {
+    ($seam:expr, $bug:path => $($right:tt)+) => { if !$seam.seeded(&$bug) { $($right)+; } };
+    ($bug:path => $($right:tt)+) => { if !seeded(&$bug) { $($right)+; } };
+}
+
 /// Declares the seeded bugs of a module: identifier and name of each.
 macro_rules! seeded_bugs {
     ($($(#[$doc:meta])* $id:ident = $name:literal;)*) => {

@@ -239,9 +239,7 @@ impl<S: MapSeam> Store<S> {
         }
         let mut log = Log::write(core, &bytes)?;
         let seam = core.memory.seam();
-        if seam.seeded(&bugs::BATCH_MADE_EARLY) {
-            parts.iter().try_for_each(Part::make)?;
-        }
+        seed!(seam, bugs::BATCH_MADE_EARLY => parts.iter().try_for_each(Part::make)?);
         log.commit()?;
         if seam.seeded(&bugs::BATCH_CLEARED_EARLY) {
             log.clear()?;

@@ -242,9 +242,7 @@ impl<S: Seam, R: BlockRecord> Clevel<S, R> {
     #[inline(always)]
     fn remove(&self, guard: &Guard<'_, S>, hash: u64, place: Place<'_>) -> Result<bool> {
         let (memory, at) = (&self.core.memory, &points::REMOVE);
-        if self.seeded(&index_bugs::REMOVES_NOTHING) {
-            return Ok(true);
-        }
+        seed!(self, index_bugs::REMOVES_NOTHING => return Ok(true));
         self.core.before_unlink(place.offset)?;
         let word = state::with_kind(place.state, state::DEAD);
         let word_pending = word | state::PENDING;

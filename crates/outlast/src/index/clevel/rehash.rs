@@ -206,9 +206,7 @@ impl<S: Seam, R: BlockRecord> Clevel<S, R> {
         let plain = slot::word(offset, tag_of(hash));
         if let Some(place) = self.standing(guard, context, plain, hash)? {
             // Another thread has made the copy, and the copy may not be durable.
-            if !self.seeded(&bugs::OTHER_COPY_UNFLUSHED) {
-                memory.flush(place, &points::CONFIRM);
-            }
+            unless_seeded!(self, bugs::OTHER_COPY_UNFLUSHED => memory.flush(place, &points::CONFIRM));
             return Ok(Copied::Yes);
         }
         let copy = slot::copy(plain, maker);

@@ -224,9 +224,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         // the locks of other homes.
         let _locked = self.lock(place.bucket)?;
         here.changing();
-        if self.seeded(&index_bugs::REMOVES_NOTHING) {
-            return Ok(());
-        }
+        seed!(self, index_bugs::REMOVES_NOTHING => return Ok(()));
         self.empty_slot(hash, place.bucket, place.slot);
         let stash = if let Part::Stash(stash) = place.part { Some(stash) } else { None };
         here.forget_overflow(hash as u8, stash);
@@ -253,9 +251,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
-        if self.seeded(&bugs::LOCKED_TWICE) {
-            drop(self.lock(bucket));
-        }
+        seed!(self, bugs::LOCKED_TWICE => drop(self.lock(bucket)));
         memory.store_release(&target.first, self.empty(hash), &points::REMOVE);
         memory.persist(target, &points::REMOVE);
         bucket.metadata.set_bits(memory.seam(), self.bits(bucket).without(slot));

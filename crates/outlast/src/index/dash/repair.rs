@@ -201,9 +201,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Returns whether one of the slots in `mask` holds a record with this first word. If a crash
     /// left a record twice, both copies have the same words.
     fn has_copy(&self, bucket: BucketRef<'_>, mask: u32, first: u64, fingerprint: u8) -> bool {
-        if self.seeded(&bugs::SECOND_COPY_KEPT) {
-            return false;
-        }
+        seed!(self, bugs::SECOND_COPY_KEPT => return false);
         let fingerprints = bucket.metadata.fingerprints(self.core.memory.seam());
         let candidates = fingerprints::matching(fingerprints, fingerprint) & mask;
         ones::<usize>(candidates)

@@ -475,9 +475,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         if !nodes.is_empty() {
             let header = memory.at(Offset::<SegmentHeader>::new(segment.offset))?;
             memory.store_release(&header.chain, 0, &points::NODES_GONE);
-            if !self.seeded(&bugs::NODES_FREED_EARLY) {
-                memory.flush(&header.chain, &points::NODES_GONE);
-            }
+            unless_seeded!(self, bugs::NODES_FREED_EARLY => memory.flush(&header.chain, &points::NODES_GONE));
         }
         if !from.is_empty() || !nodes.is_empty() {
             memory.fence(&points::COMPACT_CLEAR);

@@ -228,9 +228,7 @@ impl<S: Seam, R: SlotRecord> DashLh<S, R> {
         memory.flush(turn, &points::TURN);
         let prefix = old.low >> (63 - old.depth) | 1;
         let mut made = Made::of(prefix, old.depth + 1, self.addressing.initial);
-        if self.seeded(&bugs::PLACE_OFF_BY_ONE) {
-            made.index ^= 1;
-        }
+        seed!(self, bugs::PLACE_OFF_BY_ONE => made.index ^= 1);
         Ok(UnlinkedBlock::part(&self.core, self.place(&mut structure, made)?))
     }
 

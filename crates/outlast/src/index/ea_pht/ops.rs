@@ -261,9 +261,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
             (last, length) = (bucket?, length + 1);
         }
         let owner = layout::owner(route.index, route.table.depth);
-        if self.seeded(&bugs::OWNED_EARLY) {
-            own(memory, new, owner);
-        }
+        seed!(self, bugs::OWNED_EARLY => own(memory, new, owner));
         self.link(last, offset, at);
         memory.flush_words(std::slice::from_ref(&last.bucket.next), at);
         memory.fence(at);
@@ -295,9 +293,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     /// Removes a record, durably. The bucket is marked as changing.
     #[inline(always)]
     fn remove(&self, bucket: BucketRef<'_>, number: usize, hash: u64) {
-        if self.seeded(&index_bugs::REMOVES_NOTHING) {
-            return;
-        }
+        seed!(self, index_bugs::REMOVES_NOTHING => return);
         let (memory, slot) = (&self.core.memory, &bucket.bucket.slots[number]);
         memory.store_release(&slot.first, self.empty(hash), &points::REMOVE);
         memory.persist(slot, &points::REMOVE);

@@ -300,9 +300,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
             bucket = BucketRef::at(memory, link.offset)?;
             if self.is_after_crash() && memory.load(bucket.bucket.lock.word()) == 0 {
                 self.seam().lock(&handed.unowned).push((link.offset, index));
-                if self.seeded(&bugs::REOWNED_EARLY) {
-                    own(memory, bucket, layout::owner(index, table.depth));
-                }
+                seed!(self, bugs::REOWNED_EARLY => own(memory, bucket, layout::owner(index, table.depth)));
             }
         }
         if !std::ptr::eq(bucket.bucket, first.bucket) {

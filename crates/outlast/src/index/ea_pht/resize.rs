@@ -269,9 +269,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
             let never = self.seeded(&bugs::RETRIED_NEVER);
             let at = if never { u64::MAX } else { linked + linked / 8 + 1 };
             old.retried_at.store(self.seam(), at, Ordering::Relaxed);
-            if !self.seeded(&bugs::CLOSED_KEPT) {
-                old.reopen(self.seam());
-            }
+            unless_seeded!(self, bugs::CLOSED_KEPT => old.reopen(self.seam()));
             if !self.seeded(&bugs::RESIZING_KEPT) {
                 old.resizing.store(self.seam(), 0, Ordering::Release);
             }

@@ -191,9 +191,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Group<S, R> {
                 return Ok(Step::Full(route));
             };
             let (slot, at) = (cell.slot(), &points::INSERT);
-            if self.seeded(&index_bugs::SHOWN_BEFORE_DURABLE) {
-                self.publish(segment, cell, key.hash);
-            }
+            seed!(self, index_bugs::SHOWN_BEFORE_DURABLE => self.publish(segment, cell, key.hash));
             slot.fill(&self.core.memory, new.words(), self.empty(key.hash), at);
             self.core.memory.persist(slot, at);
             self.publish(segment, cell, key.hash);
@@ -263,9 +261,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
         cell.set_fingerprint(self.seam(), Mark::default());
         if cell.home().is_none() {
             self.home(segment, hash).forget_overflow(self.seam());
-            if self.seeded(&bugs::OVERFLOW_FORGOTTEN) {
-                self.home(segment, hash).forget_overflow(self.seam());
-            }
+            seed!(self, bugs::OVERFLOW_FORGOTTEN => self.home(segment, hash).forget_overflow(self.seam()));
         }
     }
 
@@ -286,9 +282,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Removes a record, durably. The segment is marked as changing.
     #[inline(always)]
     fn remove(&self, segment: Segment, cell: Cell<'_>, hash: u64) {
-        if self.seeded(&index_bugs::REMOVES_NOTHING) {
-            return;
-        }
+        seed!(self, index_bugs::REMOVES_NOTHING => return);
         let (memory, slot) = (&self.core.memory, cell.slot());
         memory.store_release(&slot.first, self.empty(hash), &points::REMOVE);
         memory.persist(slot, &points::REMOVE);

@@ -104,9 +104,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
 
     /// Clears the DRAM state of a segment: no records, not locked.
     pub(super) fn forget(&self, segment: Segment) {
-        if !self.seeded(&index_bugs::LOCKS_KEPT) {
-            self.lock_of(segment).store(0, Ordering::Relaxed);
-        }
+        unless_seeded!(self, index_bugs::LOCKS_KEPT => self.lock_of(segment).store(0, Ordering::Relaxed));
         self.state(segment).has_nodes.store(self.seam(), 0, Ordering::Relaxed);
         // Without nodes, these are the chunks of both levels.
         self.all_cells(segment).flatten().for_each(|cells| cells.clear(self.seam()));

@@ -200,9 +200,7 @@ impl Slot {
         // A split may have left a first word here, which must not be combined with the new second
         // word. The code does not check for one: one more store takes less time than waiting for
         // the line and mispredicting a branch.
-        if !memory.seam().seeded(&bugs::SLOT_NOT_EMPTIED) {
-            memory.store(&self.first, empty, at);
-        }
+        unless_seeded!(memory.seam(), bugs::SLOT_NOT_EMPTIED => memory.store(&self.first, empty, at));
         self.fill_empty(memory, words, at);
     }
 
@@ -215,9 +213,7 @@ impl Slot {
         at: &'static Point,
     ) {
         // Release: keeps the stores in this order, in which they then become durable.
-        if memory.seam().seeded(&bugs::COMMIT_BEFORE_VALUE) {
-            memory.store_release(&self.first, words.first, at);
-        }
+        seed!(memory.seam(), bugs::COMMIT_BEFORE_VALUE => memory.store_release(&self.first, words.first, at));
         memory.store_release(&self.second, words.second, at);
         memory.store_release(&self.first, words.first, at);
     }

@@ -428,9 +428,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         } else {
             Ok(Met::Busy)
         };
-        if !self.seeded(&index_bugs::LOCK_NOT_RELEASED) {
-            leaf.finish_change(seam);
-        }
+        unless_seeded!(self, index_bugs::LOCK_NOT_RELEASED => leaf.finish_change(seam));
         step
     }
 
@@ -466,13 +464,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
             None => sparse = self.remove(offset, slot),
         }
-        if !self.seeded(&bugs::RETIRED_UNNOTED) {
-            self.note_replaced(handle);
-        }
+        unless_seeded!(self, bugs::RETIRED_UNNOTED => self.note_replaced(handle));
         let changed = decision.finish(core);
-        if self.seeded(&bugs::RETIRED_UNNOTED) {
-            self.note_replaced(handle);
-        }
+        seed!(self, bugs::RETIRED_UNNOTED => self.note_replaced(handle));
         Ok(if sparse { Met::Sparse(changed) } else { Met::Done(changed) })
     }
 
@@ -497,9 +491,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     pub(super) fn clear_bit(&self, offset: u64, slot: u32) -> bool {
         let memory = &self.core.memory;
-        if self.seeded(&index_bugs::REMOVES_NOTHING) {
-            return false;
-        }
+        seed!(self, index_bugs::REMOVES_NOTHING => return false);
         let word = &self.header(offset).head.bitmap;
         let mut found = memory.load(word);
         loop {

@@ -93,9 +93,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if !pairs.is_empty() {
             // Readers of the left leaf must retry, because its free slots are about to be reused.
             let (low, _) = self.low_of(left.offset)?;
-            if !self.seeded(&bugs::MERGE_UNTOLD) {
-                self.outdate(R::key_of(&low))?;
-            }
+            unless_seeded!(self, bugs::MERGE_UNTOLD => self.outdate(R::key_of(&low))?);
             copies = Some(self.copy_pairs(left.offset, left_bits, right.offset, &pairs));
         }
         let show = || copies.iter().for_each(|copies| self.show_copies(left.offset, copies));
@@ -160,9 +158,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             all |= 1 << free;
             lines |= 1 << (free / LINE_SLOTS);
         }
-        if !self.seeded(&bugs::MERGE_UNBLANKED) {
-            lines |= self.make_blank(left, all, at);
-        }
+        unless_seeded!(self, bugs::MERGE_UNBLANKED => lines |= self.make_blank(left, all, at));
         self.flush_lines(left, lines, at);
         memory.fence(at);
         Copies { bits: all, fingerprints }

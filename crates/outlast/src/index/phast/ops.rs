@@ -196,9 +196,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[cold]
     pub(super) fn help(&self, leaf: u64, slots: impl Iterator<Item = u32>) {
         let memory = &self.core.memory;
-        if self.seeded(&index_bugs::CHANGING_IGNORED) {
-            return;
-        }
+        seed!(self, index_bugs::CHANGING_IGNORED => return);
         let at = &points::HELP;
         memory.flush(&self.header(leaf).head.bitmap, at);
         let mut line = u32::MAX;

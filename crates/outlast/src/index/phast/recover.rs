@@ -334,9 +334,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         // that died while it made slots blank has left them in the caches.
         let all = if self.shape.has_blanks::<R>() { self.shape.all_slots() } else { bits };
         let mut used = LEAF_HEADER + u64::from(64 - all.leading_zeros()) * 16;
-        if self.seeded(&bugs::FOUND_LINES_SHORT) {
-            used = used.min(LEAF_HEADER + crate::pmem::LINE);
-        }
+        seed!(self, bugs::FOUND_LINES_SHORT => used = used.min(LEAF_HEADER + crate::pmem::LINE));
         let words = self.core.memory.words(offset, used)?;
         self.core.memory.flush_words(words, &points::REPAIR_FOUND);
         Ok(())

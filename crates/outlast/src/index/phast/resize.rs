@@ -422,9 +422,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         }
         let bitmap = &self.header(offset).head.bitmap;
         memory.store_release(bitmap, layout::seal(bits & !moved), &points::SPLIT_CLEAR);
-        if self.seeded(&bugs::SPLIT_OPENED_UNFLUSHED) {
-            handed_over.open(seam, None);
-        }
+        seed!(self, bugs::SPLIT_OPENED_UNFLUSHED => handed_over.open(seam, None));
         memory.persist(bitmap, &points::SPLIT_CLEAR);
         handed_over.open(seam, None);
         let done = Next { offset: block, moving: false };

@@ -134,9 +134,7 @@ impl Journal {
             done.unwrap_or_else(|| Err(Error::io("writing the base of the journal", changed())));
         self.failing.store(done.is_err(), Ordering::Relaxed);
         let epoch = done?;
-        if seeded(&bugs::MARKS_CLEARED) {
-            *lock(&self.pages) = Pages::none(lock(&self.writer).durable());
-        }
+        seed!(bugs::MARKS_CLEARED => *lock(&self.pages) = Pages::none(lock(&self.writer).durable()));
         source.at(Moment::Recorded);
         // The checkpoint is counted before it deletes segments, so that a caller that copies the
         // files can tell from `stats` whether segments were deleted meanwhile.

@@ -154,9 +154,7 @@ impl<S: Seam> Core<S> {
     /// an error: `None` also stands for a closed pool.
     #[inline(always)]
     pub fn while_open_fast<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
-        if self.memory.seam().seeded(&bugs::OPEN_CHECKED_EARLY) {
-            return self.gate.is_readable().then(read)?;
-        }
+        seed!(self.memory.seam(), bugs::OPEN_CHECKED_EARLY => return self.gate.is_readable().then(read)?);
         let found = read()?;
         // As in `while_open`.
         fence(Ordering::Acquire);
@@ -439,9 +437,7 @@ impl<S: Seam> Core<S> {
         let _control = seam.lock(&self.control);
         let _write_back = seam.lock(&self.write_back);
         let marked = self.mark_what_was_found();
-        if seam.seeded(&bugs::FILE_UNLOCKED_EARLY) {
-            self.backing.unlock();
-        }
+        seed!(seam, bugs::FILE_UNLOCKED_EARLY => self.backing.unlock());
         let mut held = self.gate.hold(seam)?;
         let result = if self.options.read_only {
             Ok(())

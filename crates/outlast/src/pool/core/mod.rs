@@ -163,9 +163,7 @@ impl<S: Seam> Core<S> {
         header.set(field::RECLAIMED_SIZE, size);
         header.set(field::MAX_SIZE, options.max_size);
         header.set(field::MEDIUM, options.medium as u64);
-        if memory.seam().seeded(&bugs::HEADER_FIRST) {
-            header.write(&memory, &points::HEADER)?;
-        }
+        seed!(memory.seam(), bugs::HEADER_FIRST => header.write(&memory, &points::HEADER)?);
         // Everything that the header promises is durable before the first copy of the header, so an
         // interrupted creation leaves no pool.
         for slot in 0..ROOT_SLOTS {

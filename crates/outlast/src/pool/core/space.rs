@@ -107,15 +107,11 @@ impl<S: Seam> Core<S> {
 
     pub(super) fn retire_by(&self, offset: u64, retire: impl FnOnce(&mut dyn FnMut(u64))) {
         let seam = self.memory.seam();
-        if seam.seeded(&bugs::NEVER_FREED) {
-            return;
-        }
+        seed!(seam, bugs::NEVER_FREED => return);
         if seam.seeded(&bugs::FREED_TWICE) || seam.seeded(&bugs::FREED_UNDER_READERS) {
             self.free_or_report(offset);
         }
-        if seam.seeded(&bugs::FREED_UNDER_READERS) {
-            return;
-        }
+        seed!(seam, bugs::FREED_UNDER_READERS => return);
         retire(&mut |offset| self.free_or_report(offset));
         if seam.reuses_at_once() {
             self.collect();
@@ -358,9 +354,7 @@ impl<S: Seam> Core<S> {
                 Ok(()) => {
                     // SAFETY: the backing has just grown to `target` bytes.
                     unsafe { self.memory.grown(target) };
-                    if seam.seeded(&bugs::SIZE_TOLD_EARLY) {
-                        self.size.store(target, Ordering::Release);
-                    }
+                    seed!(seam, bugs::SIZE_TOLD_EARLY => self.size.store(target, Ordering::Release));
                     {
                         let mut header = seam.lock(&self.header);
                         header.set(field::SIZE, target);
