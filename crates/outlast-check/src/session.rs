@@ -307,8 +307,8 @@ impl Session {
             || format!("batch of {} changes", changes.len()),
             Some(Arc::new(after)),
             |s| {
-                let held = s.store.make_batch(&[], &changes)?;
-                ensure(held, || "a requirement does not hold".into())
+                let failed = s.store.make_batch(&[], &changes)?;
+                ensure(failed.is_none(), || "a requirement does not hold".into())
             },
         )
     }

@@ -238,6 +238,7 @@ pub use db::restore::{OldPool, Restored};
 pub use db::roots::MapInfo;
 pub use db::stats::{Durability, PoolStats};
 pub use db::store::ReclaimState;
+pub use db::transaction::Transaction;
 pub use db::verify::Verification;
 pub use error::{Damage, Error, NotOpen, Result, TornReason};
 pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};

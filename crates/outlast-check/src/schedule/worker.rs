@@ -305,7 +305,7 @@ impl<'r> Worker<'r> {
             }
             Act::BatchIf(key, old, new) => {
                 let [old, new] = [old, new].map(|value| record(map, key, value));
-                return Ok(Some(said(store.make_batch(&[old], &[new])?, None)));
+                return Ok(Some(said(store.make_batch(&[old], &[new])?.is_none(), None)));
             }
             Act::Background => store.step().map(|_| ())?,
             Act::Sync => store.sync()?,

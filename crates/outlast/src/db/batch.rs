@@ -71,6 +71,8 @@ pub struct Batch {
     pool: Arc<Guarded>,
     required: Vec<BatchRecord>,
     changes: Vec<BatchRecord>,
+    /// The requirement that kept the last commit from being made.
+    failed: Option<usize>,
 }
 
 impl fmt::Debug for Batch {
@@ -82,9 +84,24 @@ impl fmt::Debug for Batch {
     }
 }
 
+/// Fails if the map belongs to another pool, or cannot have this record.
+pub(super) fn check_record(
+    pool: &Arc<Guarded>,
+    map: &RawMap,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    make::check(map.info(), key, value)?;
+    if Arc::ptr_eq(pool, &map.pool) {
+        return Ok(());
+    }
+    let why = format!("the map {:?} belongs to another pool", map.info().name);
+    Err(Error::Invalid { what: "batch", why })
+}
+
 impl Batch {
     pub(super) fn new(pool: Arc<Guarded>) -> Batch {
-        Batch { pool, required: Vec::new(), changes: Vec::new() }
+        Batch { pool, required: Vec::new(), changes: Vec::new(), failed: None }
     }
 
     /// Adds a change of a map of unknown types: puts `value`, or removes `key` if `value` is
@@ -136,11 +153,7 @@ impl Batch {
     }
 
     fn record(&self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<BatchRecord> {
-        make::check(map.info(), key, value)?;
-        if !Arc::ptr_eq(&self.pool, &map.pool) {
-            let why = format!("the map {:?} belongs to another pool", map.info().name);
-            return Err(Error::Invalid { what: "batch", why });
-        }
+        check_record(&self.pool, map, key, value)?;
         let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
         Ok(BatchRecord { map: Arc::clone(&map.map), key, value })
     }
@@ -205,9 +218,29 @@ impl Batch {
     /// If even that does not suffice, every later call fails with [`Error::NotOpen`] until the pool
     /// is opened again. That open makes all of the batch's changes or undoes all of them.
     pub fn commit(&mut self) -> Result<bool> {
-        let held = self.pool.store.make_batch(&self.required, &self.changes)?;
+        self.failed = None;
+        self.failed = self.pool.store.make_batch(&self.required, &self.changes)?;
         self.required.clear();
         self.changes.clear();
-        Ok(held)
+        Ok(self.failed.is_none())
+    }
+
+    /// Returns which requirement did not hold when [`commit`](Batch::commit) returned `false`: the
+    /// first one, counted from 0 in the order in which they were added.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// ages.insert("Ada", &36)?;
+    /// let mut batch = pool.batch();
+    /// batch.require(&ages, "Ada", Some(&36))?.require(&ages, "Bob", Some(&40))?;
+    /// assert!(!batch.put(&ages, "Ada", &37)?.commit()?);
+    /// assert_eq!(batch.failed(), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn failed(&self) -> Option<usize> {
+        self.failed
     }
 }

@@ -8,6 +8,7 @@ use super::raw::RawMap;
 use super::roots::MapInfo;
 use super::stats::{Durability, PoolStats};
 use super::store::Store;
+use super::transaction::{self, Transaction};
 use super::verify::Verification;
 use crate::error::{Error, Result};
 use crate::index::RecordForm;
@@ -83,6 +84,57 @@ impl Pool {
     /// ```
     pub fn batch(&self) -> Batch {
         Batch::new(Arc::clone(&self.inner))
+    }
+
+    /// Runs a transaction: `run` reads and changes records of any maps of the pool, and then all of its
+    /// changes are made as one, or none. If another thread has meanwhile changed a record that `run`
+    /// has read, or removed or inserted it, `run` runs again. So what it returns, and what it has
+    /// changed, is as if nothing else had happened during the call.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let accounts = pool.map::<str, u64>("accounts")?;
+    /// let transfers = pool.ordered_map::<u64, str>("transfers")?;
+    /// accounts.put("ada", &100)?;
+    ///
+    /// let pay = |number: u64, from: &str, to: &str, amount: u64| {
+    ///     pool.transaction(|t| {
+    ///         let has = t.get(&accounts, from)?.unwrap_or(0);
+    ///         if has < amount {
+    ///             return Ok(false);
+    ///         }
+    ///         t.put(&accounts, from, &(has - amount))?;
+    ///         t.add(&accounts, to, amount)?;
+    ///         t.put(&transfers, &number, &format!("{amount} from {from} to {to}"))?;
+    ///         Ok::<_, outlast::Error>(true)
+    ///     })
+    /// };
+    /// assert!(pay(1, "ada", "bob", 30)?);
+    /// assert!(!pay(2, "bob", "ada", 31)?);
+    /// assert_eq!(accounts.get("bob")?, Some(30));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A transaction that only reads sees the records as they were together at one moment.
+    ///
+    /// While it runs, `run` can see records as of different moments. What it makes of them is thrown
+    /// away, so it must not have effects elsewhere, and must not loop until they match. It runs
+    /// under no lock; if it uses the maps directly, that is not part of the transaction.
+    ///
+    /// # Complexity
+    ///
+    /// That of a [`Batch`] of the changes which requires the records that were read. A transaction of
+    /// many reads can be overtaken again and again by threads that change them all the time.
+    ///
+    /// # Errors
+    /// Those of `run`, after which nothing is changed; those of [`Batch::commit`].
+    pub fn transaction<T, E: From<Error>>(
+        &self,
+        run: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        transaction::run(&self.inner, run)
     }
 
     pub(super) fn raw(&self, map: Arc<OpenMap>) -> RawMap {

@@ -9,6 +9,7 @@
 //! - [`store`]: a pool with its open maps
 //! - `open_map`: an open map
 //! - [`batch`]: changes of several records, of which a crash leaves all or none
+//! - [`transaction`]: reads and changes of several records that take effect as one
 //! - `reclaim`: the reclaim of space after a crash
 //! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
@@ -36,6 +37,7 @@ pub mod roots;
 mod snapshot;
 pub mod stats;
 pub mod store;
+pub mod transaction;
 mod trim;
 pub mod verify;
 mod worker;

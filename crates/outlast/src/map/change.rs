@@ -240,8 +240,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     where
         F: FnMut(&K, &V) -> bool,
     {
+        self.retain_of(self.iter(), &mut keep)
+    }
+
+    /// Removes those of the records for which `keep` returns `false`.
+    pub(super) fn retain_of(
+        &self,
+        records: impl Iterator<Item = Result<(K::Owned, V::Owned)>>,
+        keep: &mut impl FnMut(&K, &V) -> bool,
+    ) -> Result<u64> {
         let mut removed = 0;
-        for record in self {
+        for record in records {
             let (key, value) = record?;
             let (key, value) = (K::borrow(&key), V::borrow(&value));
             if keep(key, value) {

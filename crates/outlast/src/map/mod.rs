@@ -7,6 +7,7 @@ mod iter;
 mod ordered;
 mod record;
 pub mod schema;
+mod tuples;
 mod typed;
 mod types;
 

@@ -1,8 +1,9 @@
 //! The typed ordered map.
 
+use super::fixed::FixedSize;
 use super::typed::{Map, undecodable, under_key};
 use super::types::{Key, Value};
-use crate::db::raw::{FormRecord, RawRange};
+use crate::db::raw::{FormRecord, RawMap, RawRange};
 use crate::error::Result;
 use crate::index::{Inline, Record};
 use std::fmt;
@@ -20,7 +21,7 @@ use std::ops::{
 /// | `bool` | `false` before `true` |
 /// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
 /// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
-/// | tuples | by the first part, then by the second, and so on |
+/// | tuples | by the first part, then by the second, and so on. The last part can be a `String` or a `Vec<u8>` |
 /// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
 ///
 /// For those of the library's own types that implement `Ord`, this is the same order. Two keys are
@@ -242,6 +243,67 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
         self.bounded((bounds.low(), bounds.high()))
     }
 
+    /// Removes the records whose keys lie within `bounds` and that are present throughout the call.
+    /// Returns how many it removed.
+    ///
+    /// Each removal is atomic, but all of them together are not: a record that is inserted meanwhile
+    /// may stay, and a crash may leave some removed and others not.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let log = pool.ordered_map::<(u32, u32), str>("log")?;
+    /// for (day, number) in [(1, 1), (1, 2), (2, 1), (3, 1)] {
+    ///     log.insert(&(day, number), "text")?;
+    /// }
+    /// assert_eq!(log.remove_range(..(3, 0))?, 3);
+    /// assert_eq!(log.first()?.unwrap().0, (3, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`delete`](Map::delete). Records removed before the error stay removed.
+    pub fn remove_range(&self, bounds: impl KeyBounds<K>) -> Result<u64> {
+        const ROW: usize = 64;
+        let (mut range, mut removed) = (self.range(bounds), 0);
+        loop {
+            let keys: Vec<K::Owned> =
+                range.by_ref().take(ROW).map(|record| Ok(record?.0)).collect::<Result<_>>()?;
+            let row: Vec<&K> = keys.iter().map(K::borrow).collect();
+            removed +=
+                self.remove_many(&row)?.into_iter().filter(|removed| *removed).count() as u64;
+            if keys.len() < ROW {
+                return Ok(removed);
+            }
+        }
+    }
+
+    /// Removes those records whose keys lie within `bounds` and for which `keep` returns `false`, as
+    /// [`retain`](Map::retain) does. Returns how many it removed.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let heights = pool.ordered_map::<u32, u32>("heights")?;
+    /// for n in 0..10 {
+    ///     heights.insert(&n, &(n % 3))?;
+    /// }
+    /// assert_eq!(heights.retain_range(5.., |_, height| *height > 0)?, 2);
+    /// assert_eq!(heights.len()?, 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`delete`](Map::delete). Records removed before the error stay removed.
+    pub fn retain_range<F>(&self, bounds: impl KeyBounds<K>, mut keep: F) -> Result<u64>
+    where
+        F: FnMut(&K, &V) -> bool,
+    {
+        self.map.retain_of(self.range(bounds), &mut keep)
+    }
+
     fn bounded(&self, (low, high): (Bound<&K>, Bound<&K>)) -> Range<K, V> {
         let raw = self.map.raw();
         let range = if raw.record_form() == Inline::FORM {
@@ -275,16 +337,82 @@ macro_rules! prefixed {
             /// # }
             /// ```
             pub fn prefix(&self, prefix: &$type) -> Range<$type, V> {
-                let (low, high) = prefix.with_bytes(|bytes| (bytes.to_vec(), above_all_with(bytes)));
-                let low = Bound::Included(&low[..]);
-                let high = high.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                let raw = self.map.raw().range_of_bytes(low, high);
+                let raw = prefix.with_bytes(|bytes| range_with(self.map.raw(), bytes));
                 Range { raw, types: PhantomData }
             }
         }
     )*};
 }
 prefixed!([u8], str);
+
+/// Implements `prefix` for keys that are tuples.
+macro_rules! first_part {
+    ([$($rest:ident),*] $($last:ty)?) => {
+        impl<A, $($rest,)* V> OrderedMap<(A, $($rest,)* $($last)?), V>
+        where
+            A: FixedSize + OrderedKey,
+            $($rest: FixedSize + OrderedKey,)*
+            V: Value + ?Sized,
+        {
+            /// Iterates over the records whose keys have this first part, in key order, from either
+            /// end. See [`range`](OrderedMap::range).
+            ///
+            /// ```
+            /// # fn main() -> outlast::Result<()> {
+            /// let pool = outlast::PoolOptions::new().anonymous()?;
+            /// let mails = pool.ordered_map::<(u64, String), u32>("mails")?;
+            /// for (user, folder, count) in [(7, "inbox", 3), (7, "sent", 1), (8, "inbox", 5)] {
+            ///     mails.insert(&(user, folder.into()), &count)?;
+            /// }
+            /// let of_7: Vec<_> = mails.prefix(&7).collect::<outlast::Result<_>>()?;
+            /// assert_eq!(of_7, [((7, "inbox".into()), 3), ((7, "sent".into()), 1)]);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn prefix(&self, first: &A) -> Range<(A, $($rest,)* $($last)?), V> {
+                let raw = self.map.raw();
+                let mut bytes = vec![0; A::BYTES];
+                first.encode(&mut bytes);
+                let range = if raw.record_form() == Inline::FORM {
+                    let all = A::BYTES $(+ $rest::BYTES)*;
+                    let [low, high] = [0, u8::MAX].map(|fill| word_with(&bytes, all, fill));
+                    raw.range_of_words(Bound::Included(low), Bound::Included(high))
+                } else {
+                    range_with(raw, &bytes)
+                };
+                Range { raw: range, types: PhantomData }
+            }
+        }
+    };
+}
+first_part!([B]);
+first_part!([B, C]);
+first_part!([B, C, D]);
+first_part!([] String);
+first_part!([B] String);
+first_part!([B, C] String);
+first_part!([] Vec<u8>);
+first_part!([B] Vec<u8>);
+first_part!([B, C] Vec<u8>);
+
+/// Returns the word of the encoding of `all` bytes that begins with `first` and is filled up with
+/// `fill`.
+fn word_with(first: &[u8], all: usize, fill: u8) -> u64 {
+    let mut word = [0; 8];
+    let own = &mut word[8 - all..];
+    own.fill(fill);
+    own[..first.len()].copy_from_slice(first);
+    u64::from_be_bytes(word)
+}
+
+/// Returns the range of the keys whose bytes begin with `first`.
+fn range_with(map: &RawMap, first: &[u8]) -> RawRange {
+    let high = above_all_with(first);
+    map.range_of_bytes(
+        Bound::Included(first),
+        high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+    )
+}
 
 /// Returns the least byte string above all those that begin with `prefix`, if there is one.
 pub(super) fn above_all_with(prefix: &[u8]) -> Option<Vec<u8>> {

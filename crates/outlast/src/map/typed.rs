@@ -131,6 +131,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         V::from_bytes(bytes).map_err(|damage| self.undecodable(damage))
     }
 
+    /// Decodes what a [`RawMap`] returns.
+    pub(super) fn decode(&self, bytes: Vec<u8>) -> Result<V::Owned> {
+        let inline = self.info().form == Inline::FORM;
+        decode::<V>(bytes, inline).map_err(|damage| self.undecodable(damage))
+    }
+
     #[cold]
     #[inline(never)]
     fn undecodable(&self, damage: Damage) -> Error {

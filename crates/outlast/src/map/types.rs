@@ -4,8 +4,9 @@ use crate::error::{Damage, Result};
 
 /// A type that can be a key.
 ///
-/// Implemented for integers, `bool`, floats, `[u8; N]`, tuples of two to four of these, `[u8]` and
-/// `str`. Use [`fixed_record!`](crate::fixed_record) for your own structs.
+/// Implemented for integers, `bool`, floats, `[u8; N]`, tuples of two to four of these, whose last part
+/// can also be a `String` or a `Vec<u8>`, `[u8]` and `str`. Use [`fixed_record!`](crate::fixed_record)
+/// for your own structs.
 ///
 /// Two keys are equal if their bytes are equal. So for floats, 0.0 and -0.0 are two keys, and a NaN
 /// is a key like any other.
@@ -15,7 +16,8 @@ use crate::error::{Damage, Result};
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
     note = "other types of keys: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, and structs with `outlast::fixed_record!`"
+            these, of which the last can also be a `String` or a `Vec<u8>`, and structs with \
+            `outlast::fixed_record!`"
 )]
 pub trait Key: Value {}
 

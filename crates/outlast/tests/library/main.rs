@@ -31,5 +31,6 @@ mod salvage;
 mod space;
 mod space_waits;
 mod torn;
+mod transactions;
 mod trim;
 mod types;

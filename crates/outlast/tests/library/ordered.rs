@@ -304,3 +304,60 @@ fn ranges_of_any_kind_are_written_as_usual() {
     assert_eq!(numbers.range(&-1..=&1).count(), 3);
     assert_eq!(numbers.range((Bound::Included(-2), Bound::Excluded(-1))).count(), 1);
 }
+
+/// The records of one first part are those that a filter finds, for keys in a word, in a block, and
+/// with a string at the end.
+#[test]
+fn the_records_of_a_first_part_are_found() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let words = pool.ordered_map::<(i8, u16), u64>("words").unwrap();
+    let blocks = pool.ordered_map::<(i64, u16, bool), u64>("blocks").unwrap();
+    let texts = pool.ordered_map::<(i16, String), u64>("texts").unwrap();
+    let bytes = pool.ordered_map::<(u8, [u8; 2], Vec<u8>), u64>("bytes").unwrap();
+    let firsts = [i8::MIN, -1, 0, 5, i8::MAX];
+    for first in firsts {
+        for second in [0, 1, 700, u16::MAX] {
+            let value = u64::from(second) + 1;
+            words.insert(&(first, second), &value).unwrap();
+            blocks.insert(&(first.into(), second, second > 0), &value).unwrap();
+            texts.insert(&(first.into(), format!("{second}")), &value).unwrap();
+            let long = vec![u8::MAX; second.into()];
+            bytes.insert(&(first as u8, second.to_be_bytes(), long), &value).unwrap();
+        }
+    }
+    fn seconds<K>(range: impl Iterator<Item = outlast::Result<(K, u64)>>) -> Vec<u64> {
+        let mut found: Vec<u64> = range.map(|record| record.unwrap().1 - 1).collect();
+        found.sort_unstable();
+        found
+    }
+    for first in i8::MIN..=i8::MAX {
+        let expected = if firsts.contains(&first) { &[0, 1, 700, 65_535][..] } else { &[] };
+        assert_eq!(seconds(words.prefix(&first)), expected, "{first}");
+        assert_eq!(seconds(words.prefix(&first).rev()), expected, "{first}");
+        assert_eq!(seconds(blocks.prefix(&first.into())), expected, "{first}");
+        assert_eq!(seconds(texts.prefix(&first.into())), expected, "{first}");
+        assert_eq!(seconds(bytes.prefix(&(first as u8))), expected, "{first}");
+    }
+    assert_eq!(texts.get(&(5, "700".into())).unwrap(), Some(701));
+    assert_eq!(texts.info().key_schema, "(i16,str)");
+}
+
+#[test]
+fn a_range_is_removed_and_nothing_else() {
+    let pool = PoolOptions::new().anonymous().unwrap();
+    let words = pool.ordered_map::<u32, u32>("words").unwrap();
+    let texts = pool.ordered_map::<str, str>("texts").unwrap();
+    for n in 0..1_000 {
+        words.insert(&n, &(n % 7)).unwrap();
+        texts.insert(&format!("{n:03}"), "text").unwrap();
+    }
+    assert_eq!(words.remove_range(100..=300).unwrap(), 201);
+    assert_eq!(texts.remove_range("100".."301").unwrap(), 201);
+    assert_eq!(words.remove_range(100..=300).unwrap(), 0);
+    let kept = words.keys().map(Result::unwrap).collect::<Vec<_>>();
+    assert!(kept.iter().copied().eq((0..100).chain(301..1_000)));
+    assert_eq!(texts.len().unwrap(), 799);
+    assert_eq!(words.retain_range(301..308, |_, rest| *rest != 0).unwrap(), 1);
+    assert_eq!(words.remove_range(..).unwrap(), 798);
+    assert!(words.is_empty().unwrap());
+}

@@ -191,40 +191,45 @@ impl<'c, S: Seam> Part<'c, S> {
 }
 
 impl<S: MapSeam> Store<S> {
-    /// Makes all of the changes, or none; see [`Batch::commit`](crate::Batch::commit).
+    /// Makes all of the changes, or none; see [`Batch::commit`](crate::Batch::commit). Returns the
+    /// index of the first requirement that does not hold; `None` if the changes are made.
     ///
     /// # Errors
     /// Same as for `Batch::commit`.
-    pub fn make_batch(&self, required: &[BatchRecord], changes: &[BatchRecord]) -> Result<bool> {
+    pub fn make_batch(
+        &self,
+        required: &[BatchRecord],
+        changes: &[BatchRecord],
+    ) -> Result<Option<usize>> {
         self.check()?;
         let changes = last_of_each_key(changes);
         // The old values come to this. They are read while nobody else can change the pool.
         let value = |change: &BatchRecord| change.value.as_ref().map_or(0, Vec::len);
         let least = changes.iter().map(|change| Logged::FIELDS + change.key.len() + value(change));
         Log::bytes_for(&self.core, least.sum())?;
-        let holds = || -> Result<bool> {
-            for BatchRecord { map, key, value } in required {
+        let failed = || -> Result<Option<usize>> {
+            for (index, BatchRecord { map, key, value }) in required.iter().enumerate() {
                 if get(map, key)? != *value {
-                    return Ok(false);
+                    return Ok(Some(index));
                 }
             }
-            Ok(true)
+            Ok(None)
         };
         let early = self.core.memory.seam().seeded(&bugs::REQUIRED_EARLY);
-        if early && !holds()? {
-            return Ok(false);
+        if early && let failed @ Some(_) = failed()? {
+            return Ok(failed);
         }
         self.core.change_alone(|| {
             if let Some(damage) = self.damaged_batch() {
                 return Err(damage.into());
             }
-            if !early && !holds()? {
-                return Ok(false);
+            if !early && let failed @ Some(_) = failed()? {
+                return Ok(failed);
             }
             if !changes.is_empty() {
                 self.log_and_make(&changes)?;
             }
-            Ok(true)
+            Ok(None)
         })
     }
 

@@ -1,0 +1,159 @@
+//! Transactions: what they read and change is as of one moment, also alongside other threads.
+
+use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn pool() -> Pool {
+    PoolOptions::new().anonymous().unwrap()
+}
+
+/// Options for every scheme and form.
+fn everything() -> impl Iterator<Item = MapOptions> {
+    let of =
+        |&scheme: &Scheme| RecordForm::ALL.map(|form| MapOptions::new().scheme(scheme).form(form));
+    Scheme::ALL.iter().flat_map(of)
+}
+
+#[test]
+fn a_transaction_reads_what_it_has_changed() {
+    for options in everything() {
+        let pool = pool();
+        let map = pool.map_with::<u64, u64>("m", &options).unwrap();
+        map.put(&1, &10).unwrap();
+        let done = pool.transaction(|t| {
+            assert!(!t.insert(&map, &1, &11)?);
+            assert!(!t.update(&map, &2, &20)?);
+            t.remove(&map, &1)?;
+            assert_eq!(t.get(&map, &1)?, None);
+            assert!(t.insert(&map, &1, &12)?);
+            assert_eq!(t.add(&map, &1, 3)?, 15);
+            assert_eq!(t.alter(&map, &2, |before| before.map_or(Some(21), |_| None))?, Some(21));
+            assert_eq!((map.get(&1)?, map.get(&2)?), (Some(10), None), "nothing is made yet");
+            Ok::<_, Error>((t.get(&map, &1)?, t.get(&map, &2)?))
+        });
+        assert_eq!(done.unwrap(), (Some(15), Some(21)), "{options:?}");
+        assert_eq!((map.get(&1).unwrap(), map.get(&2).unwrap()), (Some(15), Some(21)));
+    }
+}
+
+/// Each transaction reads both records and changes one. If what it has only read were not checked,
+/// both could find that the other record is still there.
+#[test]
+fn a_record_that_was_only_read_has_to_stay() {
+    let pool = pool();
+    let (on_call, log) =
+        (pool.map::<str, bool>("on call").unwrap(), pool.map::<u64, str>("log").unwrap());
+    on_call.put("ada", &true).unwrap();
+    on_call.put("bob", &true).unwrap();
+    let mut runs = 0;
+    let left = pool.transaction(|t| {
+        runs += 1;
+        let other = t.get(&on_call, "bob")?;
+        if runs == 1 {
+            // Another thread would do this.
+            on_call.put("bob", &false)?;
+        }
+        if other != Some(true) {
+            return Ok::<_, Error>(false);
+        }
+        t.put(&on_call, "ada", &false)?;
+        t.put(&log, &1, "ada has left")?;
+        Ok(true)
+    });
+    assert_eq!((left.unwrap(), runs), (false, 2));
+    assert_eq!((on_call.get("ada").unwrap(), log.len().unwrap()), (Some(true), 0));
+}
+
+/// What makes `run` fail may come from records as of different moments. Then it runs again.
+#[test]
+fn an_error_counts_only_if_what_was_read_was_true() {
+    let pool = pool();
+    let map = pool.map::<str, u64>("m").unwrap();
+    map.put("a", &1).unwrap();
+    map.put("b", &1).unwrap();
+    let mut runs = 0;
+    let same = pool.transaction(|t| {
+        runs += 1;
+        let a = t.get(&map, "a")?;
+        if runs == 1 {
+            map.put("a", &2)?;
+            map.put("b", &2)?;
+        }
+        t.put(&map, "c", &7)?;
+        if a == t.get(&map, "b")? { Ok(()) } else { Err(Error::MapDropped) }
+    });
+    assert!(same.is_ok() && runs == 2, "{same:?}, {runs} runs");
+    let refused = pool.transaction(|t| {
+        t.put(&map, "c", &8)?;
+        Err::<(), _>(Error::MapDropped)
+    });
+    assert!(matches!(refused, Err(Error::MapDropped)));
+    assert_eq!(map.get("c").unwrap(), Some(7), "a transaction that fails changes nothing");
+}
+
+#[test]
+fn maps_of_other_pools_are_refused() {
+    let (one, other) = (pool(), pool());
+    let map = other.map::<u64, u64>("m").unwrap();
+    let read = one.transaction(|t| t.get(&map, &1));
+    assert!(matches!(read, Err(Error::Invalid { .. })), "{read:?}");
+}
+
+/// Threads move amounts between accounts in two maps. The sum that a transaction reads never changes.
+#[test]
+fn a_reading_transaction_sees_one_moment() {
+    const ACCOUNTS: u64 = 6;
+    for scheme in [Scheme::DashEh, Scheme::Clevel, Scheme::Phast] {
+        let pool = pool();
+        let options = MapOptions::new().scheme(scheme);
+        let banks = ["one", "two"].map(|name| pool.map_with::<u64, u64>(name, &options).unwrap());
+        for account in 0..ACCOUNTS {
+            banks.iter().for_each(|bank| assert!(bank.insert(&account, &100).unwrap()));
+        }
+        let (done, sums) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|threads| {
+            let writers = [1, 2].map(|seed: u64| {
+                let (pool, banks) = (&pool, &banks);
+                threads.spawn(move || {
+                    for n in 0..2_000_u64 {
+                        let from = n.wrapping_mul(seed * 7 + 3) % ACCOUNTS;
+                        let to = n.wrapping_mul(seed * 5 + 1) % ACCOUNTS;
+                        let moved = pool.transaction(|t| {
+                            let has = t.get(&banks[0], &from)?.unwrap_or(0);
+                            let amount = has.min(n % 9);
+                            t.put(&banks[0], &from, &(has - amount))?;
+                            t.add(&banks[1], &to, amount)?;
+                            // And back, so that neither bank runs dry.
+                            let has = t.get(&banks[1], &from)?.unwrap_or(0);
+                            let amount = has.min(n % 7);
+                            t.put(&banks[1], &from, &(has - amount))?;
+                            t.add(&banks[0], &to, amount)
+                        });
+                        moved.unwrap();
+                    }
+                })
+            });
+            let reader = threads.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let sum = pool.transaction(|t| {
+                        let mut sum = 0;
+                        for bank in &banks {
+                            for account in 0..ACCOUNTS {
+                                sum += t.get(bank, &account)?.unwrap_or(0);
+                            }
+                        }
+                        Ok::<_, Error>(sum)
+                    });
+                    assert_eq!(sum.unwrap(), 2 * ACCOUNTS * 100, "{scheme}");
+                    sums.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+        let all = banks.iter().flat_map(|bank| bank.values()).map(Result::unwrap);
+        assert_eq!(all.sum::<u64>(), 2 * ACCOUNTS * 100, "{scheme}");
+        assert!(sums.into_inner() > 0, "{scheme}");
+    }
+}
