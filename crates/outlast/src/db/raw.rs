@@ -148,6 +148,22 @@ impl RawMap {
         })
     }
 
+    /// Replaces the value of `key`, or removes it, if its bytes are `expected`. Returns whether they are.
+    /// Only for a map whose records are byte strings.
+    pub(crate) fn compare_change(
+        &self,
+        key: &[u8],
+        expected: &[u8],
+        new: Option<&[u8]>,
+    ) -> Result<bool> {
+        let Form::Bytes(index) = self.map.form()? else { return Ok(false) };
+        let change = match new {
+            Some(new) => Change::Swap { expected, new },
+            None => Change::CompareRemove(expected),
+        };
+        Ok(self.change_in(index, key, new, change, false)?.applied)
+    }
+
     /// Makes a change, if the map's schemas allow the key and the new value.
     fn change_in<R: Record>(
         &self,

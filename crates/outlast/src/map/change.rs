@@ -20,6 +20,23 @@ use crate::db::open_map::Form;
 use crate::error::{Error, Result};
 use crate::index::{Change, Previous};
 
+/// A value that was read.
+pub(super) struct Read<V: Value + ?Sized> {
+    pub(super) value: V::Owned,
+    /// Its bytes, if the value could have others.
+    bytes: Option<Vec<u8>>,
+}
+
+impl<V: Value + ?Sized> Read<V> {
+    pub(super) fn value(&self) -> &V {
+        V::borrow(&self.value)
+    }
+}
+
+fn have_same_bytes<V: Value + ?Sized>(one: &V, other: &V) -> bool {
+    one.with_bytes(|one| other.with_bytes(|other| one == other))
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// Atomically sets the value of `key` to what `change` returns. `change` gets the present
     /// value, or `None` if the key is absent. It returns the new value, or `None` to remove the key
@@ -56,15 +73,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         F: FnMut(Option<&V>) -> Option<V::Owned>,
     {
         loop {
-            let before = self.get(key)?;
-            let after = change(before.as_ref().map(V::borrow));
+            let before = self.read(key)?;
+            let after = change(before.as_ref().map(Read::value));
             let done = match (&before, &after) {
                 (None, None) => true,
                 (None, Some(after)) => self.insert(key, V::borrow(after))?,
-                (Some(before), None) => self.compare_remove(key, V::borrow(before))?,
-                (Some(before), Some(after)) => {
-                    let (before, after) = (V::borrow(before), V::borrow(after));
-                    self.are_equal(before, after) || self.compare_swap(key, before, after)?
+                (Some(before), after) => {
+                    self.replace(key, before, after.as_ref().map(V::borrow))?
                 }
             };
             if done {
@@ -73,9 +88,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         }
     }
 
-    /// Returns whether two values have the same bytes.
-    fn are_equal(&self, one: &V, other: &V) -> bool {
-        one.with_bytes(|one| other.with_bytes(|other| one == other))
+    /// Reads a value that may then be [replaced](Self::replace).
+    pub(super) fn read(&self, key: &K) -> Result<Option<Read<V>>> {
+        if V::ONE_ENCODING {
+            return Ok(self.get(key)?.map(|value| Read { value, bytes: None }));
+        }
+        let Some(bytes) = key.with_bytes(|key| self.raw().get(key))? else { return Ok(None) };
+        Ok(Some(Read { value: self.decode(bytes.clone())?, bytes: Some(bytes) }))
+    }
+
+    /// Replaces a value by another, or removes it, if it is still the one that was read. Returns whether
+    /// it is. Stores nothing if the two have the same bytes.
+    pub(super) fn replace(&self, key: &K, before: &Read<V>, after: Option<&V>) -> Result<bool> {
+        let Some(before) = &before.bytes else {
+            let before = before.value();
+            return match after {
+                None => self.compare_remove(key, before),
+                Some(after) if have_same_bytes(before, after) => Ok(true),
+                Some(after) => self.compare_swap(key, before, after),
+            };
+        };
+        key.with_bytes(|key| match after {
+            None => self.raw().compare_change(key, before, None),
+            Some(after) => after.with_bytes(|after| {
+                Ok(before == after || self.raw().compare_change(key, before, Some(after))?)
+            }),
+        })
     }
 
     /// Returns the value of `key`. If it is absent, inserts what `make` returns, and returns that.
@@ -203,12 +241,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     where
         F: FnMut(&V) -> bool,
     {
-        while let Some(found) = self.get(key)? {
-            if !remove(V::borrow(&found)) {
+        while let Some(found) = self.read(key)? {
+            if !remove(found.value()) {
                 break;
             }
-            if self.compare_remove(key, V::borrow(&found))? {
-                return Ok(Some(found));
+            if self.replace(key, &found, None)? {
+                return Ok(Some(found.value));
             }
         }
         Ok(None)

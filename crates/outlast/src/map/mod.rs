@@ -2,6 +2,8 @@
 
 mod batch;
 mod change;
+#[cfg(feature = "serde")]
+pub mod encoded;
 pub mod fixed;
 mod iter;
 mod ordered;

@@ -404,10 +404,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         F: FnMut(&V) -> Option<V::Owned>,
     {
         loop {
-            let Some(before) = self.get(key)? else { return Ok(None) };
-            let Some(after) = change(V::borrow(&before)) else { return Ok(None) };
-            if self.compare_swap(key, V::borrow(&before), V::borrow(&after))? {
-                return Ok(Some(before));
+            let Some(before) = self.read(key)? else { return Ok(None) };
+            let Some(after) = change(before.value()) else { return Ok(None) };
+            if self.replace(key, &before, Some(V::borrow(&after)))? {
+                return Ok(Some(before.value));
             }
         }
     }

@@ -23,22 +23,24 @@ pub trait Key: Value {}
 
 /// A type that can be a value.
 ///
-/// Implemented for the same types as [`Key`].
+/// Implemented for the same types as [`Key`], and with the feature `serde` and
+/// [`serde_value!`](crate::serde_value) for whatever serde can encode.
 ///
 /// The schema is recorded when a map is created and compared when it is opened, so a map opens only
 /// with the types it was created with.
 ///
-/// If you implement this trait, a decoded value must encode to the bytes that it was decoded from,
-/// and decoding must reject bytes to which no value encodes. Otherwise the methods that compare
-/// values, such as [`Map::alter`](crate::Map::alter), would retry forever, because the bytes that
-/// they expect would never equal the stored ones.
+/// If you implement this trait and leave [`ONE_ENCODING`](Value::ONE_ENCODING) as it is, a decoded value
+/// must encode to the bytes that it was decoded from, and decoding must reject bytes to which no value
+/// encodes. Otherwise methods such as [`Map::alter`](crate::Map::alter) would retry forever, because
+/// the bytes that they expect would never equal the stored ones.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the value of a map",
     label = "not a type of values",
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
     note = "other types of values: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, and structs with `outlast::fixed_record!`"
+            these, structs with `outlast::fixed_record!`, and with the feature `serde` any type that \
+            serde can encode, with `outlast::serde_value!`"
 )]
 pub trait Value {
     /// The permanent name of the type and its layout. A map's name and its two schemas together are
@@ -47,6 +49,9 @@ pub trait Value {
     const SCHEMA: &'static str;
     /// Whether the value fits an 8-byte word.
     const WORD: bool;
+    /// Whether equal values always have the same bytes. If not, methods that read a value and then change
+    /// it keep its bytes.
+    const ONE_ENCODING: bool = true;
     /// The type that reads return.
     type Owned: Send + 'static;
 

@@ -13,6 +13,7 @@ mod dash_lh;
 mod disk_faults;
 mod drop_race;
 mod ea_pht;
+mod encoded;
 mod fresh_space;
 mod golden;
 mod many;
