@@ -62,6 +62,11 @@ impl Pool {
         Pool { inner }
     }
 
+    #[cfg(feature = "signals")]
+    pub(super) fn guarded(&self) -> &Arc<Guarded> {
+        &self.inner
+    }
+
     /// The underlying store, for tests.
     #[doc(hidden)]
     pub fn store(&self) -> &Arc<Store<Real>> {

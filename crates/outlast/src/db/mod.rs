@@ -14,6 +14,7 @@
 //! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
+//! - `signals`: closing pools when the process is asked to end
 //! - `worker`: the background thread; `trim`: when it gives free space back to the file system
 //! - [`bugs`]: seeded bugs
 
@@ -34,6 +35,8 @@ pub mod raw;
 mod reclaim;
 pub mod restore;
 pub mod roots;
+#[cfg(feature = "signals")]
+mod signals;
 mod snapshot;
 pub mod stats;
 pub mod store;

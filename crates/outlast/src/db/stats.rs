@@ -4,6 +4,7 @@ use super::store::ReclaimState;
 use crate::error::Damage;
 use crate::journal::running::JournalStats;
 use crate::pmem::{FlushMode, MediumKind};
+use std::fmt::Write;
 use std::time::Duration;
 
 /// Which failures the pool's memory survives, and how stores become durable in it.
@@ -73,4 +74,67 @@ pub struct PoolStats {
     pub damaged_header_copy: Option<Damage>,
     /// Counts of the journal, if the pool has one.
     pub journal: Option<JournalStats>,
+}
+
+impl PoolStats {
+    /// Returns the statistics in the text format of Prometheus, with this name of the pool as a label.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let text = pool.stats().prometheus("sessions");
+    /// assert!(text.contains("outlast_pool_bytes{pool=\"sessions\"} 2097152\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prometheus(&self, pool: &str) -> String {
+        let pool = pool.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let mut text = String::new();
+        let mut put = |name: &str, kind: &str, what: &str, value: u64| {
+            let _ = write!(
+                text,
+                "# HELP outlast_{name} {what}\n# TYPE outlast_{name} {kind}\n\
+                 outlast_{name}{{pool=\"{pool}\"}} {value}\n"
+            );
+        };
+        let running = u64::from(self.reclaim == ReclaimState::Running);
+        let stopped = u64::from(matches!(self.reclaim, ReclaimState::Stopped(_)));
+        let mut gauge = |name, what, value| put(name, "gauge", what, value);
+        gauge("pool_bytes", "Size of the pool.", self.size);
+        gauge("pool_limit_bytes", "Largest size that the pool may have.", self.limit);
+        gauge("pool_free_bytes", "Bytes in free pages.", self.free_page_bytes);
+        gauge("pool_held_bytes", "Bytes that guards keep from reuse.", self.held_bytes);
+        gauge("pool_guards", "Live guards.", self.guards as u64);
+        gauge("reclaim_running", "Whether space is reclaimed after a crash.", running);
+        gauge("reclaim_stopped", "Whether damage has stopped the reclaim.", stopped);
+        gauge(
+            "unfreeable_blocks",
+            "Blocks that damage kept from being freed.",
+            self.unfreeable_blocks,
+        );
+        if let Some(journal) = &self.journal {
+            gauge("journal_bytes", "Bytes of the journal's segments.", journal.journal_bytes);
+            gauge(
+                "journal_longest_commit_nanoseconds",
+                "Longest time until a commit was durable.",
+                journal.longest_commit_ns,
+            );
+            let mut counter = |name, what, value| put(name, "counter", what, value);
+            counter("journal_commits_total", "Commits.", journal.epochs);
+            counter("journal_written_bytes_total", "Written to segments.", journal.segment_bytes);
+            counter("journal_base_bytes_total", "Written to the pool's file.", journal.base_bytes);
+            counter("journal_checkpoints_total", "Checkpoints.", journal.checkpoints);
+            counter(
+                "journal_failures_total",
+                "Failed attempts to write a commit.",
+                journal.failures,
+            );
+            counter(
+                "journal_slowed_nanoseconds_total",
+                "Time for which a journal that was too long held writers back.",
+                journal.slowed_ns,
+            );
+        }
+        text
+    }
 }

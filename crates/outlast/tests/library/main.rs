@@ -29,6 +29,7 @@ mod phast_links;
 mod pool;
 mod processes;
 mod salvage;
+mod signals;
 mod space;
 mod space_waits;
 mod torn;

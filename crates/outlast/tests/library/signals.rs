@@ -1,0 +1,87 @@
+//! A service that is asked to end closes its pools, and the machine can be restarted.
+
+use crate::files::{child_path, dir, in_child};
+use outlast::{Error, Pool, PoolOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+
+const NAMES: [&str; 2] = ["one.pool", "two.pool"];
+
+/// Opens a pool as if the machine had been restarted `boots` times.
+fn open(path: &Path, boots: u64) -> Pool {
+    let options = PoolOptions::new().boot_id(u128::from(boots) + 1);
+    // SAFETY: only one process at a time uses the file.
+    unsafe { options.open_or_create(path) }.unwrap()
+}
+
+/// The service: two threads change both pools until a signal ends the process. Tells the parent which
+/// values are stored.
+fn serve(directory: &Path, boots: u64) {
+    let pools = NAMES.map(|name| open(&directory.join(name), boots));
+    for pool in &pools {
+        pool.close_on_signals().unwrap();
+    }
+    std::thread::scope(|threads| {
+        for thread in 0..2_u64 {
+            let pools = &pools;
+            threads.spawn(move || {
+                let maps = pools.each_ref().map(|pool| pool.map::<u64, u64>("m").unwrap());
+                for number in 1_u64.. {
+                    for map in &maps {
+                        match map.put(&thread, &(boots << 32 | number)) {
+                            Ok(_) => {}
+                            // It is being closed, and the process is about to end.
+                            Err(Error::NotOpen(_)) => loop {
+                                std::thread::park();
+                            },
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    let line = format!("{thread} {number}\n");
+                    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_service_that_is_asked_to_end_opens_after_a_restart() {
+    if let Some(path) = child_path() {
+        let boots = std::env::var("OUTLAST_TEST_BOOTS").unwrap().parse().unwrap();
+        return serve(&path, boots);
+    }
+    let (dir, _) = dir();
+    for boots in 1..=20_u64 {
+        let name = "signals::a_service_that_is_asked_to_end_opens_after_a_restart";
+        let mut child = in_child(name, dir.path());
+        child.env("OUTLAST_TEST_BOOTS", boots.to_string()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut told = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut last = [0; 2];
+        let mut note = |line: String| {
+            let words: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+            if let [thread, number] = words[..] {
+                last[thread as usize] = number;
+            }
+        };
+        told.by_ref().take(50 + 13 * boots as usize).for_each(&mut note);
+        let signal = if boots % 2 == 0 { libc::SIGTERM } else { libc::SIGINT };
+        // SAFETY: this is the process that was started above, and it was not waited for yet.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        told.for_each(&mut note);
+        assert_eq!(child.wait().unwrap().signal(), Some(signal), "the signal ends the process");
+        for name in NAMES {
+            let pool = open(&dir.path().join(name), boots + 1);
+            let map = pool.map::<u64, u64>("m").unwrap();
+            for (thread, last) in last.into_iter().enumerate() {
+                let found = map.get(&(thread as u64)).unwrap();
+                let is_there = found >= Some(boots << 32 | last);
+                assert!(is_there, "{name}, {boots}: {found:?}, and {last} was acknowledged");
+            }
+            pool.close().unwrap();
+        }
+    }
+}
