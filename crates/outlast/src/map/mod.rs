@@ -1,5 +1,8 @@
 //! The typed maps of a pool: [`Map`] and [`OrderedMap`].
 
+// First, so that rustdoc begins with `get` and `insert`.
+mod typed;
+
 mod batch;
 mod change;
 #[cfg(feature = "serde")]
@@ -10,7 +13,6 @@ mod ordered;
 mod record;
 pub mod schema;
 mod tuples;
-mod typed;
 mod types;
 
 pub use fixed::{FixedSize, Integer};

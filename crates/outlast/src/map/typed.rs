@@ -1,7 +1,5 @@
 //! The typed map.
 
-mod many;
-
 use super::types::{Key, Value};
 use crate::db::open_map::Form;
 use crate::db::raw::RawMap;
@@ -105,20 +103,6 @@ fn check_text(bytes: &[u8]) -> Result<(), Damage> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     pub(crate) fn new(raw: RawMap) -> Self {
         Map { raw, types: PhantomData }
-    }
-
-    /// Returns the map's description, which is stored in its root.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// let pool = outlast::PoolOptions::new().anonymous()?;
-    /// let ages = pool.map::<str, u64>("ages")?;
-    /// assert_eq!((&ages.info().name[..], &ages.info().key_schema[..]), ("ages", "str"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn info(&self) -> &MapInfo {
-        self.raw.info()
     }
 
     #[inline(always)]
@@ -518,6 +502,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         self.raw.stats()
     }
 
+    /// Returns the map's description, which is stored in its root.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert_eq!((&ages.info().name[..], &ages.info().key_schema[..]), ("ages", "str"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn info(&self) -> &MapInfo {
+        self.raw.info()
+    }
+
     /// Returns the untyped view of this map.
     ///
     /// ```
@@ -533,6 +531,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
         &self.raw
     }
 }
+
+// Here, so that rustdoc has these methods after those above.
+mod many;
 
 #[derive(Clone, Copy)]
 enum Store {
