@@ -9,6 +9,7 @@ mod change;
 pub mod encoded;
 pub mod fixed;
 mod iter;
+mod many;
 mod ordered;
 mod record;
 pub mod schema;

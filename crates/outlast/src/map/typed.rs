@@ -56,7 +56,7 @@ use std::marker::PhantomData;
 /// if the pool is closed, and with [`Error::MapDropped`] if the map was dropped. An operation on
 /// one key that fails has no effect.
 pub struct Map<K: ?Sized, V: ?Sized> {
-    raw: RawMap,
+    pub(super) raw: RawMap,
     types: PhantomData<fn(&K) -> V>,
 }
 
@@ -106,12 +106,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 
     #[inline(always)]
-    fn word(&self, word: u64) -> Result<V::Owned> {
+    pub(super) fn word(&self, word: u64) -> Result<V::Owned> {
         V::from_word(word).map_err(|damage| self.undecodable(damage))
     }
 
     #[inline(always)]
-    fn bytes(&self, bytes: Vec<u8>) -> Result<V::Owned> {
+    pub(super) fn bytes(&self, bytes: Vec<u8>) -> Result<V::Owned> {
         V::from_bytes(bytes).map_err(|damage| self.undecodable(damage))
     }
 
@@ -532,18 +532,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     }
 }
 
-// Here, so that rustdoc has these methods after those above.
-mod many;
-
 #[derive(Clone, Copy)]
-enum Store {
+pub(super) enum Store {
     Insert,
     Put,
     Update,
 }
 
 impl Store {
-    fn change<R: Record>(self, value: R::Value<'_>) -> Change<'_, R> {
+    pub(super) fn change<R: Record>(self, value: R::Value<'_>) -> Change<'_, R> {
         match self {
             Store::Insert => Change::Insert(value),
             Store::Put => Change::Put(value),

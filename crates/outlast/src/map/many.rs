@@ -1,11 +1,11 @@
 //! Operations on many keys.
 
-use super::{Map, Store};
+use super::typed::{Map, Store};
+use super::types::{Key, Value};
 use crate::db::open_map::Form;
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::index::{BATCH, Change, Index};
-use crate::map::types::{Key, Value};
 
 /// The most bytes of the keys and values of one row, unless it is a row of one.
 const ROW_BYTES: usize = 64 << 10;
