@@ -281,6 +281,8 @@ impl<'o> Opening<'o> {
         let (life, end) = before.as_ref().map_or((0, Some(0)), |meta| (meta.life, meta.end()));
         self.check_others(Owner { pool, life }, end)?;
         let owner = Owner { pool, life: u128::from(random()) << 64 | u128::from(random()) };
+        // Nothing may fail between building the working file and what removes it.
+        let kept = self.file.try_clone().map_err(io)?;
         let working = self.build(owner, header, epoch)?;
         // What does not open must not take the place of the life before, whose working file may still
         // be found.
@@ -290,7 +292,6 @@ impl<'o> Opening<'o> {
         }
         let (is_first, made) = (found.is_none(), working.path.clone());
         let (options, files) = (self.options, Arc::clone(&self.files));
-        let kept = self.file.try_clone().map_err(io)?;
         let opened = self.note_life(found, owner, epoch, &working).and_then(|(base, writer)| {
             start(self.open_store(base, writer, working, Pages::none(epoch))?)
         });
