@@ -6,6 +6,7 @@ use crate::db::open_map::Form;
 use crate::error::Result;
 use crate::index::record::Record;
 use crate::index::{BATCH, Change, Index};
+use std::borrow::Borrow;
 
 /// The most bytes of the keys and values of one row, unless it is a row of one.
 const ROW_BYTES: usize = 64 << 10;
@@ -37,6 +38,23 @@ impl Strings {
             start = end;
         }
         (parts, count)
+    }
+}
+
+/// Passes items on, some at a time. Returns for how many of them the result is `true`.
+fn in_parts<T>(
+    items: impl IntoIterator<Item = T>,
+    mut pass: impl FnMut(&[T]) -> Result<Vec<bool>>,
+) -> Result<u64> {
+    const PART: usize = 4 * BATCH;
+    let (mut items, mut part, mut count) = (items.into_iter(), Vec::with_capacity(PART), 0);
+    loop {
+        part.extend(items.by_ref().take(PART));
+        if part.is_empty() {
+            return Ok(count);
+        }
+        count += pass(&part)?.into_iter().filter(|done| *done).count() as u64;
+        part.clear();
     }
 }
 
@@ -206,6 +224,91 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
             }?);
         }
         Ok(results)
+    }
+
+    /// Inserts the records of an iterator whose keys are absent, as [`insert_many`](Map::insert_many)
+    /// does. They can be owned or borrowed. Returns how many were inserted.
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u64, u64>("squares")?;
+    /// assert_eq!(squares.insert_all((0..1_000).map(|n| (n, n * n)))?, 1_000);
+    /// let names = pool.map::<str, u64>("names")?;
+    /// let found = std::collections::HashMap::from([("Ada".to_owned(), 36)]);
+    /// assert_eq!(names.insert_all(found)?, 1);
+    /// assert_eq!(names.insert_all([("Ada", &37), ("Bob", &40)])?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`insert_many`](Map::insert_many).
+    pub fn insert_all<A, B>(&self, records: impl IntoIterator<Item = (A, B)>) -> Result<u64>
+    where
+        A: Borrow<K>,
+        B: Borrow<V>,
+    {
+        self.store_all(records, Store::Insert)
+    }
+
+    /// Puts the records of an iterator, as [`put_many`](Map::put_many) does. Returns how many keys were
+    /// present.
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let ages = pool.map::<str, u64>("ages")?;
+    /// assert_eq!(ages.put_all([("Ada", 36), ("Bob", 40), ("Ada", 37)])?, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`insert_many`](Map::insert_many).
+    pub fn put_all<A, B>(&self, records: impl IntoIterator<Item = (A, B)>) -> Result<u64>
+    where
+        A: Borrow<K>,
+        B: Borrow<V>,
+    {
+        self.store_all(records, Store::Put)
+    }
+
+    /// Removes the keys of an iterator, as [`remove_many`](Map::remove_many) does. Returns how many were
+    /// present.
+    ///
+    /// ```
+    /// # use outlast::PoolOptions;
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let squares = pool.map::<u64, u64>("squares")?;
+    /// squares.insert_all((0..10).map(|n| (n, n * n)))?;
+    /// assert_eq!(squares.remove_all(5..20)?, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`remove_many`](Map::remove_many).
+    pub fn remove_all<A: Borrow<K>>(&self, keys: impl IntoIterator<Item = A>) -> Result<u64> {
+        in_parts(keys, |keys| {
+            let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
+            self.remove_many(&keys)
+        })
+    }
+
+    fn store_all<A, B>(&self, records: impl IntoIterator<Item = (A, B)>, how: Store) -> Result<u64>
+    where
+        A: Borrow<K>,
+        B: Borrow<V>,
+    {
+        in_parts(records, |part| {
+            let records: Vec<_> =
+                part.iter().map(|(key, value)| (key.borrow(), value.borrow())).collect();
+            self.store_many(&records, how)
+        })
     }
 
     fn store_many(&self, records: &[(&K, &V)], how: Store) -> Result<Vec<bool>> {
