@@ -33,7 +33,7 @@ pub struct SchemeRow {
     /// Whether its maps keep their keys in order.
     pub ordered: bool,
     /// Whether opening a map takes time linear in its size, because it reads every segment, bucket
-    /// or leaf header and repairs what a crash left there. The other schemes do this for each part
+    /// or leaf header and repairs or flushes what a crash left there. The other schemes do this for each part
     /// when an operation first touches it.
     pub linear_recovery: bool,
     /// Whether its locks lie in the pool. If so, opening a map resets them where needed, so it can
@@ -297,7 +297,7 @@ impl Scheme {
     }
 
     /// Returns whether opening a map takes time linear in its size, because it reads every segment,
-    /// bucket or leaf header and repairs what a crash left there. The other schemes do this for each
+    /// bucket or leaf header and repairs or flushes what a crash left there. The other schemes do this for each
     /// part when an operation first touches it.
     pub fn has_linear_recovery(self) -> bool {
         self.row().linear_recovery

@@ -110,17 +110,17 @@
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a record block that the trace frees, even if a void slot names it; or the record |
+//! | insert | record block; fence; slot: R,A; state: live; slot: R,P (commit); fence; slot: R | record + 1, 2 | a record block that the sweep frees, even if a void slot names it; or the record |
 //! | update | record block; fence; the old record's state: forward (commit); fence; slot: to the new record; fence | record + 2, 3 | the old record or the new; or a slot that leads through the old record to the new, which the trace repairs |
 //! | remove | state: dead (commit); fence; slot: empty; fence | 2, 2 | the record or none; or a slot that leads to a dead record, which the trace empties |
 //! | lookup | none (if it reads a word marked P, it flushes that line and fences) | 0, 0 | nothing |
-//! | map | the level and the context, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
-//! | level kept ready | the level, completely; fence; root: its offset; fence | level + 1, 2 | a block that the trace frees; or a level kept ready |
+//! | map | the level and the context, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the sweep frees |
+//! | level kept ready | the level, completely; fence; root: its offset; fence | level + 1, 2 | a block that the sweep frees; or a level kept ready |
 //! | level kept in reserve | the same, with the smallest level | 5, 2 | the same |
-//! | expansion | the level, completely (or, if one was kept ready, root: none ready); fence; the reserve, if the root names no level now; context block; fence; root (commit); fence | level + context + 1 (or context + 2), 3; and the reserve's | blocks that the trace frees, or one more level |
+//! | expansion | the level, completely (or, if one was kept ready, root: none ready); fence; the reserve, if the root names no level now; context block; fence; root (commit); fence | level + context + 1 (or context + 2), 3; and the reserve's | blocks that the sweep frees, or one more level |
 //! | rehashing of a bucket | copies: R,C, then R; fence; slots: frozen; fence | 9 at most, 2 | a record that two slots lead to |
-//! | dropping a level | (in a full pool, root: none ready; fence); context block; fence; root (commit); fence | context + 1, 2 (or context + 2, 3) | a level that is empty; and possibly a block that the trace frees |
-//! | overflow node | the node, completely; fence; link (commit); fence | node + 1, 2 | a block that the trace frees |
+//! | dropping a level | (in a full pool, root: none ready; fence); context block; fence; root (commit); fence | context + 1, 2 (or context + 2, 3) | a level that is empty; and possibly a block that the sweep frees |
+//! | overflow node | the node, completely; fence; link (commit); fence | node + 1, 2 | a block that the sweep frees |
 //!
 //! Why no fewer:
 //!
@@ -269,7 +269,7 @@
 //! the *reserve*, whose block has the size of a context. A drop that is refused a block takes it:
 //!
 //! 1. The root's word of the level kept ready becomes 0, durably. A crash leaves a block that the
-//!    trace frees, so there is space for the context after the crash.
+//!    sweep frees, so there is space for the context after the crash.
 //! 2. The context is written into the block. A crash leaves the same, because the root does not name
 //!    the block as a level any more.
 //! 3. The root names the context, and the drop goes on as with any other block.

@@ -49,23 +49,23 @@
 //! # Commit points
 //!
 //! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
-//! for all lines of such a block. An operation fences after the last store that it flushes; that
-//! fence is counted, but not always listed.
+//! for all lines of such a block. An operation fences after the last store that it flushes. This
+//! last fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | insert, inline | slot: value, then key (commit) | 1, 1 | an empty slot, or the record |
-//! | insert, bytes | record block; fence; slot: hash, then link (commit) | record + 1, 2 | a record block that no slot links to, which the trace frees |
+//! | insert, inline | slot: empty, value, key (commit) | 1, 1 | an empty slot, or the record |
+//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a record block that no slot links to, which the sweep frees |
 //! | displacement | a copy of the displaced record in its other bucket; fence; its old slot: empty, then the new record's second word, then its first word (commit) | 2, 2 (bytes: + record, 1) | the displaced record twice, of which first touch removes one; or once, and an empty slot |
 //! | displacement of *k* records in a row | from the far end: the first copy; fence; for each further record, its copy in the slot that the previous one has left: empty, second word, first word; fence; the same for the new record | *k* + 1, *k* + 1 (bytes: + record, 1) | as above for one of the *k* records; others may have moved |
 //! | insert into the stash or a node | as insert, while the record's home is marked as changing | as insert | as insert |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the sweep frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
 //! | up to 16 changes of one call | their stores and flushes as above; one fence (bytes: one more before the links) | as above, 1 (bytes: 2) | any of them |
-//! | split | the new segment, completely; fence; the old segment's state: depth + 1, and the new segment as partner (commit); fence; the scheme's own stores; the state again, without a partner (not flushed) | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the trace frees; after it, a split that the scheme completes |
-//! | compaction, after a split | the copies; fence; the original slots: empty; the link to the overflow nodes: 0, if these are empty now; fence | at most 2 per record, + 1; 2 | records twice, of which first touch removes one copy each; or nodes that the trace frees |
-//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the trace frees |
+//! | split | the new segment, completely; fence; the old segment's state: depth + 1, and the new segment as partner (commit); fence; the scheme's own stores; the state again, without a partner (not flushed) | segment + 1, 2 (+ the scheme's) | before the commit, nothing, or a block that the sweep frees; after it, a split that the scheme completes |
+//! | compaction, after a split | the copies; fence; the original slots: empty; the link to the overflow nodes: 0, if these are empty now; fence | at most 2 per record, + 1; 2 | records twice, of which first touch removes one copy each; or nodes that the sweep frees |
+//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the sweep frees |
 //!
 //! Why no fewer:
 //!

@@ -162,7 +162,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     // ---- Split ------------------------------------------------------------------
 
     /// Splits a segment in two by the next bit of the hash. Does nothing if `route` is not current
-    /// any more, because another thread has split the segment.
+    /// any more: the segment was split, or the directory doubled.
     pub(crate) fn split(&self, route: &Route<'_, A>, hash: u64) -> Result<()> {
         let segment = route.segment;
         let mut new = A::place_new(self, segment)?;

@@ -30,14 +30,14 @@
 //! # Commit points
 //!
 //! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand
-//! for all lines of such a block. An operation fences after the last store that it flushes; that
-//! fence is counted, but not always listed.
+//! for all lines of such a block. An operation fences after the last store that it flushes. This
+//! last fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | map | the directory and the segments, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | map | the directory and the segments, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the sweep frees |
 //! | split, after its commit | directory entries; fence | entries, 1 | stale directory entries, which the first touch of either half corrects |
-//! | doubling | the new directory, completely; fence; root (commit) | directory + 1, 2 | a block that the trace frees |
+//! | doubling | the new directory, completely; fence; root (commit) | directory + 1, 2 | a block that the sweep frees |
 //!
 //! # Concurrency
 //!

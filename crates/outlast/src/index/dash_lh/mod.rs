@@ -54,11 +54,11 @@
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
-//! | map | the directory and the first array, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | map | the directory and the first array, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the sweep frees |
 //! | turn | the first word of the new segment's place: 0, if a header was there; fence; the root's second word (the split flushes it before its own first fence) | 2, 1 | a segment whose split is late |
 //! | a split that fails | the root's second word: late; fence | 1, 1 | a segment whose split is late |
-//! | array | the directory's entry (fenced together with the new segment's place; see turn) | 1, 0 | an entry that means nothing, and a block that the trace frees |
-//! | doubling of the directory | the new directory, completely, with the new array's entry; fence; root (commit) and, later in the same line, the turn | directory, 1 (+ the turn's) | a block that the trace frees; or the new directory |
+//! | array | the directory's entry (fenced together with the new segment's place; see turn) | 1, 0 | an entry that means nothing, and a block that the sweep frees |
+//! | doubling of the directory | the new directory, completely, with the new array's entry; fence; root (commit) and, later in the same line, the turn | directory, 1 (+ the turn's) | a block that the sweep frees; or the new directory |
 //!
 //! # Concurrency
 //!

@@ -52,18 +52,18 @@
 //!
 //! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
 //! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
-//! the last store that it flushes; that fence is counted, but not always listed.
+//! the last store that it flushes. This last fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | slot: empty, value, key (commit) | 1, 1 | an empty slot, or the record |
-//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a record block that no slot links to, which the trace frees |
+//! | insert, bytes | record block; fence; slot: empty, hash, link (commit) | record + 1, 2 | a record block that no slot links to, which the sweep frees |
 //! | overflow insert | counter; the bucket, completely; fence; link (commit); fence; owner (not flushed) | 6, 2 (+ the record's) | a bucket that was handed out but not linked, which opening finds |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the sweep frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | annex | header; fence; link (commit) | 2, 2 | a block that the trace frees |
-//! | resize | the new table, completely; fence; root (commit) | all lines; 2 fences, and 1 for each 16 buckets | the old table; the trace frees the new one |
+//! | annex | header; fence; link (commit) | 2, 2 | a block that the sweep frees |
+//! | resize | the new table, completely; fence; root (commit) | all lines; 2 fences, and 1 for each 16 buckets | the old table; the sweep frees the new one |
 //! | resize, HPR | the new table's headers; fence; the root's second word; fence; for each bucket: its copies, fence, its mark (commit), fence; the root | all lines; 3 fences, and 2 for each bucket | two tables, and opening resumes the resize |
 //!
 //! The thesis counts a line for each word of a pair, and two fences for each line (3.8): 2 and 4

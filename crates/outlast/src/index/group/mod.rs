@@ -1,7 +1,8 @@
 //! Group hashing (Zhang et al., ICPP 2018), with the concurrency and the growth that the paper
 //! lacks.
 //!
-//! This is the simplest scheme of the library, and the one to read first.
+//! This is the simplest scheme of the library, and the one to read first. (`seed!` and `seeded` in the
+//! code are bugs for the tests to find. Users get a build without them. Skip them.)
 //!
 //! # Structure
 //!
@@ -10,7 +11,7 @@
 //!   |
 //!   v
 //!  segment ----> segment ----> segment ----> ...                  in the order of their hashes
-//!   [ header | first level: one group | second level: one group ] ---> overflow nodes
+//!   [ header | first level: one group | second level: one group, less a chunk ] ---> overflow nodes
 //!
 //!  hash   [ segment .... | fingerprint (20..34) | second level (10..20) | home (0..10) ]
 //! ```
@@ -48,18 +49,18 @@
 //!
 //! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
 //! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
-//! the last store that it flushes; that fence is counted, but not always listed.
+//! the last store that it flushes. This last fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline | cell: empty, value, key (commit) | 1, 1 | an empty cell, or the record |
-//! | insert, bytes | record block; fence; cell: empty, hash, link (commit) | record + 1, 2 | a record block that no cell links to, which the trace frees |
+//! | insert, bytes | record block; fence; cell: empty, hash, link (commit) | record + 1, 2 | a record block that no cell links to, which the sweep frees |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the sweep frees the other block |
 //! | remove | first word: empty (commit) | 1, 1 | the record or none |
-//! | split | the new segment, completely; fence; the old segment's link: depth + 1 and the new segment (commit) | segment + 1, 2 | before the commit, a block that the trace frees; after it, nothing to do |
-//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the trace frees |
-//! | map | the segments, completely; fence (shared with the root's fixed words); the root's commit word | segments; no fence besides the root's | blocks that the trace frees |
+//! | split | the new segment, completely; fence; the old segment's link: depth + 1 and the new segment (commit) | segment + 1, 2 | before the commit, a block that the sweep frees; after it, nothing to do |
+//! | overflow node | the node, completely; fence; link (commit) | node + 1, 2 | a block that the sweep frees |
+//! | map | the segments, completely; fence (shared with the root's fixed words); the root's commit word | segments; no fence besides the root's | blocks that the sweep frees |
 //!
 //! Why one store commits a split: the new segment already links to the old one's successor, and
 //! holds copies of the records of the upper half. The store of the old segment's link puts the new
@@ -67,8 +68,9 @@
 //! invariant 1, the copies are records, and the originals are not.
 //!
 //! Why one fence is enough for a cell: both words lie in one line, and stores to a line become
-//! durable in the order in which they were made. The cell is emptied first, because a split may have
-//! left an old first word there, which must not be seen beside a new second one.
+//! durable in the order in which they were made. A free cell can have an old first word, which a split
+//! has left there. So the cell is emptied first: with the link of another record, the hash of the
+//! new one would look like a record of this segment.
 //!
 //! # Concurrency
 //!
@@ -85,7 +87,8 @@
 //! |---|---|
 //! | insert | the store of the mark by which lookups find the record, after the fence |
 //! | update, removal | the store that unlocks the segment |
-//! | lookup | its last read of a mark |
+//! | lookup that finds the record | the read of the mark that shows it |
+//! | lookup that finds nothing | its first read of a mark. A removal changes the version |
 //!
 //! An insert does not change the version: a lookup that misses the new record takes effect before
 //! the insert.
@@ -136,7 +139,8 @@
 //!   marks avoid most of the remaining reads of persistent memory.
 //! - The second level has one chunk fewer than the first: the segment's header takes its place, so
 //!   that a segment's size is a power of two.
-//! - Keys whose hashes no split can separate go to overflow nodes.
+//! - Overflow nodes hold keys whose hashes no split can separate, and records for which there is no
+//!   space to split.
 //! - Segments do not merge when records are removed. Their cells are used again.
 
 pub mod bugs;

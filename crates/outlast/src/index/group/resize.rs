@@ -120,7 +120,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
     }
 
     /// Splits a segment in two by the next bit of the hash. Does nothing if `route` is not current
-    /// any more, because another thread has split the segment.
+    /// any more: the segment was split, or the directory doubled.
     fn split(&self, route: &Route<'_>) -> Result<()> {
         let mut blocks =
             vec![UnlinkedBlock::allocate(&self.core, layout::segment_bytes(self.group))?];
@@ -204,7 +204,8 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
         if !late {
             memory.persist(link, at);
         }
-        // From here on, other threads can change the upper half in the new segment.
+        // Readers of the old segment wait, before the directory leads to the new one, where other threads
+        // can change the records of the upper half.
         held.changing();
         {
             let mut segments = self.seam().lock(&self.segments);
@@ -224,7 +225,8 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
 
     // ---- Overflow nodes ---------------------------------------------------------
 
-    /// Adds an overflow node to a full segment, unless another thread has split it or made room.
+    /// Adds an overflow node to a full segment, unless `route` is not current any more, or another thread
+    /// has made room.
     fn extend(&self, route: &Route<'_>, hash: u64) -> Result<()> {
         let segment = route.segment;
         let mut block = UnlinkedBlock::allocate(&self.core, layout::node_bytes(self.group))?;

@@ -1,8 +1,9 @@
 //! The protocol of a change of one key.
 //!
-//! The kit passes the gate, decides by the present record whether the change applies, marks the old
-//! record's block for the trace before it is unlinked, retires the block afterwards, and retries if
-//! another thread interfered. A scheme supplies the attempts.
+//! The kit passes the gate, and has the scheme begin and attempt the change until another thread no longer
+//! interferes. The scheme's `begin` and `attempt` call back: `prepare` makes the new record, `decide`
+//! tells by the present record whether the change applies and marks the old record's block for the
+//! trace before it is unlinked, `finish` retires the block.
 
 use super::lookup::{self, Optimistic};
 use super::table::{HashedKey, Lookup};

@@ -151,7 +151,7 @@ pub(crate) fn ones<N: From<u8>>(mask: impl Into<u64>) -> impl Iterator<Item = N>
 /// A record's slot. The record form defines what its words mean.
 #[repr(C, align(16))]
 pub struct Slot {
-    /// The commit word: the key, or the link to the record. Stored last.
+    /// The key, or the link to the record. An insert stores it last.
     pub first: Word,
     /// The value, or the key's hash.
     pub second: Word,
@@ -186,8 +186,8 @@ impl Slot {
         }
     }
 
-    /// Writes a record into a free slot that no thread reads, without a flush. All stores go to one
-    /// line. Each prefix of them leaves an empty slot or the complete record, so the slot needs
+    /// Writes a record into a free slot, without a flush. Whoever still reads the slot checks a version
+    /// afterwards, or uses [`read_whole`](Self::read_whole). All stores go to one line. Each prefix of them leaves an empty slot or the complete record, so the slot needs
     /// only one flush and one fence.
     #[inline(always)]
     pub(crate) fn fill<S: Seam>(

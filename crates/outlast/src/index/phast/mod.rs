@@ -78,20 +78,20 @@
 //! # Commit points
 //!
 //! *Lines* are the cache lines that an operation flushes; *record*, *leaf* and *separator* stand
-//! for all lines of such a block. An operation fences after the last store that it flushes; that
-//! fence is counted, but not always listed.
+//! for all lines of such a block. An operation fences after the last store that it flushes. This
+//! last fence is counted, but not always listed.
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
 //! | insert, inline, blank slot | fingerprint, pair, bit (commit once the pair is durable, too) | 2, 1 | a pair without a bit; a bit whose slot is blank, which opening clears; or the record |
 //! | insert, inline, first leaf | fingerprint, pair; fence; bit (commit) | 2, 2 | a pair without a bit, or the record |
-//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a record block that no pair with a bit links to, which the trace frees; otherwise as above |
+//! | insert, bytes | record block, fingerprint, pair; fence; bit (commit) | record + 2, 2 | a record block that no pair with a bit links to, which the sweep frees; otherwise as above |
 //! | update, inline | value (commit) | 1, 1 | the old value or the new |
-//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the trace frees the other block |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the sweep frees the other block |
 //! | remove | bit (commit) | 1, 1 | the record or none |
-//! | map | the master array and the first leaf, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the trace frees |
+//! | map | the master array and the first leaf, completely; fence (shared with the root's fixed words); the root's commit word | both; no fence besides the root's | blocks that the sweep frees |
 //! | compact | the slots that become free, made blank; fence (no slot and no fence without blank slots) | lines of pairs, 1 | slots without bits |
-//! | split | the separator's block and the new leaf, completely; fence; the old leaf's link, marked moving (commit); fence; the slots that become free, made blank, and the old leaf's bits; fence; the link again, without the mark (not flushed) | leaf + 2 (+ separator, + lines of pairs with blank slots), 3 | before the commit, blocks that the trace frees; after it, bits that opening clears |
+//! | split | the separator's block and the new leaf, completely; fence; the old leaf's link, marked moving (commit); fence; the slots that become free, made blank, and the old leaf's bits; fence; the link again, without the mark (not flushed) | leaf + 2 (+ separator, + lines of pairs with blank slots), 3 | before the commit, blocks that the sweep frees; after it, bits that opening clears |
 //! | merge of pairs | the copies in free slots of the left leaf, its other free slots, made blank, and its link, marked moving; fence; the copies' fingerprints and bits; fence; the left leaf's link past the right leaf (commit); fence | copies + 3, 3 | before the commit, bits that opening clears |
 //! | merge of an empty leaf | the left leaf's link past the empty leaf (commit); fence | 1, 1 | the leaf or none |
 //! | partition | the entry of the master array; fence (a new entry shares the split's, the removal of an entry has its own) | 1, 0 or 1 | the entry or none, which affects only the time that opening takes |
@@ -189,7 +189,7 @@
 //!
 //! *What a crash leaves of a split:*
 //!
-//! 1. The separator and the new leaf are written. Crash: blocks that the trace frees.
+//! 1. The separator and the new leaf are written. Crash: blocks that the sweep frees.
 //! 2. The old leaf's link leads to the new leaf and is marked moving (commit). Crash: the old
 //!    leaf's pairs from the separator on are not records any more (invariant 1), and opening clears
 //!    their bits.
@@ -205,7 +205,7 @@
 //! 2. The copies get their bits. Crash: they are outside the left leaf's bounds, so they are not
 //!    records, and opening clears their bits.
 //! 3. The left leaf's link leads past the right leaf, without the mark (commit). Crash: the right
-//!    leaf is not reachable, and the trace frees it.
+//!    leaf is not reachable, and the sweep frees it.
 //!
 //! So a removed key cannot come back from the other half of a split, or from a merge.
 //!

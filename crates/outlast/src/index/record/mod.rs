@@ -7,8 +7,9 @@
 //! | [`Inline`] | the key | the value |
 //! | [`Bytes`] | the record's offset and size class | the key's full hash |
 //!
-//! The second word is always stored first. Both lie in one line, so whenever the commit word is
-//! durable, the second word is too (x86; elsewhere the seam's Release orders them).
+//! An insert ends with the store of the first word; an inline update stores only the second word, an
+//! update of a byte string only the first. Both lie in one line, so whenever the first word of an insert
+//! is durable, the second word is too (x86; elsewhere the seam's Release orders them).
 
 mod bytes;
 mod inline;
