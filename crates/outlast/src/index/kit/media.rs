@@ -187,8 +187,8 @@ impl Slot {
     }
 
     /// Writes a record into a free slot, without a flush. Whoever still reads the slot checks a version
-    /// afterwards, or uses [`read_whole`](Self::read_whole). All stores go to one line. Each prefix of them leaves an empty slot or the complete record, so the slot needs
-    /// only one flush and one fence.
+    /// afterwards, or uses [`read_whole`](Self::read_whole). All stores go to one line. Each prefix of
+    /// them leaves an empty slot or the complete record, so the slot needs only one flush and one fence.
     #[inline(always)]
     pub(crate) fn fill<S: Seam>(
         &self,
