@@ -6,7 +6,8 @@
 //! the stopped thread is a reader: it looks a key up, holds a reference or iterates.
 
 use super::act::MAP;
-use super::baton::{Baton, Strategy};
+use super::baton::Baton;
+use super::strategy::Strategy;
 use crate::codec::Form;
 use crate::session::{Do, PoolShape, Session, alive};
 use crate::state::{Checked, Fault, ensure};

@@ -1,8 +1,9 @@
 //! One run of a workload under the scheduler.
 
 use super::act::{Act, MAP, MAPS, other};
-use super::baton::{Baton, Steps, Strategy, Stuck};
+use super::baton::{Baton, FIRST, Stuck};
 use super::opening::{Opened, Pool};
+use super::strategy::{Steps, Strategy};
 use super::worker::{Shared, Worker};
 use super::workload::Instance;
 use crate::history::{Answer, Call, Event, History, OpId};
@@ -17,8 +18,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// In the trace, a run's threads have numbers from this one on. The thread that set it up has 0.
-pub const FIRST: usize = 1;
 /// In histories, the thread that reads the contents after the run.
 const OBSERVER: usize = 99;
 
