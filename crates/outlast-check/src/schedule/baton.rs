@@ -5,17 +5,28 @@
 //! the interleaving, and the same choices make the same run. A thread that waits or takes a lock
 //! asks the strategy too, because waits and locks go through the seam.
 
-use super::strategy::{Steps, Strategy};
+use super::strategy::{Pauses, Steps, Strategy};
 use crate::response::is_durable;
-use outlast::internals::pmem::{Access, Control, Point};
+use outlast::internals::pmem::{Access, Control, Point, Traced};
+use outlast::internals::pool::threads::{OWNERS, number_this_thread};
 use std::cell::Cell;
-use std::mem::{Discriminant, discriminant};
-use std::panic::resume_unwind;
+use std::mem::discriminant;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
 
 /// If no operation returns in this many steps, the scheduler concludes that the threads wait for
 /// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
+
+/// The same for a run that [`Baton::begin`] begins.
+const LONG: u64 = 10_000_000;
+
+/// The numbers of the two threads of [`Baton::during`]. They decide from which shard of the
+/// allocator a thread takes its blocks, and these two take them from the same. Threads that are
+/// given no number take small ones.
+const CALLER: usize = OWNERS / 2;
+const OTHER: usize = OWNERS * 3 / 4;
 
 /// In the trace, a run's threads have numbers from this one on. The thread that set it up has 0.
 pub const FIRST: usize = 1;
@@ -35,6 +46,17 @@ enum Status {
     Done,
 }
 
+/// An access of a thread at a commit point.
+#[derive(Debug, Clone)]
+pub struct Accessed {
+    /// How many steps the thread had made before.
+    pub step: u64,
+    /// The commit point.
+    pub point: &'static Point,
+    /// The access.
+    pub access: Access,
+}
+
 struct State {
     strategy: Strategy,
     threads: Vec<Status>,
@@ -44,11 +66,8 @@ struct State {
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
-    /// By thread: its steps that were stores, flushes or fences of a commit point. If several in a
-    /// row have the same point and kind of access, only the first is listed.
-    pointed: Vec<Vec<(u64, &'static Point)>>,
-    /// By thread: the point and the kind of access of its last such step.
-    last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
+    /// By thread: its accesses at commit points.
+    accesses: Vec<Vec<Accessed>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
     /// Steps since an operation last returned.
@@ -63,6 +82,24 @@ struct State {
 }
 
 impl State {
+    fn new(threads: usize, strategy: Strategy) -> State {
+        State {
+            strategy,
+            threads: vec![Status::Away; threads],
+            ready: Vec::new(),
+            running: None,
+            steps: Steps::default(),
+            own_steps: vec![0; threads],
+            accesses: vec![Vec::new(); threads],
+            unfenced: vec![false; threads],
+            idle: 0,
+            idle_max: STEPS_MAX,
+            stop: None,
+            stopped: false,
+            stuck: false,
+        }
+    }
+
     fn set(&mut self, thread: usize, status: Status) {
         self.threads[thread] = status;
         let all = self.threads.iter().enumerate();
@@ -90,22 +127,7 @@ pub struct Stuck;
 impl Baton {
     /// Makes a baton for this many threads.
     pub fn new(threads: usize, strategy: Strategy) -> Baton {
-        let state = State {
-            strategy,
-            threads: vec![Status::Away; threads],
-            ready: Vec::new(),
-            running: None,
-            steps: Steps::default(),
-            own_steps: vec![0; threads],
-            pointed: vec![Vec::new(); threads],
-            last_pointed: vec![None; threads],
-            unfenced: vec![false; threads],
-            idle: 0,
-            idle_max: STEPS_MAX,
-            stop: None,
-            stopped: false,
-            stuck: false,
-        };
+        let state = State::new(threads, strategy);
         let turns = (0..threads).map(|_| Condvar::new()).collect();
         Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
     }
@@ -125,11 +147,23 @@ impl Baton {
         self.state().steps
     }
 
+    /// Returns how many steps a thread has made, with the one that it is about to make.
+    pub fn own_steps(&self, thread: usize) -> u64 {
+        self.state().own_steps[thread]
+    }
+
+    /// Returns the recorded accesses of a thread at commit points.
+    pub fn accesses(&self, thread: usize) -> Vec<Accessed> {
+        self.state().accesses[thread].clone()
+    }
+
     /// Returns the steps of a thread that were stores, flushes or fences of a commit point: how
     /// many steps it had made before, and the point. If several in a row have the same point and
     /// kind of access, only the first is listed.
     pub fn pointed(&self, thread: usize) -> Vec<(u64, &'static Point)> {
-        self.state().pointed[thread].iter().map(|&(step, point)| (step - 1, point)).collect()
+        let mut accesses = self.accesses(thread);
+        accesses.dedup_by_key(|accessed| (accessed.point, discriminant(&accessed.access)));
+        accesses.iter().map(|accessed| (accessed.step, accessed.point)).collect()
     }
 
     /// Returns whether the thread that [`stop`](Baton::stop) names has reached its step and
@@ -168,6 +202,65 @@ impl Baton {
         if state.running == Some(thread) {
             self.go_on(&mut state, thread, true);
         }
+    }
+
+    /// Runs a function as one thread of the run.
+    fn scheduled<T>(&self, thread: usize, act: impl FnOnce() -> T) -> thread::Result<T> {
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.enter(thread);
+            act()
+        }));
+        self.leave();
+        done
+    }
+
+    /// Runs these functions to their ends, each as the thread of its number.
+    pub fn play<'a, T: Send + 'a>(
+        &self,
+        acts: impl IntoIterator<Item = Box<dyn FnOnce() -> T + Send + 'a>>,
+    ) -> Vec<thread::Result<T>> {
+        thread::scope(|scope| {
+            let numbered = acts.into_iter().enumerate();
+            let threads: Vec<_> = numbered
+                .map(|(thread, act)| scope.spawn(move || self.scheduled(thread, act)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(Err)).collect()
+        })
+    }
+
+    /// Begins another run, which may be long, with the first of the baton's threads.
+    pub fn begin(&self, threads: usize, strategy: Strategy) {
+        *self.state() = State { idle_max: LONG, ..State::new(threads, strategy) };
+    }
+
+    /// Runs `act` in a thread that pauses before its step number `at`, counted from 0. Once it has
+    /// paused or ended, runs `meanwhile`, and tells it whether the thread has paused. Then lets the
+    /// thread run to its end. It also goes on if `meanwhile` has to wait for it.
+    ///
+    /// # Panics
+    /// If `meanwhile` does.
+    pub fn during<T: Send, M>(
+        &self,
+        at: u64,
+        act: impl FnOnce() -> T + Send,
+        meanwhile: impl FnOnce(bool) -> M,
+    ) -> (thread::Result<T>, M) {
+        self.begin(2, Strategy::held(Pauses { first: at, second: None, again: None }, 2));
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                number_this_thread(OTHER);
+                self.scheduled(0, act)
+            });
+            let made = self.scheduled(1, || meanwhile(self.own_steps(0) > at));
+            (thread.join().unwrap_or_else(Err), made.unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
+
+    /// Returns a recorder whose accesses this baton schedules. It does not record yet. The calling
+    /// thread gets a number.
+    pub fn seam(&self) -> Traced {
+        number_this_thread(CALLER);
+        Traced::with_control(Box::new(self.clone()))
     }
 
     /// Notes that an operation of the calling thread has returned.
@@ -214,10 +307,10 @@ impl Baton {
 impl Control for Baton {
     fn before(&self, _thread: usize, waiting: bool) {
         let Some(thread) = THREAD.get() else { return };
-        if std::thread::panicking() {
+        if thread::panicking() {
             // A thread that unwinds is not scheduled any more, so that it can end.
             if waiting {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             return;
         }
@@ -259,12 +352,8 @@ impl Control for Baton {
         let Some(thread) = THREAD.get() else { return };
         if let Some(point) = at {
             let mut state = self.state();
-            let this = Some((point, discriminant(access)));
-            if state.last_pointed[thread] != this {
-                let step = state.own_steps[thread];
-                state.last_pointed[thread] = this;
-                state.pointed[thread].push((step, point));
-            }
+            let step = state.own_steps[thread] - 1;
+            state.accesses[thread].push(Accessed { step, point, access: access.clone() });
         }
         match access {
             Access::Store { .. } | Access::CompareExchange { .. } if !is_durable(at) => {}
@@ -274,5 +363,51 @@ impl Control for Baton {
             Access::Fence | Access::Mark(_) => self.state().unfenced[thread] = false,
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::internals::index::dash_eh::points;
+    use outlast::internals::pmem::Seam;
+    use outlast::internals::pool::backing::{Backing, Heap};
+    use outlast::internals::pool::core::{Core, CoreOptions};
+
+    /// Makes four stores in a thread that pauses before the third. Returns what `meanwhile`
+    /// returned, and how many stores were made at the end.
+    fn four_stores<T>(meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T) -> (T, usize) {
+        let baton = Baton::new(2, Strategy::InTurn);
+        let options =
+            CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
+        let (heap, seam) = (Backing::Heap(Heap::new(&[], 1 << 18, 0)), baton.seam());
+        let core = Core::create(heap, seam.clone(), options).unwrap();
+        let block = core.allocate(64).unwrap();
+        let words = core.memory.words(block.offset, 32).unwrap();
+        words.iter().for_each(|word| core.memory.store(word, 0, &points::RECORD));
+        let stored = || words.iter().filter(|word| core.memory.load(word) == 1).count();
+        let act = || words.iter().for_each(|word| core.memory.store(word, 1, &points::RECORD));
+        let (done, seen) = baton.during(2, act, |held| {
+            assert!(held);
+            meanwhile(&stored, &seam)
+        });
+        assert!(done.is_ok());
+        (seen, stored())
+    }
+
+    #[test]
+    fn a_thread_pauses_where_it_is_told_to() {
+        assert_eq!(four_stores(|stored, _| stored()), (2, 4));
+    }
+
+    #[test]
+    fn a_held_thread_goes_on_if_another_one_waits() {
+        let wait = |stored: &dyn Fn() -> usize, seam: &Traced| {
+            let mut turn = 0;
+            while stored() < 4 {
+                seam.wait(&mut turn);
+            }
+        };
+        assert_eq!(four_stores(wait), ((), 4));
     }
 }

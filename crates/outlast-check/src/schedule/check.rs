@@ -2,12 +2,11 @@
 
 use super::act::{self, MAP};
 use super::run::Run;
-use crate::history;
 use crate::model::{Image, Kept, Timeline, windows};
 use crate::random::Random;
 use crate::response::{is_durable, undurable};
 use crate::session::{Do, Session, recorder};
-use crate::state::{Checked, Fault};
+use crate::state::{Checked, Fault, Judge};
 use outlast::internals::pmem::Alive;
 use rapidhash::fast::RapidHasher;
 use std::collections::{HashMap, HashSet};
@@ -248,10 +247,7 @@ impl Checker<'_> {
             }
             let found = Arc::new(session.observe(&universe, way == 1)?);
             add(&self.counters.histories, 1);
-            let history = run.history_with(moment, true, &found)?;
-            if let Err(findings) = history::check(&history) {
-                return Err(Fault(findings[0].to_string()));
-            }
+            run.left(moment).judge(&found)?;
             session.settle(&*found, &universe, true)?;
             work_on(&mut session, run, &universe, random)
                 .map_err(|fault| Fault(format!("working on: {fault}")))
