@@ -8,7 +8,7 @@ use outlast::internals::pmem::{Access, Control, Point, Traced};
 use outlast::internals::pool::threads::{OWNERS, number_this_thread};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::{ScopedJoinHandle, scope, sleep, yield_now};
 use std::time::Duration;
 
@@ -38,7 +38,6 @@ struct State {
     waits: AtomicU64,
     /// Whether a thread has had to wait for a stopped one.
     was_awaited: AtomicBool,
-    exchanges: Mutex<Vec<Exchange>>,
 }
 
 struct Thread {
@@ -63,23 +62,6 @@ impl Default for Thread {
     }
 }
 
-/// A successful exchange of a word by a thread with a role.
-#[derive(Debug, Clone, Copy)]
-pub struct Exchange {
-    /// The thread.
-    pub role: Role,
-    /// The thread's number of accesses before this one.
-    pub access: u64,
-    /// The commit point.
-    pub point: &'static Point,
-    /// The offset of the word.
-    pub offset: u64,
-    /// The old value.
-    pub old: u64,
-    /// The new value.
-    pub new: u64,
-}
-
 impl Control for Stops {
     fn before(&self, _: usize, waiting: bool) {
         let role = ROLE.get();
@@ -102,20 +84,13 @@ impl Control for Stops {
 
     fn after(&self, access: &Access, point: Option<&'static Point>) {
         let (Some(role), Some(point)) = (ROLE.get(), point) else { return };
+        let stored = matches!(
+            access,
+            Access::Store { .. } | Access::CompareExchange { exchanged: true, .. }
+        );
         let thread = self.thread(role);
-        let next = thread.accesses.load(SeqCst);
-        let exchanged = match *access {
-            Access::Store { .. } => None,
-            Access::CompareExchange { offset, found: old, new, exchanged: true, .. } => {
-                Some(Exchange { role, access: next - 1, point, offset, old, new })
-            }
-            _ => return,
-        };
-        if thread.after.get().is_some_and(|after| *after == point) {
-            thread.limit.fetch_min(next, SeqCst);
-        }
-        if let Some(exchanged) = exchanged {
-            self.0.exchanges.lock().expect("nothing panics under it").push(exchanged);
+        if stored && thread.after.get().is_some_and(|after| *after == point) {
+            thread.limit.fetch_min(thread.accesses.load(SeqCst), SeqCst);
         }
     }
 }
@@ -171,16 +146,6 @@ impl Stops {
         }
     }
 
-    /// Lets a thread continue to the access with this number, and waits until it has reached that
-    /// access or ended. Returns whether it has reached it.
-    pub fn run_to<T>(&self, role: Role, access: u64, thread: &ScopedJoinHandle<'_, T>) -> bool {
-        self.limit(role, access);
-        while self.accesses(role) <= access && !thread.is_finished() {
-            yield_now();
-        }
-        self.accesses(role) > access
-    }
-
     /// Lets a thread continue and never stops it again.
     pub fn release(&self, role: Role) {
         self.limit(role, u64::MAX);
@@ -194,22 +159,6 @@ impl Stops {
     /// Returns whether a thread has had to wait for a stopped one.
     pub fn was_awaited(&self) -> bool {
         self.0.was_awaited.load(SeqCst)
-    }
-
-    /// Returns how many accesses a thread has made, including one that it is about to make.
-    pub fn accesses(&self, role: Role) -> u64 {
-        self.thread(role).accesses.load(SeqCst)
-    }
-
-    /// Returns the first exchange of a thread at a commit point for which `is` holds.
-    pub fn exchange(
-        &self,
-        role: Role,
-        point: &Point,
-        is: impl Fn(&Exchange) -> bool,
-    ) -> Option<Exchange> {
-        let exchanges = self.0.exchanges.lock().expect("nothing panics under it");
-        exchanges.iter().find(|e| e.role == role && e.point == point && is(e)).copied()
     }
 
     /// Runs `act` in a thread that stops before its access number `at`, counted from 0. Once the

@@ -5,162 +5,35 @@
 //! the interleaving, and the same choices make the same run. A thread that waits or takes a lock
 //! asks the strategy too, because waits and locks go through the seam.
 
-use super::directed::Held;
-use crate::random::Random;
+use super::strategy::{Pauses, Steps, Strategy};
 use crate::response::is_durable;
-use outlast::internals::pmem::{Access, Control, Point};
+use outlast::internals::pmem::{Access, Control, Point, Traced};
+use outlast::internals::pool::threads::{OWNERS, number_this_thread};
 use std::cell::Cell;
-use std::mem::{Discriminant, discriminant};
-use std::panic::resume_unwind;
+use std::mem::discriminant;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
 
 /// If no operation returns in this many steps, the scheduler concludes that the threads wait for
 /// each other or loop. An operation on tables as small as those here takes hundreds of steps.
 const STEPS_MAX: u64 = 60_000;
 
-/// Upper bounds on how many of its own steps a thread makes before it pauses. The first bound
-/// covers the beginning of an operation, in which it looks for its key, and the second a whole
-/// operation.
-const OWN_STEPS: [u64; 2] = [10, 60];
+/// The same for a run that [`Baton::begin`] begins.
+const LONG: u64 = 10_000_000;
+
+/// The numbers of the two threads of [`Baton::during`]. They decide from which shard of the
+/// allocator a thread takes its blocks, and these two take them from the same. Threads that are
+/// given no number take small ones.
+const CALLER: usize = OWNERS / 2;
+const OTHER: usize = OWNERS * 3 / 4;
+
+/// In the trace, a run's threads have numbers from this one on. The thread that set it up has 0.
+pub const FIRST: usize = 1;
 
 thread_local! {
     /// The number of this thread in its run, if it is scheduled.
     static THREAD: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// How the next thread is chosen.
-#[derive(Debug, Clone)]
-pub enum Strategy {
-    /// A random walk: one step in `one_in` switches to a random thread.
-    Walk {
-        /// Draws the steps and the threads.
-        random: Random,
-        /// One step in this many is a switch.
-        one_in: u64,
-    },
-    /// Probabilistic concurrency testing (Burckhardt et al., ASPLOS 2010): the thread of the
-    /// highest priority runs. At a few steps chosen in advance, its priority becomes the lowest.
-    Pct {
-        /// By thread; higher goes first.
-        priorities: Vec<i64>,
-        /// Steps at which the running thread's priority falls, ascending.
-        changes: Vec<u64>,
-        /// Whether only steps between a store and the fence after it are counted. There, other
-        /// threads can see stores that are not durable yet.
-        in_windows: bool,
-        /// Threads whose priority becomes the lowest after this many of their own steps. Otherwise
-        /// a lookup of a few dozen steps that runs next to a split of a thousand would hardly ever
-        /// be interrupted.
-        own: Vec<(usize, u64)>,
-        /// The next priority that is lower than all others.
-        lowest: i64,
-    },
-    /// One thread after the other runs until it ends or waits.
-    InTurn,
-}
-
-impl Strategy {
-    /// Returns a walk that a seed determines, including how often it switches.
-    pub fn walk(seed: u64) -> Strategy {
-        let mut random = Random::new(seed ^ 0x3a1c);
-        let one_in = [2, 4, 8, 20, 60][random.below(5) as usize];
-        Strategy::Walk { random, one_in }
-    }
-
-    /// Returns priorities and change points that a seed determines, for a run of about `steps`
-    /// steps. `windows` of them lie between a store and a fence. Two of every three seeds put their
-    /// change points there, because these windows are few and short, and most faults show in them.
-    pub fn pct(seed: u64, threads: usize, steps: u64, windows: u64) -> Strategy {
-        let mut random = Random::new(seed ^ 0x9c71);
-        let depth = 2 + random.below(4);
-        let in_windows = random.below(3) != 0;
-        let steps = if in_windows { windows } else { steps };
-        let mut priorities: Vec<i64> = (1..=threads as i64).collect();
-        random.shuffle(&mut priorities);
-        let mut changes: Vec<u64> = (1..depth).map(|_| random.below(steps.max(1))).collect();
-        changes.sort_unstable();
-        let own = (random.below(2) == 0).then(|| {
-            let among = OWN_STEPS[random.below(2) as usize];
-            (random.below(threads as u64) as usize, random.below(among))
-        });
-        let own = own.into_iter().collect();
-        Strategy::Pct { priorities, changes, in_windows, own, lowest: 0 }
-    }
-
-    /// One thread goes first, and pauses after `steps` steps of its own. It continues when the
-    /// others, which run one after the other, are done or wait for it.
-    pub fn paused(thread: usize, steps: u64, threads: usize) -> Strategy {
-        let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
-        priorities[thread] = threads as i64 + 1;
-        let own = vec![(thread, steps)];
-        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
-    }
-
-    /// The first thread pauses where [`Held`] says, and so does the second, if it pauses at all.
-    pub fn held(at: Held, threads: usize) -> Strategy {
-        let mut priorities: Vec<i64> = (1..=threads as i64).rev().collect();
-        if at.again.is_some() {
-            // The third thread must wait until the first has paused twice. The first pause lowers
-            // the first thread's priority to 0, and the second thread's pause lowers its own to -2.
-            priorities[2] = -1;
-        }
-        let own = [(0, Some(at.first)), (1, at.second), (0, at.again)];
-        let own = own.into_iter().filter_map(|(thread, at)| Some((thread, at?))).collect();
-        Strategy::Pct { priorities, changes: Vec::new(), in_windows: false, own, lowest: 0 }
-    }
-
-    /// Chooses the thread that runs next from those in `ready`. `me` may go on, unless it waits
-    /// and others are ready.
-    fn next(
-        &mut self,
-        me: usize,
-        waiting: bool,
-        steps: Steps,
-        own_steps: u64,
-        ready: &[usize],
-    ) -> usize {
-        match self {
-            Strategy::Walk { random, one_in } => {
-                let others = ready.iter().filter(|t| **t != me).count() as u64;
-                let switches = others > 0 && (waiting || random.below(*one_in) == 0);
-                if !switches && ready.contains(&me) {
-                    return me;
-                }
-                let n = random.below(others) as usize;
-                ready.iter().copied().filter(|t| *t != me).nth(n).expect("as many as counted")
-            }
-            Strategy::Pct { priorities, changes, in_windows, own, lowest } => {
-                let left = own.len();
-                own.retain(|&(thread, at)| thread != me || own_steps <= at);
-                let own_falls = own.len() < left;
-                let mut falls = waiting || own_falls;
-                let step = if *in_windows { steps.windows } else { steps.all };
-                while changes.first().is_some_and(|at| *at <= step) {
-                    changes.remove(0);
-                    falls = true;
-                }
-                if falls {
-                    priorities[me] = *lowest;
-                    *lowest -= 2;
-                }
-                ready.iter().copied().max_by_key(|t| priorities[*t]).expect("a thread that can")
-            }
-            Strategy::InTurn => match ready.iter().find(|t| **t > me || (**t == me && !waiting)) {
-                _ if !waiting && ready.contains(&me) => me,
-                Some(&next) => next,
-                None => ready[0],
-            },
-        }
-    }
-}
-
-/// Steps that were made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Steps {
-    /// All steps.
-    pub all: u64,
-    /// The steps that a thread made between a store and the fence after it.
-    pub windows: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +46,17 @@ enum Status {
     Done,
 }
 
+/// An access of a thread at a commit point.
+#[derive(Debug, Clone)]
+pub struct Accessed {
+    /// How many steps the thread had made before.
+    pub step: u64,
+    /// The commit point.
+    pub point: &'static Point,
+    /// The access.
+    pub access: Access,
+}
+
 struct State {
     strategy: Strategy,
     threads: Vec<Status>,
@@ -182,11 +66,8 @@ struct State {
     steps: Steps,
     /// By thread.
     own_steps: Vec<u64>,
-    /// By thread: its steps that were stores, flushes or fences of a commit point. If several in a
-    /// row have the same point and kind of access, only the first is listed.
-    pointed: Vec<Vec<(u64, &'static Point)>>,
-    /// By thread: the point and the kind of access of its last such step.
-    last_pointed: Vec<Option<(&'static Point, Discriminant<Access>)>>,
+    /// By thread: its accesses at commit points.
+    accesses: Vec<Vec<Accessed>>,
     /// By thread: whether it has stored since its last fence.
     unfenced: Vec<bool>,
     /// Steps since an operation last returned.
@@ -201,6 +82,24 @@ struct State {
 }
 
 impl State {
+    fn new(threads: usize, strategy: Strategy) -> State {
+        State {
+            strategy,
+            threads: vec![Status::Away; threads],
+            ready: Vec::new(),
+            running: None,
+            steps: Steps::default(),
+            own_steps: vec![0; threads],
+            accesses: vec![Vec::new(); threads],
+            unfenced: vec![false; threads],
+            idle: 0,
+            idle_max: STEPS_MAX,
+            stop: None,
+            stopped: false,
+            stuck: false,
+        }
+    }
+
     fn set(&mut self, thread: usize, status: Status) {
         self.threads[thread] = status;
         let all = self.threads.iter().enumerate();
@@ -228,22 +127,7 @@ pub struct Stuck;
 impl Baton {
     /// Makes a baton for this many threads.
     pub fn new(threads: usize, strategy: Strategy) -> Baton {
-        let state = State {
-            strategy,
-            threads: vec![Status::Away; threads],
-            ready: Vec::new(),
-            running: None,
-            steps: Steps::default(),
-            own_steps: vec![0; threads],
-            pointed: vec![Vec::new(); threads],
-            last_pointed: vec![None; threads],
-            unfenced: vec![false; threads],
-            idle: 0,
-            idle_max: STEPS_MAX,
-            stop: None,
-            stopped: false,
-            stuck: false,
-        };
+        let state = State::new(threads, strategy);
         let turns = (0..threads).map(|_| Condvar::new()).collect();
         Baton(Arc::new(Shared { state: Mutex::new(state), turns }))
     }
@@ -263,11 +147,23 @@ impl Baton {
         self.state().steps
     }
 
+    /// Returns how many steps a thread has made, with the one that it is about to make.
+    pub fn own_steps(&self, thread: usize) -> u64 {
+        self.state().own_steps[thread]
+    }
+
+    /// Returns the recorded accesses of a thread at commit points.
+    pub fn accesses(&self, thread: usize) -> Vec<Accessed> {
+        self.state().accesses[thread].clone()
+    }
+
     /// Returns the steps of a thread that were stores, flushes or fences of a commit point: how
     /// many steps it had made before, and the point. If several in a row have the same point and
     /// kind of access, only the first is listed.
     pub fn pointed(&self, thread: usize) -> Vec<(u64, &'static Point)> {
-        self.state().pointed[thread].iter().map(|&(step, point)| (step - 1, point)).collect()
+        let mut accesses = self.accesses(thread);
+        accesses.dedup_by_key(|accessed| (accessed.point, discriminant(&accessed.access)));
+        accesses.iter().map(|accessed| (accessed.step, accessed.point)).collect()
     }
 
     /// Returns whether the thread that [`stop`](Baton::stop) names has reached its step and
@@ -306,6 +202,65 @@ impl Baton {
         if state.running == Some(thread) {
             self.go_on(&mut state, thread, true);
         }
+    }
+
+    /// Runs a function as one thread of the run.
+    fn scheduled<T>(&self, thread: usize, act: impl FnOnce() -> T) -> thread::Result<T> {
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.enter(thread);
+            act()
+        }));
+        self.leave();
+        done
+    }
+
+    /// Runs these functions to their ends, each as the thread of its number.
+    pub fn play<'a, T: Send + 'a>(
+        &self,
+        acts: impl IntoIterator<Item = Box<dyn FnOnce() -> T + Send + 'a>>,
+    ) -> Vec<thread::Result<T>> {
+        thread::scope(|scope| {
+            let numbered = acts.into_iter().enumerate();
+            let threads: Vec<_> = numbered
+                .map(|(thread, act)| scope.spawn(move || self.scheduled(thread, act)))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(Err)).collect()
+        })
+    }
+
+    /// Begins another run, which may be long, with the first of the baton's threads.
+    pub fn begin(&self, threads: usize, strategy: Strategy) {
+        *self.state() = State { idle_max: LONG, ..State::new(threads, strategy) };
+    }
+
+    /// Runs `act` in a thread that pauses before its step number `at`, counted from 0. Once it has
+    /// paused or ended, runs `meanwhile`, and tells it whether the thread has paused. Then lets the
+    /// thread run to its end. It also goes on if `meanwhile` has to wait for it.
+    ///
+    /// # Panics
+    /// If `meanwhile` does.
+    pub fn during<T: Send, M>(
+        &self,
+        at: u64,
+        act: impl FnOnce() -> T + Send,
+        meanwhile: impl FnOnce(bool) -> M,
+    ) -> (thread::Result<T>, M) {
+        self.begin(2, Strategy::held(Pauses { first: at, second: None, again: None }, 2));
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                number_this_thread(OTHER);
+                self.scheduled(0, act)
+            });
+            let made = self.scheduled(1, || meanwhile(self.own_steps(0) > at));
+            (thread.join().unwrap_or_else(Err), made.unwrap_or_else(|panic| resume_unwind(panic)))
+        })
+    }
+
+    /// Returns a recorder whose accesses this baton schedules. It does not record yet. The calling
+    /// thread gets a number.
+    pub fn seam(&self) -> Traced {
+        number_this_thread(CALLER);
+        Traced::with_control(Box::new(self.clone()))
     }
 
     /// Notes that an operation of the calling thread has returned.
@@ -352,10 +307,10 @@ impl Baton {
 impl Control for Baton {
     fn before(&self, _thread: usize, waiting: bool) {
         let Some(thread) = THREAD.get() else { return };
-        if std::thread::panicking() {
+        if thread::panicking() {
             // A thread that unwinds is not scheduled any more, so that it can end.
             if waiting {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             return;
         }
@@ -397,12 +352,8 @@ impl Control for Baton {
         let Some(thread) = THREAD.get() else { return };
         if let Some(point) = at {
             let mut state = self.state();
-            let this = Some((point, discriminant(access)));
-            if state.last_pointed[thread] != this {
-                let step = state.own_steps[thread];
-                state.last_pointed[thread] = this;
-                state.pointed[thread].push((step, point));
-            }
+            let step = state.own_steps[thread] - 1;
+            state.accesses[thread].push(Accessed { step, point, access: access.clone() });
         }
         match access {
             Access::Store { .. } | Access::CompareExchange { .. } if !is_durable(at) => {}
@@ -412,5 +363,51 @@ impl Control for Baton {
             Access::Fence | Access::Mark(_) => self.state().unfenced[thread] = false,
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlast::internals::index::dash_eh::points;
+    use outlast::internals::pmem::Seam;
+    use outlast::internals::pool::backing::{Backing, Heap};
+    use outlast::internals::pool::core::{Core, CoreOptions};
+
+    /// Makes four stores in a thread that pauses before the third. Returns what `meanwhile`
+    /// returned, and how many stores were made at the end.
+    fn four_stores<T>(meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T) -> (T, usize) {
+        let baton = Baton::new(2, Strategy::InTurn);
+        let options =
+            CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
+        let (heap, seam) = (Backing::Heap(Heap::new(&[], 1 << 18, 0)), baton.seam());
+        let core = Core::create(heap, seam.clone(), options).unwrap();
+        let block = core.allocate(64).unwrap();
+        let words = core.memory.words(block.offset, 32).unwrap();
+        words.iter().for_each(|word| core.memory.store(word, 0, &points::RECORD));
+        let stored = || words.iter().filter(|word| core.memory.load(word) == 1).count();
+        let act = || words.iter().for_each(|word| core.memory.store(word, 1, &points::RECORD));
+        let (done, seen) = baton.during(2, act, |held| {
+            assert!(held);
+            meanwhile(&stored, &seam)
+        });
+        assert!(done.is_ok());
+        (seen, stored())
+    }
+
+    #[test]
+    fn a_thread_pauses_where_it_is_told_to() {
+        assert_eq!(four_stores(|stored, _| stored()), (2, 4));
+    }
+
+    #[test]
+    fn a_held_thread_goes_on_if_another_one_waits() {
+        let wait = |stored: &dyn Fn() -> usize, seam: &Traced| {
+            let mut turn = 0;
+            while stored() < 4 {
+                seam.wait(&mut turn);
+            }
+        };
+        assert_eq!(four_stores(wait), ((), 4));
     }
 }

@@ -1,20 +1,65 @@
 //! Checks of one run: its history, and crashes in it.
 
 use super::act::{self, MAP};
-use super::explore::{Counters, Kind, add};
 use super::run::Run;
-use crate::history;
 use crate::model::{Image, Kept, Timeline, windows};
 use crate::random::Random;
 use crate::response::{is_durable, undurable};
 use crate::session::{Do, Session, recorder};
-use crate::state::{Checked, Fault};
+use crate::state::{Checked, Fault, Judge};
 use outlast::internals::pmem::Alive;
 use rapidhash::fast::RapidHasher;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The work done so far.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Schedules run.
+    pub schedules: AtomicU64,
+    /// Schedules with a thread that is held.
+    pub held: AtomicU64,
+    /// Schedules with at least one crash image.
+    pub crashed: AtomicU64,
+    /// Histories checked.
+    pub histories: AtomicU64,
+    /// Crash images reopened.
+    pub images: AtomicU64,
+    /// Crash images that differ in bytes or in the history before them.
+    pub images_distinct: AtomicU64,
+    /// Results whose durability was checked.
+    pub responses: AtomicU64,
+    /// Results for which an image had to be reopened to check that.
+    pub responses_imaged: AtomicU64,
+    /// Steps of all schedules.
+    pub steps: AtomicU64,
+    /// Violations.
+    pub violations: AtomicU64,
+    /// Hashes of the images that were checked, each with the history before it.
+    pub(super) seen: Mutex<HashSet<u64>>,
+}
+
+pub(super) fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Where a violation shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The run itself: its history, its end, a panic.
+    Run,
+    /// No thread makes progress.
+    Stuck,
+    /// An operation's own stores are not durable when it returns.
+    Undurable,
+    /// The least that a power loss can leave after an operation has returned.
+    Response,
+    /// A crash at some moment.
+    Crash,
+}
 
 /// Something wrong with a run, not yet minimized.
 #[derive(Debug, Clone)]
@@ -202,10 +247,7 @@ impl Checker<'_> {
             }
             let found = Arc::new(session.observe(&universe, way == 1)?);
             add(&self.counters.histories, 1);
-            let history = run.history_with(moment, true, &found)?;
-            if let Err(findings) = history::check(&history) {
-                return Err(Fault(findings[0].to_string()));
-            }
+            run.left(moment).judge(&found)?;
             session.settle(&*found, &universe, true)?;
             work_on(&mut session, run, &universe, random)
                 .map_err(|fault| Fault(format!("working on: {fault}")))

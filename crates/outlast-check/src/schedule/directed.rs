@@ -1,10 +1,10 @@
 //! Directed schedules: threads that pause before chosen steps.
 
-use super::baton::Strategy;
-use super::check::Checker;
-use super::explore::{Budget, Choice, Counters};
+use super::budget::Budget;
+use super::check::{Checker, Counters};
 use super::replay::Named;
 use super::run::{Run, run as run_once};
+use super::strategy::{Choice, Pauses, Strategy};
 use super::workload::{Holding, Instance};
 use crate::parts::workload::Workload;
 use crate::state::{Checked, Fault};
@@ -12,35 +12,6 @@ use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-
-/// After how many of their own steps the threads of a directed schedule pause. A thread that pauses
-/// lets all others go first, except those that pause after it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// The first thread.
-    pub first: u64,
-    /// The second thread, if it pauses.
-    pub second: Option<u64>,
-    /// The first thread again, if it pauses twice. The third thread begins then.
-    pub again: Option<u64>,
-}
-
-/// Bits of each number of steps in [`Held::pack`].
-const STEP_BITS: u32 = 21;
-
-impl Held {
-    /// Packs the three numbers of steps into one number.
-    pub fn pack(self) -> u64 {
-        let [second, again] = [self.second, self.again].map(|at| at.map_or(0, |at| at + 1));
-        self.first | second << STEP_BITS | again << (2 * STEP_BITS)
-    }
-
-    /// Undoes [`pack`](Held::pack).
-    pub fn unpack(packed: u64) -> Held {
-        let nth = |n| packed >> (n * STEP_BITS) & ((1 << STEP_BITS) - 1);
-        Held { first: nth(0), second: nth(1).checked_sub(1), again: nth(2).checked_sub(1) }
-    }
-}
 
 /// A step before which one thread of one of a workload's [pairs](Workload::pairs) is paused.
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +89,7 @@ pub(super) fn held_ones(
                 true => (step + budget.seed).is_multiple_of(budget.held_points),
                 false => (step + budget.seed + named.seed).is_multiple_of(others),
             };
-            let held = |first, second, again| Held { first, second, again }.pack();
+            let held = |first, second, again| Pauses { first, second, again }.pack();
             let mut add = |order| all.push((named, Arc::clone(&instance), order));
             if instance.holding == Holding::First {
                 let steps = (0..alone.steps.all).filter(is_chosen);

@@ -1,188 +1,20 @@
 //! Many schedules of all workloads, within a budget.
 
-use super::check::{Checker, Found, caught};
+use super::budget::Budget;
+use super::check::{Checker, Counters, Found, Kind, add, caught};
 use super::directed::held_ones;
-use super::replay::{Named, describe};
+use super::replay::{Named, Violation, describe};
+use super::strategy::Choice;
 use super::workload::{self, Instance};
 use crate::parts::workload::Workload;
 use crate::session::alive;
 use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-/// How much is tried.
-#[derive(Debug, Clone)]
-pub struct Budget {
-    /// Schedules.
-    pub schedules: u64,
-    /// Crashes per schedule at moments of its trace, besides those at which an operation returns.
-    pub crashes: usize,
-    /// A thread is held before one in this many of its accesses at commit points.
-    pub held_points: u64,
-    /// A thread is held before one in this many of its other accesses.
-    pub held_others: u64,
-    /// Where two threads are held, or one is held twice, at most this many pairs of steps are tried
-    /// per instance.
-    pub held_pairs: u64,
-    /// An exploration that takes longer ends, and counts as a violation.
-    pub time: Duration,
-    /// Threads of the harness, each of which runs schedules of its own.
-    pub threads: usize,
-    /// The first seed.
-    pub seed: u64,
-    /// Only workloads of this name.
-    pub workload: Option<String>,
-    /// Violations after which no more is tried.
-    pub violations: usize,
-    /// Whether a violation is minimized: operations that it does not need are dropped.
-    pub minimises: bool,
-}
-
-impl Budget {
-    /// The budget of a test that takes seconds.
-    pub fn quick() -> Budget {
-        Budget { schedules: 520, held_points: 16, held_others: 240, held_pairs: 1, ..Budget::ci() }
-    }
-
-    /// 5,200 schedules, at least 150 of each workload.
-    pub fn ci() -> Budget {
-        Budget {
-            schedules: 5_200,
-            crashes: 4,
-            held_points: 2,
-            held_others: 48,
-            held_pairs: 8,
-            time: Duration::from_secs(600),
-            threads: 2,
-            seed: 1,
-            workload: None,
-            violations: 3,
-            minimises: true,
-        }
-    }
-}
-
-/// The strategy of a schedule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Choice {
-    /// [`Strategy::walk`](super::baton::Strategy::walk).
-    Random,
-    /// [`Strategy::pct`](super::baton::Strategy::pct).
-    Pct,
-    /// A directed schedule: one of the instances of [`Workload::held`], with threads held before
-    /// chosen steps. The seed is the instance's number.
-    Held,
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Choice::Random => "random",
-            Choice::Pct => "pct",
-            Choice::Held => "held",
-        })
-    }
-}
-
-impl std::str::FromStr for Choice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "random" => Ok(Choice::Random),
-            "pct" => Ok(Choice::Pct),
-            "held" => Ok(Choice::Held),
-            _ => Err(format!("unknown strategy {text:?}; known: random, pct, held")),
-        }
-    }
-}
-
-/// The work done so far.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Schedules run.
-    pub schedules: AtomicU64,
-    /// Schedules with a thread that is held.
-    pub held: AtomicU64,
-    /// Schedules with at least one crash image.
-    pub crashed: AtomicU64,
-    /// Histories checked.
-    pub histories: AtomicU64,
-    /// Crash images reopened.
-    pub images: AtomicU64,
-    /// Crash images that differ in bytes or in the history before them.
-    pub images_distinct: AtomicU64,
-    /// Results whose durability was checked.
-    pub responses: AtomicU64,
-    /// Results for which an image had to be reopened to check that.
-    pub responses_imaged: AtomicU64,
-    /// Steps of all schedules.
-    pub steps: AtomicU64,
-    /// Violations.
-    pub violations: AtomicU64,
-    /// Hashes of the images that were checked, each with the history before it.
-    pub(super) seen: Mutex<HashSet<u64>>,
-}
-
-pub(super) fn add(counter: &AtomicU64, n: u64) {
-    counter.fetch_add(n, Ordering::Relaxed);
-}
-
-/// Where a violation shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// The run itself: its history, its end, a panic.
-    Run,
-    /// No thread makes progress.
-    Stuck,
-    /// An operation's own stores are not durable when it returns.
-    Undurable,
-    /// The least that a power loss can leave after an operation has returned.
-    Response,
-    /// A crash at some moment.
-    Crash,
-}
-
-/// Something that violates the contract.
-#[derive(Debug, Clone)]
-pub struct Violation {
-    /// The workload.
-    pub workload: &'static str,
-    /// The record form.
-    pub form: RecordForm,
-    /// The strategy.
-    pub strategy: Choice,
-    /// The seed of the workload; for a directed schedule, its number.
-    pub seed: u64,
-    /// The seed of the strategy; for a directed schedule, the steps before which threads are held,
-    /// [packed](super::directed::Held::pack).
-    pub order: u64,
-    /// Events of the trace before the crash, if there was one.
-    pub crash: Option<usize>,
-    /// Where it shows.
-    pub kind: Kind,
-    /// What was found; for a history, a picture.
-    pub fault: String,
-    /// The smallest workload that was found to show it, thread by thread, and how.
-    pub minimised: String,
-    /// The history as JSON lines.
-    pub history: String,
-    /// The command that shows it again.
-    pub replay: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} {} {} seed {}", self.workload, self.form, self.strategy, self.seed)?;
-        if let Some(crash) = self.crash {
-            writeln!(f, "  crash after event {crash}, {:?}", self.kind)?;
-        }
-        writeln!(f, "{}\n{}\n  replay: {}", self.fault, self.minimised, self.replay)
-    }
-}
 
 /// The result of an exploration.
 #[derive(Debug, Clone, Default)]

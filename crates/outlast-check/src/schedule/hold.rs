@@ -1,13 +1,13 @@
 //! What a thread keeps across later operations: a reference, or an iteration that has begun.
 
-use super::worker::{Asked, scanned};
+use super::call::{Asked, reference, scanned};
 use crate::codec::Form;
 use crate::history::{Answer, Call};
 use crate::with_form;
 use outlast::RecordForm;
 use outlast::internals::db::store::{OpenMap, Store};
 use outlast::internals::index::record::RecordRef;
-use outlast::internals::index::{Bytes, Cursor, Index, Inline};
+use outlast::internals::index::{Bytes, Cursor, Inline};
 use outlast::internals::pmem::Traced;
 use outlast::internals::pool::core::Core;
 use self_cell::self_cell;
@@ -66,19 +66,6 @@ pub(super) fn hold(
         _ => None,
     };
     Ok((Some(Answer::Value(value)), held))
-}
-
-/// Returns a reference to the value of a key, and the value.
-pub(super) fn reference<R: Form>(
-    index: &dyn Index<R>,
-    key: u64,
-) -> Result<Option<(RecordRef<'_>, u64)>, Asked> {
-    let key = R::nth_key(key);
-    let Some(reference) = index.get_ref(R::key_of(&key))? else { return Ok(None) };
-    let bytes = reference.to_vec()?;
-    let value = R::raw_number(&bytes);
-    let value = value.ok_or_else(|| Asked::Wrong(format!("a reference to {bytes:02x?}")))?;
-    Ok(Some((reference, value)))
 }
 
 impl Held {

@@ -1,7 +1,7 @@
 //! Chosen interleavings of a few threads on tiny structures, and crashes in them.
 //!
 //! In a [`Workload`](crate::parts::workload::Workload), two to four threads work on a table that is
-//! about to split, grow, merge or the like. A [`Strategy`](baton::Strategy) and a seed choose which
+//! about to split, grow, merge or the like. A [`Strategy`](strategy::Strategy) and a seed choose which
 //! thread runs when. Each run is checked:
 //!
 //! - The history must be linearizable.
@@ -15,6 +15,8 @@
 
 pub mod act;
 pub mod baton;
+mod budget;
+mod call;
 mod check;
 pub mod directed;
 pub mod explore;
@@ -23,9 +25,13 @@ mod opening;
 pub mod progress;
 mod replay;
 pub mod run;
+pub mod strategy;
 mod worker;
 pub mod workload;
 
+pub use budget::Budget;
+pub use check::Counters;
 pub use directed::paused;
-pub use explore::{Budget, Choice, Counters, Outcome, Violation, run};
-pub use replay::{Replay, replay};
+pub use explore::{Outcome, run};
+pub use replay::{Replay, Violation, replay};
+pub use strategy::Choice;

@@ -6,7 +6,8 @@
 //! the stopped thread is a reader: it looks a key up, holds a reference or iterates.
 
 use super::act::MAP;
-use super::baton::{Baton, Strategy};
+use super::baton::Baton;
+use super::strategy::Strategy;
 use crate::codec::Form;
 use crate::session::{Do, PoolShape, Session, alive};
 use crate::state::{Checked, Fault, ensure};
@@ -17,7 +18,6 @@ use outlast::internals::index::{Change, Cursor, Index, Previous};
 use outlast::internals::pmem::Traced;
 use outlast::internals::pool::threads;
 use outlast::{RecordForm, Scheme};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The work of the thread that is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,33 +176,27 @@ pub fn check(scheme: Scheme, form: RecordForm, victim: Victim, stride: u64) -> C
         let map = store.open_map(MAP)?;
         let reserves = scheme.is_lock_free();
         // The victim is released once the other threads are done.
-        let ends: Vec<Checked> = std::thread::scope(|scope| {
-            let spawn = |thread: usize| {
-                let (baton, seam, store, map) = (&baton, &seam, &store, &map);
-                scope.spawn(move || {
-                    threads::number_this_thread(1 + thread);
-                    seam.number_this_thread(1 + thread);
-                    let done = catch_unwind(AssertUnwindSafe(|| {
-                        if thread == 0 && reserves {
-                            with_form!(map.index(), R, index => {
-                                victim.reserve::<R>(store, &**index)?;
-                            });
-                        }
-                        baton.enter(thread);
-                        with_form!(map.index(), R, index => match thread {
-                            0 => victim.act::<R>(store, &**index),
-                            _ => others::<R>(&**index, thread as u64, baton),
-                        })
-                    }));
-                    baton.leave();
-                    done.map_err(|_| Fault("made no progress".into()))?.map_err(Fault::from)
+        let act = |thread: usize| {
+            let (baton, seam, map) = (&baton, &seam, &map);
+            let act = move || {
+                threads::number_this_thread(1 + thread);
+                seam.number_this_thread(1 + thread);
+                with_form!(map.index(), R, index => match thread {
+                    0 => victim.act::<R>(store, &**index),
+                    _ => others::<R>(&**index, thread as u64, baton),
                 })
             };
-            let threads: Vec<_> = (0..3).map(spawn).collect();
-            let lost = |_| Err(Fault("made no progress".into()));
-            threads.into_iter().map(|t| t.join().unwrap_or_else(lost)).collect()
-        });
-        for (thread, end) in ends.into_iter().enumerate() {
+            Box::new(act) as Box<dyn FnOnce() -> outlast::Result<()> + Send>
+        };
+        if reserves {
+            threads::number_this_thread(1);
+            with_form!(map.index(), R, index => victim.reserve::<R>(store, &**index)?);
+            threads::number_this_thread(0);
+        }
+        let ends = baton.play((0..3).map(act)).into_iter();
+        let lost = || Fault("made no progress".into());
+        let ends = ends.map(|end| end.map_err(|_| lost())?.map_err(Fault::from));
+        for (thread, end) in ends.enumerate() {
             end.map_err(|fault| {
                 Fault(format!("{victim:?} stopped before step {step}: thread {thread}: {fault}"))
             })?;

@@ -1,11 +1,9 @@
 //! One schedule, identified by its workload, strategy and seed. This module runs and checks it,
 //! minimizes a violation, and runs the schedule again on request.
 
-use super::baton::Strategy;
-use super::check::{Checker, Found};
-use super::directed::Held;
-use super::explore::{Choice, Counters, Kind, Violation, add};
+use super::check::{Checker, Counters, Found, Kind, add};
 use super::run::{Run, run as run_once};
+use super::strategy::{Choice, Pauses, Strategy};
 use super::workload::{self, Instance};
 use crate::history::json;
 use crate::parts::workload::Workload;
@@ -14,6 +12,7 @@ use crate::state::{Checked, Fault};
 use crate::structures::Shape;
 use outlast::internals::pmem::Alive;
 use outlast::{RecordForm, Scheme};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,7 +46,7 @@ impl Named {
                 let steps = run_once(instance, Strategy::InTurn, alive)?.steps;
                 Strategy::pct(seed, instance.scripts.len(), steps.all, steps.windows)
             }
-            Choice::Held => Strategy::held(Held::unpack(seed), instance.scripts.len()),
+            Choice::Held => Strategy::held(Pauses::unpack(seed), instance.scripts.len()),
         })
     }
 
@@ -139,6 +138,44 @@ fn minimise(
     }
     let (run, found, dropped, seed) = best;
     describe(named, &found, Some(&run), &dropped, seed)
+}
+
+/// Something that violates the contract.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The workload.
+    pub workload: &'static str,
+    /// The record form.
+    pub form: RecordForm,
+    /// The strategy.
+    pub strategy: Choice,
+    /// The seed of the workload; for a directed schedule, its number.
+    pub seed: u64,
+    /// The seed of the strategy; for a directed schedule, the steps before which threads are held,
+    /// [packed](Pauses::pack).
+    pub order: u64,
+    /// Events of the trace before the crash, if there was one.
+    pub crash: Option<usize>,
+    /// Where it shows.
+    pub kind: Kind,
+    /// What was found; for a history, a picture.
+    pub fault: String,
+    /// The smallest workload that was found to show it, thread by thread, and how.
+    pub minimised: String,
+    /// The history as JSON lines.
+    pub history: String,
+    /// The command that shows it again.
+    pub replay: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} {} seed {}", self.workload, self.form, self.strategy, self.seed)?;
+        if let Some(crash) = self.crash {
+            writeln!(f, "  crash after event {crash}, {:?}", self.kind)?;
+        }
+        writeln!(f, "{}\n{}\n  replay: {}", self.fault, self.minimised, self.replay)
+    }
 }
 
 pub(super) fn describe(

@@ -1,24 +1,22 @@
 //! One run of a workload under the scheduler.
 
 use super::act::{Act, MAP, MAPS, other};
-use super::baton::{Baton, Steps, Strategy, Stuck};
+use super::baton::{Baton, FIRST, Stuck};
 use super::opening::{Opened, Pool};
+use super::strategy::{Steps, Strategy};
 use super::worker::{Shared, Worker};
 use super::workload::Instance;
 use crate::history::{Answer, Call, Event, History, OpId};
 use crate::session::{Do, Session};
-use crate::state::{Checked, Fault, Records, State};
+use crate::state::{Checked, Fault, Judge, Records, State};
 use outlast::internals::db::verify::verify;
 use outlast::internals::pmem::{self, Access, Alive, Mark, Point, Traced};
 use outlast::internals::pool::threads;
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// In the trace, a run's threads have numbers from this one on. The thread that set it up has 0.
-pub const FIRST: usize = 1;
 /// In histories, the thread that reads the contents after the run.
 const OBSERVER: usize = 99;
 
@@ -118,31 +116,24 @@ pub fn run(instance: &Instance, strategy: Strategy, alive: &Arc<Alive>) -> Check
 /// Runs the threads of a run to their ends. Returns what is wrong, if something is.
 fn run_threads(shared: &Shared<'_>) -> Option<Fault> {
     let instance = shared.instance;
-    std::thread::scope(|scope| {
-        let mut first = 0;
-        let mut threads = Vec::new();
-        for (thread, script) in instance.scripts.iter().enumerate() {
-            let mut worker = Worker::new(shared);
-            let begin = first;
-            first += script.len();
-            threads.push(scope.spawn(move || {
-                threads::number_this_thread(instance.first_thread + thread);
-                shared.seam.number_this_thread(FIRST + thread);
-                let done = catch_unwind(AssertUnwindSafe(|| {
-                    shared.baton.enter(thread);
-                    worker.run(begin, script)
-                }));
-                shared.baton.leave();
-                done.unwrap_or_else(|panic| Err(unwound(&*panic)))
-            }));
-        }
-        let ends: Vec<Checked> =
-            threads.into_iter().map(|t| t.join().unwrap_or_else(|p| Err(unwound(&*p)))).collect();
-        // Prefer the fault of a thread that was not stuck, because it explains why others could not
-        // go on.
-        let faults: Vec<Fault> = ends.into_iter().filter_map(Result::err).collect();
-        faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
-    })
+    let mut first = 0;
+    let acts = instance.scripts.iter().enumerate().map(|(thread, script)| {
+        let mut worker = Worker::new(shared);
+        let begin = first;
+        first += script.len();
+        let act = move || {
+            threads::number_this_thread(instance.first_thread + thread);
+            shared.seam.number_this_thread(FIRST + thread);
+            worker.run(begin, script)
+        };
+        Box::new(act) as Box<dyn FnOnce() -> Checked + Send>
+    });
+    let ends = shared.baton.play(acts).into_iter();
+    let ends = ends.map(|end| end.unwrap_or_else(|panic| Err(unwound(&*panic))));
+    // Prefer the fault of a thread that was not stuck, because it explains why others could not
+    // go on.
+    let faults: Vec<Fault> = ends.filter_map(Result::err).collect();
+    faults.iter().find(|f| f.0 != STUCK).or(faults.first()).cloned()
 }
 
 /// Judges a run in which an operation found the pool full. The operation was wrong if the maps own
@@ -318,6 +309,11 @@ impl Run {
         Ok(history)
     }
 
+    /// Returns what a crash after the first `moment` events may leave.
+    pub fn left(&self, moment: usize) -> Left<'_> {
+        Left { run: self, moment }
+    }
+
     /// Returns every key that may be present, and some that never are.
     pub fn universe(&self) -> Vec<u64> {
         let mut keys: BTreeSet<u64> = self.instance.initial().keys().copied().collect();
@@ -351,5 +347,23 @@ impl Run {
         }
         session.verify()?;
         session.check(&[&universe[..], &fresh].concat(), true)
+    }
+}
+
+/// What a crash of a run may leave.
+pub struct Left<'r> {
+    run: &'r Run,
+    moment: usize,
+}
+
+impl Judge for Left<'_> {
+    fn judge(&self, found: &State) -> Checked {
+        let history = self.run.history_with(self.moment, true, found)?;
+        let checked = crate::history::check(&history);
+        checked.map(|_| ()).map_err(|findings| Fault(findings[0].to_string()))
+    }
+
+    fn key(&self) -> u64 {
+        self.moment as u64
     }
 }

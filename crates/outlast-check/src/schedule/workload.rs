@@ -12,7 +12,7 @@ use keys::Keys;
 use maker::Maker;
 
 use super::act::{Act, MAP};
-use super::run::FIRST;
+use super::baton::FIRST;
 use crate::codec::SPECIAL;
 use crate::history::Call;
 use crate::model::stored;

@@ -1,9 +1,10 @@
 //! Chosen interleavings of two threads, for what one thread alone cannot show.
 //!
-//! Method: one thread is stopped before its n-th access to the pool, for every n. Meanwhile the
+//! Method: one thread is held before its n-th access to the pool, for every n. Meanwhile the
 //! other thread does an operation. Then the first continues. If the second has to wait for a lock
 //! of the first, the first is released early.
 
+use super::stops::baton;
 use outlast::internals::db::store::Store;
 use outlast::internals::pmem::{Alive, Control, Traced};
 use outlast::internals::pool::backing::{Backing, Heap};
@@ -15,11 +16,10 @@ use outlast_check::explore::catalogue;
 use outlast_check::model::GARBAGE;
 use outlast_check::schedule::workload;
 use outlast_check::session::{Do, PoolShape, Session, alive, recorder};
-use outlast_check::stop::Stops;
 use outlast_check::structures::Shape;
 use std::sync::{Arc, OnceLock};
 
-/// Opens `file` and stops a step of its reclaim before each access in turn, while `operation` runs.
+/// Opens `file` and holds a step of its reclaim before each access in turn, while `operation` runs.
 /// Then finishes the reclaim and verifies.
 fn beside_the_trace(
     file: &[u8],
@@ -27,21 +27,20 @@ fn beside_the_trace(
     alive: &Arc<Alive>,
     operation: &dyn Fn(&mut Session),
 ) {
-    for stop_at in 1.. {
-        let stops = Stops::default();
-        let seam = stops.seam();
-        let mut session = Session::open(file, capacity, alive, seam, None).unwrap();
+    for held_at in 1.. {
+        let baton = baton();
+        let mut session = Session::open(file, capacity, alive, baton.seam(), None).unwrap();
         let universe: Vec<u64> = (0..1_000).collect();
         let known = session.observe(&universe, true).unwrap();
         session.settle(&known, &universe, true).unwrap();
         let store = Arc::clone(session.store());
         let trace = || while store.step().unwrap() {};
-        let (done, reached) = stops.during(stop_at - 1, trace, |reached| {
+        let (done, reached) = baton.during(held_at - 1, trace, |reached| {
             operation(&mut session);
             reached
         });
         done.unwrap();
-        session.verify().unwrap_or_else(|fault| panic!("stopped before access {stop_at}: {fault}"));
+        session.verify().unwrap_or_else(|fault| panic!("held before access {held_at}: {fault}"));
         // Inserts reuse any block that was freed in error.
         for key in 500..560 {
             session.change("m", key, Do::Insert(key + 900_000)).unwrap();
@@ -49,7 +48,7 @@ fn beside_the_trace(
         session.check(&universe, true).unwrap();
         session.verify().unwrap();
         if !reached {
-            assert!(stop_at > 100, "the reclaim makes more accesses than {stop_at}");
+            assert!(held_at > 100, "the reclaim makes more accesses than {held_at}");
             return;
         }
     }

@@ -1,16 +1,16 @@
-//! A thread of clevel is stopped before each of its accesses in turn. Meanwhile another thread does
+//! A thread of clevel is held before each of its accesses in turn. Meanwhile another thread does
 //! much work: many inserts, expansions, rehashing, dropped levels, and reuse of the freed blocks.
 //! Then the first thread continues. Nothing may be lost, and no operation may fail.
 //!
 //! The second thread has to replace the context twice while the first is between two accesses.
 
-use super::{create, inline, map};
+use super::{baton, create, inline, map};
 use outlast::RecordForm;
 use outlast::internals::db::store::{OpenMap, Store};
 use outlast::internals::index::clevel::{self, points};
 use outlast::internals::index::{Change, Index, Inline, Previous};
 use outlast::internals::pmem::Traced;
-use outlast_check::stop::{Role, Stops};
+use outlast_check::schedule::baton::Baton;
 use std::sync::Arc;
 
 const PAGES: u64 = 1024;
@@ -25,15 +25,15 @@ struct Table {
 }
 
 impl Table {
-    fn new(stops: &Stops) -> Table {
-        let store = create(&stops.seam(), PAGES, 1);
+    fn new(baton: &Baton) -> Table {
+        let store = create(&baton.seam(), PAGES, 1);
         let map = map(&store, RecordForm::Inline, SMALLEST);
         Table { store, map }
     }
 
     /// Makes a map with keys from 1 to `keys`.
-    fn filled(stops: &Stops, keys: u64, steps: bool) -> Table {
-        let table = Table::new(stops);
+    fn filled(baton: &Baton, keys: u64, steps: bool) -> Table {
+        let table = Table::new(baton);
         for key in 1..=keys {
             table.insert(key, steps);
         }
@@ -77,7 +77,7 @@ impl Table {
 
 /// Returns the number of keys before the insert that expands for the `n`th time.
 fn before_expansion(n: u64, steps: bool) -> u64 {
-    let table = Table::new(&Stops::default());
+    let table = Table::new(&baton());
     let mut keys = 0;
     while table.expansions() < n {
         keys += 1;
@@ -86,38 +86,38 @@ fn before_expansion(n: u64, steps: bool) -> u64 {
     keys - 1
 }
 
-/// Stops `first` before each of its accesses while `beside` runs to its end. Then keys from 1 to
-/// `keys + more` must be present. Returns the number of accesses.
-fn each_stop(
+/// Holds `first` before each of its accesses while `beside` runs to its end. Then keys from 1 to
+/// `keys + more` must be present. Returns the number of its accesses.
+fn each_step(
     name: &str,
     (keys, more, steps): (u64, u64, bool),
     first: impl Fn(&Table) + Sync,
     beside: impl Fn(&Table),
 ) -> u64 {
     let run = |at: u64| {
-        let stops = Stops::default();
-        let table = Table::filled(&stops, keys, steps);
-        let (done, stopped) = stops.during(
+        let baton = baton();
+        let table = Table::filled(&baton, keys, steps);
+        let (done, held) = baton.during(
             at,
             || first(&table),
-            |stopped| {
-                if stopped {
+            |held| {
+                if held {
                     beside(&table);
                 }
-                stopped
+                held
             },
         );
-        assert!(done.is_ok(), "{name}, stop {at}: the stopped thread panicked");
-        (stops.accesses(Role::First), stopped, table)
+        assert!(done.is_ok(), "{name}, step {at}: the held thread panicked");
+        (baton.own_steps(0), held, table)
     };
     let (accesses, ..) = run(u64::MAX);
     for at in 0..accesses {
-        let (_, stopped, table) = run(at);
-        assert!(stopped, "{name}: no stop {at}");
+        let (_, held, table) = run(at);
+        assert!(held, "{name}: no step {at}");
         let lost: Vec<u64> = (1..=keys + more)
             .filter(|&key| table.index().get(key).unwrap() != Some(key + 7))
             .collect();
-        assert!(lost.is_empty(), "{name}, stop {at}: {} keys lost: {lost:?}", lost.len());
+        assert!(lost.is_empty(), "{name}, step {at}: {} keys lost: {lost:?}", lost.len());
     }
     accesses
 }
@@ -127,7 +127,7 @@ fn an_insert_that_expands() {
     const MORE: u64 = 200;
     for (n, steps) in [(1, false), (2, true), (3, true), (3, false)] {
         let keys = before_expansion(n, steps);
-        let accesses = each_stop(
+        let accesses = each_step(
             "expansion",
             (keys, MORE, steps),
             |table| table.insert(0, false),
@@ -142,7 +142,7 @@ fn an_insert_that_takes_the_level_kept_ready() {
     const MORE: u64 = 300;
     for n in [3, 4] {
         let keys = before_expansion(n, true);
-        each_stop(
+        each_step(
             "ready",
             (keys, MORE, true),
             move |table| table.insert(keys + 1, false),
@@ -158,7 +158,7 @@ fn an_insert_that_takes_the_level_kept_ready() {
 fn background_steps() {
     const MORE: u64 = 200;
     let keys = before_expansion(3, true);
-    let accesses = each_stop(
+    let accesses = each_step(
         "steps",
         (keys, MORE, true),
         |table| {
@@ -173,7 +173,7 @@ fn background_steps() {
 #[test]
 fn lookups_of_many_beside_background_steps() {
     let keys = before_expansion(3, true);
-    each_stop(
+    each_step(
         "get_many",
         (keys, 0, true),
         |table| {

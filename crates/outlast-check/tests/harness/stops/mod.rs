@@ -1,4 +1,4 @@
-//! One thread is stopped before a chosen memory access while others work. Each test guards against
+//! One thread is held before a chosen memory access while others work. Each test guards against
 //! a bug that the library used to have.
 //!
 //! The random schedules of the harness switch back and forth between threads. Here one thread does
@@ -16,6 +16,8 @@ use outlast::internals::pool::backing::{Backing, Heap};
 use outlast::internals::pool::core::{Core, CoreOptions};
 use outlast::{Config, MapInfo, RecordForm};
 use outlast_check::model::{Image, Timeline};
+use outlast_check::schedule::baton::Baton;
+use outlast_check::schedule::strategy::Strategy;
 use outlast_check::session::{PAGE_BITS, open_bytes};
 use std::sync::{Arc, LazyLock};
 
@@ -23,6 +25,11 @@ static ALIVE: LazyLock<Arc<Alive>> = LazyLock::new(outlast_check::session::alive
 
 /// The size that every pool here can grow to.
 const CAPACITY: u64 = 1024 << PAGE_BITS;
+
+/// Makes a baton for a few threads.
+pub(crate) fn baton() -> Baton {
+    Baton::new(4, Strategy::InTurn)
+}
 
 /// Creates a pool.
 fn create(seam: &Traced, pages: u64, hash_function: u32) -> Arc<Store<Traced>> {

@@ -1,21 +1,21 @@
-//! PhaST with one thread stopped before each of its memory accesses while others work. Each test
+//! PhaST with one thread held before each of its memory accesses while others work. Each test
 //! guards against a bug that PhaST used to have.
 
-use super::{bytes as index, create, left_by, map, open};
+use super::{baton, bytes as index, create, left_by, map, open};
 use outlast::RecordForm;
 use outlast::internals::db::store::{OpenMap, Store};
 use outlast::internals::index::phast::bugs;
 use outlast::internals::index::{Bytes, Change, Cursor, Index, KeyRange, Previous, phast};
 use outlast::internals::pmem::{Seeded, Traced};
+use outlast_check::schedule::baton::Baton;
+use outlast_check::schedule::strategy::{Pauses, Strategy};
 use outlast_check::session::recorder;
-use outlast_check::stop::{Role, Stops};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::thread::scope;
 
 /// A map of byte strings, with leaves of `slots` pairs.
 struct Table {
-    stops: Stops,
+    baton: Baton,
     seam: Traced,
     map: Arc<OpenMap>,
     _store: Arc<Store<Traced>>,
@@ -27,12 +27,12 @@ fn small(leaf_slots: u32) -> phast::Config {
 
 impl Table {
     fn new(slots: u32) -> Table {
-        let stops = Stops::default();
-        let seam = stops.seam();
+        let baton = baton();
+        let seam = baton.seam();
         seam.start(false);
         let store = create(&seam, 128, 1);
         let map = map(&store, RecordForm::Bytes, small(slots));
-        Table { stops, seam, map, _store: store }
+        Table { baton, seam, map, _store: store }
     }
 
     fn index(&self) -> &dyn Index<Bytes> {
@@ -64,33 +64,32 @@ fn a_key_can_stand_twice(put: bool) -> bool {
                 change(table.index(), key, Change::Insert(&[9; 20][..]));
             }
             let mine = if put { Change::Put(&[3; 20][..]) } else { Change::Insert(&[3; 20][..]) };
-            let others = table.index();
-            table.stops.limit(Role::First, first);
-            let left = scope(|scope| {
-                let act = move || change(others, b"kk", mine);
-                let thread = scope.spawn(move || Stops::play(Role::First, act));
-                table.stops.await_stop(Role::First, &thread);
-                if !table.stops.is_stopped(Role::First) {
-                    return 2;
-                }
-                change(others, b"kk", Change::Insert(&[1; 20][..]));
-                if !table.stops.run_to(Role::First, second, &thread) {
-                    return 1;
-                }
-                change(others, b"kk", Change::Put(&[2; 20][..]));
-                for value in 0..40 {
-                    change(others, b"zz", Change::Put(&[value; 20][..]));
-                }
-                table.stops.release(Role::First);
-                0
-            });
+            let index = table.index();
+            let pauses = Pauses { first, second: None, again: Some(second) };
+            table.baton.begin(3, Strategy::held(pauses, 3));
+            let acts: [Box<dyn FnOnce() + Send>; 3] = [
+                Box::new(|| {
+                    change(index, b"kk", mine);
+                }),
+                Box::new(|| {
+                    change(index, b"kk", Change::Insert(&[1; 20][..]));
+                }),
+                Box::new(|| {
+                    change(index, b"kk", Change::Put(&[2; 20][..]));
+                    for value in 0..40 {
+                        change(index, b"zz", Change::Put(&[value; 20][..]));
+                    }
+                }),
+            ];
+            table.baton.play(acts).into_iter().for_each(|done| done.unwrap());
+            let steps = table.baton.own_steps(0);
             if records(table.index()).unwrap().iter().filter(|(key, _)| key == b"kk").count() > 1 {
                 return true;
             }
-            match left {
-                0 => {}
-                _ if second == first + 1 => return false,
-                _ => break,
+            match steps {
+                _ if steps <= first => return false,
+                _ if steps <= second => break,
+                _ => {}
             }
         }
     }
@@ -130,17 +129,17 @@ fn the_first_and_the_last_are_so_at_some_moment() {
             emptied.for_each(|n| assert!(change(table.index(), &key(n), Change::Remove)));
             let gone = end(table.index(), reverse).unwrap();
             let never = vec![if reverse { gone[0] - 1 } else { gone[0] + 1 }];
-            let others = |stopped| {
+            let others = |held| {
                 let key = if reverse { b"z" } else { b"a" };
                 change(table.index(), key, Change::Insert(&[1][..]));
                 change(table.index(), &gone, Change::Remove);
-                stopped
+                held
             };
             let act = || end(table.index(), reverse);
-            let (answer, stopped) = table.stops.during(access, act, others);
+            let (answer, held) = table.baton.during(access, act, others);
             let answer = answer.unwrap();
             found += u64::from(answer == Some(never));
-            if !stopped {
+            if !held {
                 break;
             }
         }
@@ -165,12 +164,12 @@ fn a_split_can_leave_what_it_moved() -> bool {
                 change(table.index(), &key(n), Change::Insert(&[n; 20][..]));
             })
         };
-        let (done, events) = table.stops.during(access, act, |stopped| {
+        let (done, events) = table.baton.during(access, act, |held| {
             assert!(change(table.index(), &key(12), Change::Remove));
             for value in 0..40 {
                 change(table.index(), &key(0), Change::Put(&[value; 20][..]));
             }
-            stopped.then(|| table.seam.take())
+            held.then(|| table.seam.take())
         });
         done.unwrap();
         let Some(events) = events else { return false };
