@@ -35,7 +35,7 @@ pub(crate) fn map_of(pool: &Pool, name: &str, scheme: Scheme, form: RecordForm) 
 
 /// Fills a map with `rows` rows. Every tenth row is replaced, and as many others were removed.
 pub(crate) fn fill(map: &RawMap, rows: u64) {
-    let form = map.record_form();
+    let form = map.info().form;
     let text = |n: u64, of: &str| row(form, n, of);
     for n in 0..rows {
         let value = if n % 10 == 0 { "old value" } else { "value" };

@@ -211,7 +211,7 @@ impl RawMap {
                 Bound::Unbounded => Bound::Unbounded,
             })
         };
-        Ok(match self.record_form() {
+        Ok(match self.info().form {
             RecordForm::Inline => self.range_of_words(words(low)?, words(high)?),
             RecordForm::Bytes => self.range_of_bytes(low, high),
         })
@@ -273,11 +273,6 @@ impl RawMap {
             Form::Inline(index) => index.growth(),
             Form::Bytes(index) => index.growth(),
         })
-    }
-
-    /// Returns how records are stored.
-    pub fn record_form(&self) -> RecordForm {
-        self.info().form
     }
 }
 

@@ -32,7 +32,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # }
     /// ```
     pub fn iter(&self) -> Iter<K, V> {
-        let inline = self.raw().record_form() == Inline::FORM;
+        let inline = self.raw().info().form == Inline::FORM;
         Iter { raw: self.raw().iter(), inline, steps_over: false, types: PhantomData }
     }
 
@@ -86,7 +86,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// # }
     /// ```
     pub fn keys(&self) -> Keys<K> {
-        let inline = self.raw().record_form() == Inline::FORM;
+        let inline = self.raw().info().form == Inline::FORM;
         Keys { raw: self.raw().iter_keys(), inline, types: PhantomData }
     }
 

@@ -306,7 +306,7 @@ impl<K: OrderedKey + ?Sized, V: Value + ?Sized> OrderedMap<K, V> {
 
     fn bounded(&self, (low, high): (Bound<&K>, Bound<&K>)) -> Range<K, V> {
         let raw = self.map.raw();
-        let range = if raw.record_form() == Inline::FORM {
+        let range = if raw.info().form == Inline::FORM {
             raw.range_of_words(low.map(Value::to_word), high.map(Value::to_word))
         } else {
             let bytes = |bound: Bound<&K>| bound.map(|key| key.with_bytes(<[u8]>::to_vec));
@@ -373,7 +373,7 @@ macro_rules! first_part {
                 let raw = self.map.raw();
                 let mut bytes = vec![0; A::BYTES];
                 first.encode(&mut bytes);
-                let range = if raw.record_form() == Inline::FORM {
+                let range = if raw.info().form == Inline::FORM {
                     let all = A::BYTES $(+ $rest::BYTES)*;
                     let [low, high] = [0, u8::MAX].map(|fill| word_with(&bytes, all, fill));
                     raw.range_of_words(Bound::Included(low), Bound::Included(high))
