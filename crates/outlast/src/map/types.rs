@@ -23,8 +23,8 @@ pub trait Key: Value {}
 
 /// A type that can be a value.
 ///
-/// Implemented for the same types as [`Key`], and with the feature `serde` and
-/// [`serde_value!`](crate::serde_value) for whatever serde can encode.
+/// Implemented for the same types as [`Key`], and with the feature `serde` and `serde_value!` for whatever
+/// serde can encode.
 ///
 /// The schema is recorded when a map is created and compared when it is opened, so a map opens only
 /// with the types it was created with.
