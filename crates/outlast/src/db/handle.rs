@@ -126,12 +126,14 @@ impl Pool {
     ///
     /// While it runs, `run` can see records as of different moments. What it makes of them is thrown
     /// away, so it must not have effects elsewhere, and must not loop until they match. It runs
-    /// under no lock; if it uses the maps directly, that is not part of the transaction.
+    /// under no lock. What it does with the maps directly is not part of the transaction; if it changes
+    /// a record that way which it has read through `t`, the transaction never ends.
     ///
     /// # Complexity
     ///
-    /// That of a [`Batch`] of the changes which requires the records that were read. A transaction of
-    /// many reads can be overtaken again and again by threads that change them all the time.
+    /// That of a [`Batch`] of the changes which requires the records that were read, also if there are
+    /// no changes: other threads change nothing while the records are compared. A transaction of many
+    /// reads can be overtaken again and again by threads that change them all the time.
     ///
     /// # Errors
     /// Those of `run`, after which nothing is changed; those of [`Batch::commit`].

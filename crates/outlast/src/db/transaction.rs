@@ -90,7 +90,9 @@ impl Transaction {
             required.extend(read.map(record));
             changed.extend(change.filter(|_| changes).map(record));
         }
-        if required.len() + changed.len() == 0 {
+        let is_read_only = self.pool.store.core().options().read_only;
+        if changed.is_empty() && (required.len() <= 1 || is_read_only) {
+            // One lookup is one moment, and nobody changes a pool that is open read-only.
             return Ok(true);
         }
         Ok(self.pool.store.make_batch(&required, &changed)?.is_none())

@@ -99,6 +99,23 @@ fn maps_of_other_pools_are_refused() {
     assert!(matches!(read, Err(Error::Invalid { .. })), "{read:?}");
 }
 
+#[test]
+fn a_pool_that_is_open_read_only_has_reading_transactions() {
+    let (_dir, path) = crate::files::dir();
+    let pool = crate::files::create(&path).unwrap();
+    let map = pool.map::<str, u64>("m").unwrap();
+    map.put("a", &1).unwrap();
+    map.put("b", &2).unwrap();
+    pool.close().unwrap();
+    // SAFETY: nobody else uses the file.
+    let pool = unsafe { PoolOptions::new().open_read_only(&path) }.unwrap();
+    let map = pool.map::<str, u64>("m").unwrap();
+    let both = pool.transaction(|t| Ok::<_, Error>((t.get(&map, "a")?, t.get(&map, "b")?)));
+    assert_eq!(both.unwrap(), (Some(1), Some(2)));
+    let refused = pool.transaction(|t| t.put(&map, "a", &3));
+    assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+}
+
 /// Threads move amounts between accounts in two maps. The sum that a transaction reads never changes.
 #[test]
 fn a_reading_transaction_sees_one_moment() {
