@@ -1,4 +1,4 @@
-//! The protocol of the version lock, over any word: a bucket's, or an inner node's.
+//! The protocol of the version lock, over any word: a bucket's, a segment's, or an inner node's.
 //!
 //! `outlast-check` compiles this file a second time, with the atomics of a model checker. So it
 //! holds the protocol and nothing else.

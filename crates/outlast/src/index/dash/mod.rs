@@ -78,8 +78,8 @@
 //! *Displacement of several records.* The slot that one record leaves takes the copy of the next.
 //! Each copy is durable before its original is overwritten, and only one line at a time is not
 //! durable. So after a crash, the record whose move was cut short is in its old slot, in its copy,
-//! or in both. Each other record is in exactly one of its two buckets. First touch has at most one
-//! record to remove, as after a single move.
+//! or in both. Each other record is in exactly one of its two buckets. So first touch has at
+//! most one record to remove for each displacement that was under way.
 //!
 //! # Concurrency
 //!
@@ -96,8 +96,8 @@
 //! locks the home bucket for the next one.
 //!
 //! The lock of the home bucket serializes two inserts of one key. Lock order: buckets ascending
-//! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates while it
-//! holds a lock.
+//! (home and next, then stash, then nodes), then the scheme's lock. No thread allocates from the
+//! pool while it holds a lock.
 //!
 //! *Displacement.* A displacement only try-locks, even when several records move in a row, so no
 //! lock cycle can form. Two rules keep it safe:
@@ -155,7 +155,7 @@
 //!
 //! - The paper's buckets hold 14 records after 32 bytes of metadata. Here the metadata are in DRAM,
 //!   at an eighth of the size of the slots, and 16 records fit. A lookup reads the metadata from
-//!   the caches, and a lookup that finds nothing reads no persistent memory at all.
+//!   the caches, and a lookup that finds nothing usually waits for no persistent memory.
 //! - The paper's inserts always take the emptier of the two buckets. Then half of all records are
 //!   guests, and only the metadata tell which of the two lines holds a record, so a lookup waits
 //!   for memory twice. Here the hash names a line that is tried first. This lowers the peak load

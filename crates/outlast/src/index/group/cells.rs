@@ -199,7 +199,7 @@ impl<'m> Cell<'m> {
 pub(super) struct State {
     /// The segment's version lock.
     pub(super) lock: SharedWord,
-    /// 0 if the segment has no overflow nodes.
+    /// 0 if the segment has no overflow nodes, any other number if it has some.
     pub(super) has_nodes: SharedWord,
 }
 // SAFETY: consists of `SharedWord`s, which are atomics; 16 bytes.

@@ -22,7 +22,8 @@
 //! chunk of eight cells that the hash names.
 //!
 //! A first-level group and the second-level group that it shares are one block, a *segment*. Each
-//! segment holds the hashes of one range, those that begin with its *prefix*. The segments form a
+//! segment holds the hashes of one range, those that begin with its *prefix*, whose number of bits is
+//! the segment's *depth*. The segments form a
 //! list in the order of their ranges. A full segment is split in two by the next bit of the hash.
 //!
 //! In DRAM there are
@@ -49,7 +50,8 @@
 //!
 //! One store of 8 bytes commits each change. *Lines* are the cache lines that an operation flushes;
 //! *record*, *segment* and the like stand for all lines of such a block. An operation fences after
-//! the last store that it flushes. This last fence is counted, but not always listed.
+//! the last store that it flushes. This last fence is counted, but not always listed. (On the page
+//! cache, flushes and fences do nothing. With a journal, a flush notes the line.)
 //!
 //! | operation | stores, in order | lines, fences | a crash in between leaves |
 //! |---|---|---|---|
@@ -68,9 +70,9 @@
 //! invariant 1, the copies are records, and the originals are not.
 //!
 //! Why one fence is enough for a cell: both words lie in one line, and stores to a line become
-//! durable in the order in which they were made. A free cell can have an old first word, which a split
-//! has left there. So the cell is emptied first: with the link of another record, the hash of the
-//! new one would look like a record of this segment.
+//! durable in the order in which they were made. A split leaves old words in free cells. If an old link
+//! were combined with the hash of the new record, the cell would count as a record. So the first word
+//! is emptied first. (Inline records would not need this; the code does not distinguish.)
 //!
 //! # Concurrency
 //!
@@ -105,8 +107,8 @@
 //! From then on, other threads can change the new segment. The splitting thread clears the copied
 //! records' marks in the old segment, and unlocks it.
 //!
-//! Lock order: the segment's lock, then the directory's (`segments`). No thread allocates while it
-//! holds a lock.
+//! Lock order: the segment's lock, then the directory's (`segments`). No thread allocates from the
+//! pool while it holds a lock.
 //!
 //! # After a crash
 //!

@@ -129,8 +129,9 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
             if !self.is_current(route) && !self.seeded(&index_bugs::SPLIT_NOT_RECHECKED) {
                 return Ok(());
             }
-            // The new segment never needs more overflow nodes than the old one has. For each home
-            // it gets some of the old segment's records, and one of these is in the first level.
+            // The new segment never needs more overflow nodes than the old one has. Of the records that it
+            // gets for one home, one goes to the home itself. So it needs no more cells of the second level
+            // and of nodes than they had in the old segment.
             let nodes = self.nodes(route.segment).count();
             if blocks.len() > nodes {
                 return self.split_locked(route.segment, &mut blocks, &mut held);

@@ -268,7 +268,7 @@ pub(crate) fn go_on<'t, S: Seam, R: Record, T: Update<S, R>>(
     if let Some(changed) = table.attempt_first(key, plan, progress) {
         return Ok(changed);
     }
-    // The slow path gets copies, because its calls take them by reference, which forces them into
+    // The loop gets copies, because its calls take them by reference, which forces them into
     // memory. Without the copies, the originals would live in memory on the hot path too.
     let (plan, mut progress) = (*plan, std::mem::take(progress));
     loop {

@@ -125,7 +125,8 @@ impl DramDirectory {
         })
     }
 
-    /// Returns whether a way still leads to the same segment, of the same depth.
+    /// Returns whether a way is still the one that the directory has for these hashes. It is not if the entry
+    /// has changed, or if the directory was doubled.
     #[inline(always)]
     pub(crate) fn is_current(&self, seam: &impl Seam, way: Way<'_>) -> bool {
         std::ptr::eq(self.current(seam), way.entries)
