@@ -102,7 +102,7 @@ fn maps_of_other_pools_are_refused() {
 #[test]
 fn a_pool_that_is_open_read_only_has_reading_transactions() {
     let (_dir, path) = crate::files::dir();
-    let pool = crate::files::create(&path).unwrap();
+    let pool = crate::files::create(&path);
     let map = pool.map::<str, u64>("m").unwrap();
     map.put("a", &1).unwrap();
     map.put("b", &2).unwrap();
