@@ -190,12 +190,45 @@ pub fn number(role: Option<Role>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use outlast::internals::index::dash_eh::points;
     use outlast::internals::pmem::Seam;
     use outlast::internals::pool::backing::{Backing, Heap};
     use outlast::internals::pool::core::{Core, CoreOptions};
+
+    /// Four words in a pool, all 0 at first.
+    pub(crate) struct FourWords {
+        core: Core<Traced>,
+        offset: u64,
+    }
+
+    impl FourWords {
+        pub(crate) fn new(seam: Traced) -> Self {
+            let options =
+                CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
+            let heap = Backing::Heap(Heap::new(&[], 1 << 18, 0));
+            let core = Core::create(heap, seam, options).unwrap();
+            let offset = core.allocate(64).unwrap().offset;
+            let words = FourWords { core, offset };
+            words.store(0);
+            words
+        }
+
+        /// Stores this in each word, one after another.
+        pub(crate) fn store(&self, value: u64) {
+            let memory = &self.core.memory;
+            let words = memory.words(self.offset, 32).unwrap();
+            words.iter().for_each(|word| memory.store(word, value, &points::RECORD));
+        }
+
+        /// Returns how many words are 1.
+        pub(crate) fn stored(&self) -> usize {
+            let memory = &self.core.memory;
+            let words = memory.words(self.offset, 32).unwrap();
+            words.iter().filter(|word| memory.load(word) == 1).count()
+        }
+    }
 
     /// Makes four stores in a thread that stops before the third. Returns what `meanwhile`
     /// returned, and how many stores were made at the end.
@@ -203,21 +236,18 @@ mod tests {
         stops: &Stops,
         meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T,
     ) -> (T, usize) {
-        let options =
-            CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
-        let (heap, seam) = (Backing::Heap(Heap::new(&[], 1 << 18, 0)), stops.seam());
-        let core = Core::create(heap, seam.clone(), options).unwrap();
-        let block = core.allocate(64).unwrap();
-        let words = core.memory.words(block.offset, 32).unwrap();
-        words.iter().for_each(|word| core.memory.store(word, 0, &points::RECORD));
-        let stored = || words.iter().filter(|word| core.memory.load(word) == 1).count();
-        let act = || words.iter().for_each(|word| core.memory.store(word, 1, &points::RECORD));
-        let (done, seen) = stops.during(2, act, |stopped| {
-            assert!(stopped);
-            meanwhile(&stored, &seam)
-        });
+        let seam = stops.seam();
+        let words = FourWords::new(seam.clone());
+        let (done, seen) = stops.during(
+            2,
+            || words.store(1),
+            |stopped| {
+                assert!(stopped);
+                meanwhile(&|| words.stored(), &seam)
+            },
+        );
         assert!(done.is_ok());
-        (seen, stored())
+        (seen, words.stored())
     }
 
     #[test]

@@ -327,8 +327,8 @@ pub(crate) struct StatArgs {
 pub(crate) struct AcceptArgs {
     /// If the journal is incomplete, use what the pool's file holds without it
     ///
-    /// This loses what was stored since the last checkpoint. The pool stays as it is under another name, with
-    /// its journal.
+    /// What was stored after the last checkpoint is lost. The old pool and its journal are kept under another
+    /// name.
     #[arg(long)]
     pub(crate) without_journal: bool,
 }

@@ -147,7 +147,7 @@ impl Baton {
         self.state().steps
     }
 
-    /// Returns how many steps a thread has made, with the one that it is about to make.
+    /// Returns the number of a thread's steps. The step that it is about to make counts, too.
     pub fn own_steps(&self, thread: usize) -> u64 {
         self.state().own_steps[thread]
     }
@@ -369,30 +369,25 @@ impl Control for Baton {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast::internals::index::dash_eh::points;
+    use crate::stop::tests::FourWords;
     use outlast::internals::pmem::Seam;
-    use outlast::internals::pool::backing::{Backing, Heap};
-    use outlast::internals::pool::core::{Core, CoreOptions};
 
     /// Makes four stores in a thread that pauses before the third. Returns what `meanwhile`
     /// returned, and how many stores were made at the end.
     fn four_stores<T>(meanwhile: impl Fn(&dyn Fn() -> usize, &Traced) -> T) -> (T, usize) {
         let baton = Baton::new(2, Strategy::InTurn);
-        let options =
-            CoreOptions { page_bits: 12, initial_size: 1 << 18, ..CoreOptions::default() };
-        let (heap, seam) = (Backing::Heap(Heap::new(&[], 1 << 18, 0)), baton.seam());
-        let core = Core::create(heap, seam.clone(), options).unwrap();
-        let block = core.allocate(64).unwrap();
-        let words = core.memory.words(block.offset, 32).unwrap();
-        words.iter().for_each(|word| core.memory.store(word, 0, &points::RECORD));
-        let stored = || words.iter().filter(|word| core.memory.load(word) == 1).count();
-        let act = || words.iter().for_each(|word| core.memory.store(word, 1, &points::RECORD));
-        let (done, seen) = baton.during(2, act, |held| {
-            assert!(held);
-            meanwhile(&stored, &seam)
-        });
+        let seam = baton.seam();
+        let words = FourWords::new(seam.clone());
+        let (done, seen) = baton.during(
+            2,
+            || words.store(1),
+            |held| {
+                assert!(held);
+                meanwhile(&|| words.stored(), &seam)
+            },
+        );
         assert!(done.is_ok());
-        (seen, stored())
+        (seen, words.stored())
     }
 
     #[test]

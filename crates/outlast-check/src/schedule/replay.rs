@@ -158,7 +158,7 @@ pub struct Violation {
     pub crash: Option<usize>,
     /// Where it shows.
     pub kind: Kind,
-    /// What was found; for a history, a picture.
+    /// What is wrong, as text. If a history is wrong, the text draws it.
     pub fault: String,
     /// The smallest workload that was found to show it, thread by thread, and how.
     pub minimised: String,

@@ -209,9 +209,9 @@ impl PoolOptions {
 
     /// Sets whether opening a pool that has a journal and was not closed fails with
     /// [`Error::NoWorkingFile`](crate::Error::NoWorkingFile) if its working file is gone although
-    /// the machine was not restarted. If this is not set, the pool is completed from its journal,
-    /// and lacks what was not durable when its process died. The working file is gone, for example,
-    /// if a container starts again without its `/dev/shm`. A copy of a pool's file and journal does
+    /// the machine was not restarted. If this is not set, the pool is completed from its journal.
+    /// Changes that were not durable when its process died are then missing. A container that starts
+    /// again with a new `/dev/shm` has lost the working file, for example. A copy of a pool's file and journal does
     /// not get the working file of the original, as long as that is in its place, and opening the copy
     /// fails with [`Error::CopyOfPool`](crate::Error::CopyOfPool). Default: no.
     ///

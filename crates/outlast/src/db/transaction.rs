@@ -1,4 +1,20 @@
 //! Transactions: reads and changes of several records that take effect as one.
+//!
+//! A transaction stores nothing while it runs. Each record is looked up once, and its value noted. In the
+//! end, the changes are a batch that requires the noted values (`batch::make`).
+//!
+//! *Linearization point.* The batch compares all noted values, and makes the changes, while it holds
+//! the gate, so no other thread changes anything in between. If every record has its noted value then, a
+//! transaction that ran at that moment, alone, would have read the same and done the same. The record
+//! may have had other values since it was read (ABA); that makes no difference, since nothing but the
+//! values was read. If one differs, the transaction runs again from its beginning.
+//!
+//! Without changes, the comparison alone is made. It is left out if there is nothing to compare: for one
+//! record, whose lookup is its own linearization point, and in a pool that is open read-only.
+//!
+//! *Crash.* Before the batch word is stored, nothing of the transaction is in the pool; after that, all of
+//! it: see `batch::make`. What it returns depends on changes that were visible, so a crash does not
+//! undo these, with the same exception as for any lookup (a batch that runs out of space is undone).
 
 use super::batch::{BatchRecord, check_record};
 use super::opened::Guarded;

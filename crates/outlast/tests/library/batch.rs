@@ -6,12 +6,12 @@ use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn pool() -> Pool {
+pub(crate) fn pool() -> Pool {
     PoolOptions::new().anonymous().unwrap()
 }
 
 /// Options for every scheme and form.
-fn everything() -> impl Iterator<Item = MapOptions> {
+pub(crate) fn everything() -> impl Iterator<Item = MapOptions> {
     let of =
         |&scheme: &Scheme| RecordForm::ALL.map(|form| MapOptions::new().scheme(scheme).form(form));
     Scheme::ALL.iter().flat_map(of)

@@ -1,6 +1,7 @@
 //! Values that serde encodes, also those with more than one encoding.
 
-use outlast::{Error, Pool, PoolOptions, serde_value};
+use crate::batch::pool;
+use outlast::{Error, serde_value};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -23,10 +24,6 @@ serde_value!(Event, "event/2");
 #[derive(Serialize, Deserialize)]
 struct OtherEvent;
 serde_value!(OtherEvent, "event/3");
-
-fn pool() -> Pool {
-    PoolOptions::new().anonymous().unwrap()
-}
 
 fn counts(round: u64) -> Counts {
     let by_word = (0..20).map(|word| (format!("word {word}"), word * round)).collect();

@@ -1,18 +1,8 @@
 //! Transactions: what they read and change is as of one moment, also alongside other threads.
 
-use outlast::{Error, MapOptions, Pool, PoolOptions, RecordForm, Scheme};
+use crate::batch::{everything, pool};
+use outlast::{Error, MapOptions, PoolOptions, Scheme};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-fn pool() -> Pool {
-    PoolOptions::new().anonymous().unwrap()
-}
-
-/// Options for every scheme and form.
-fn everything() -> impl Iterator<Item = MapOptions> {
-    let of =
-        |&scheme: &Scheme| RecordForm::ALL.map(|form| MapOptions::new().scheme(scheme).form(form));
-    Scheme::ALL.iter().flat_map(of)
-}
 
 #[test]
 fn a_transaction_reads_what_it_has_changed() {

@@ -60,7 +60,7 @@ enum Life {
 
 impl PoolOptions {
     /// Opens a journaled pool, or gives a closed pool a journal. `locked` is the pool's file, which is
-    /// locked, and `meta` is what was found in it. `start` gets the store.
+    /// locked, and `meta` is what was found in it. Opens the store and passes it to `start`.
     pub(in crate::layers::db) fn open_journaled<T>(
         &self,
         path: &Path,
@@ -173,8 +173,8 @@ impl<'o> Opening<'o> {
         }
     }
 
-    /// Fails if the working file should be there, and the user requires it. Otherwise warns of what is
-    /// lost.
+    /// Decides what a missing working file means. If it is of this boot, it should be there: then this fails
+    /// if the user requires the file, and otherwise warns that changes are lost.
     fn accept_missing(&self, meta: &Meta, missing: Found) -> Result<()> {
         if meta.closed || meta.boot != self.boot as u64 {
             return Ok(());

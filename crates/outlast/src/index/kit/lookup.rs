@@ -124,7 +124,7 @@ pub(crate) enum Read<T> {
     Raced,
     /// The read is valid, and has met damage.
     Damaged(Damage),
-    /// What was read; `None` if the key is absent.
+    /// The read is valid. It has found this, or `None` if the key is absent.
     Found(Option<T>),
 }
 

@@ -246,7 +246,7 @@ pub(crate) trait Lookup<S: Seam, R: Record>: Table<S, R> {
         None
     }
 
-    /// Finds a key, and returns what is wanted of its record.
+    /// Finds a key. Returns its value, a reference to it, or only whether it is there, as `W` says.
     fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>>;
 
     /// Returns the value of a key.
