@@ -214,9 +214,10 @@ typedef struct outlast_durability {
     // Whether the effect of every call that has returned survives the death of the process. Only a pool in memory
     // does not.
     bool survives_process_death;
-    // Whether it survives a power loss, as far as outlast_wait_durable has confirmed it.
+    // Whether it survives a power loss without outlast_wait_durable, as on persistent memory.
     bool survives_power_loss;
-    // Whether outlast_wait_durable can confirm anything at the moment.
+    // Whether what outlast_wait_durable confirms survives a power loss. False in memory and on a tmpfs, and as long
+    // as writes to the disk fail.
     bool confirmed_survives_power_loss;
     // Whether the disk may lack part of the pool; see OUTLAST_ERROR_SUSPECT.
     bool is_suspect;
@@ -639,8 +640,6 @@ void outlast_batch_free(struct outlast_batch *batch);
 }  // extern "C"
 #endif  // __cplusplus
 
-#endif  /* OUTLAST_H */
-
 /* The bytes of a text that ends with a 0, without the 0; of a variable, such as a uint64_t; and none. */
 #define OUTLAST_TEXT(text) outlast_bytes_of((text), strlen(text))
 #define OUTLAST_VALUE(variable) outlast_bytes_of(&(variable), sizeof(variable))
@@ -653,3 +652,5 @@ static inline outlast_bytes outlast_bytes_of(const void *data, size_t len) {
     bytes.len = len;
     return bytes;
 }
+
+#endif  /* OUTLAST_H */

@@ -233,3 +233,36 @@ pub extern "C" fn outlast_code_name(code: i32) -> *const c_char {
 pub extern "C" fn outlast_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the text is valid until the next error of this thread.
+        unsafe { CStr::from_ptr(outlast_error_message()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_is_a_code_with_its_message() {
+        assert_eq!(answer(|| panic!("number {}", 7)), OUTLAST_ERROR_PANIC);
+        assert_eq!(message(), "outlast panicked: number 7");
+        assert_eq!(answer(|| panic!("of a text")), OUTLAST_ERROR_PANIC);
+        assert_eq!(message(), "outlast panicked: of a text");
+    }
+
+    #[test]
+    fn an_error_keeps_its_offset_and_its_cause() {
+        let damage = library::Damage::new(4096, "this", "that");
+        assert_eq!(answer(|| Err(Error::Damaged(damage))), OUTLAST_ERROR_DAMAGED);
+        assert_eq!(outlast_error_offset(), 4096);
+        let denied = std::io::Error::other("denied");
+        assert_eq!(answer(|| Err(Error::io("opening p", denied))), OUTLAST_ERROR_IO);
+        assert_eq!(
+            (message(), outlast_error_offset()),
+            ("opening p: denied".into(), OUTLAST_NO_OFFSET)
+        );
+        assert_eq!(answer(|| Ok(OUTLAST_EXISTS)), OUTLAST_EXISTS);
+        assert_eq!(message(), "opening p: denied", "what succeeds leaves the message");
+    }
+}

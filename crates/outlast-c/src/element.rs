@@ -146,3 +146,55 @@ fn bits_of(ordered: u64, bytes: usize) -> u64 {
 fn masks(bytes: usize) -> (u64, u64) {
     (1 << (8 * bytes - 1), u64::MAX >> (64 - 8 * bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use library::{Map, Pool, PoolOptions, RawMap, Value};
+
+    /// Checks that what Rust stores reads as the machine's own bytes, and that Rust reads what these are stored as.
+    fn check<V: Value<Owned = V> + PartialEq + std::fmt::Debug>(
+        pool: &Pool,
+        value: V,
+        native: &[u8],
+    ) {
+        fn agree<V: Value<Owned = V> + PartialEq + std::fmt::Debug>(
+            (typed, raw): (&dyn Fn() -> Option<V>, &RawMap),
+            (key, value, native): (&[u8], &V, &[u8]),
+        ) {
+            let element = Element::of(V::SCHEMA, raw.info().form).unwrap();
+            let mut stored = raw.get(key).unwrap().unwrap();
+            assert_eq!(element.encode(native, "value").unwrap().bytes(), stored, "{}", V::SCHEMA);
+            element.decode(&mut stored);
+            assert_eq!(stored, native, "{}", V::SCHEMA);
+            assert!(raw.delete(key).unwrap());
+            raw.put(key, element.encode(native, "value").unwrap().bytes()).unwrap();
+            assert_eq!(typed().as_ref(), Some(value));
+        }
+        let words: Map<u64, V> = pool.map(&format!("{} in place", V::SCHEMA)).unwrap();
+        words.put(&7, &value).unwrap();
+        agree((&|| words.get(&7).unwrap(), words.raw()), (&7u64.to_le_bytes(), &value, native));
+        let blocks: Map<str, V> = pool.map(&format!("{} in blocks", V::SCHEMA)).unwrap();
+        blocks.put("key", &value).unwrap();
+        agree((&|| blocks.get("key").unwrap(), blocks.raw()), (b"key", &value, native));
+    }
+
+    #[test]
+    fn each_type_is_stored_as_by_rust() {
+        let pool = PoolOptions::new().anonymous().unwrap();
+        macro_rules! numbers {
+            ($($value:expr),*) => { $(check(&pool, $value, &$value.to_le_bytes());)* };
+        }
+        numbers!(200u8, -100i8, 60_000u16, -30_000i16, 4_000_000_000u32, -2_000_000_000i32);
+        numbers!(u64::MAX, i64::MIN, -1.5f32, 2.25f64);
+        numbers!(1.5f32, f64::NEG_INFINITY, 0.0f64, -0.0f32);
+        check(&pool, true, &[1]);
+    }
+
+    #[test]
+    fn other_types_are_refused() {
+        for schema in ["u128", "(u8,u8)", "[u8;4]", "position/1", ""] {
+            assert!(Element::of(schema, RecordForm::Bytes).is_err(), "{schema}");
+        }
+    }
+}

@@ -12,9 +12,10 @@ pub struct outlast_durability {
     /// Whether the effect of every call that has returned survives the death of the process. Only a pool in memory
     /// does not.
     pub survives_process_death: bool,
-    /// Whether it survives a power loss, as far as outlast_wait_durable has confirmed it.
+    /// Whether it survives a power loss without outlast_wait_durable, as on persistent memory.
     pub survives_power_loss: bool,
-    /// Whether outlast_wait_durable can confirm anything at the moment.
+    /// Whether what outlast_wait_durable confirms survives a power loss. False in memory and on a tmpfs, and as long
+    /// as writes to the disk fail.
     pub confirmed_survives_power_loss: bool,
     /// Whether the disk may lack part of the pool; see OUTLAST_ERROR_SUSPECT.
     pub is_suspect: bool,

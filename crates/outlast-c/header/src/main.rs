@@ -14,14 +14,21 @@ fn main() -> ExitCode {
     }
     let mut header = Vec::new();
     builder.generate().expect("the header").write(&mut header);
+    let header = with_helpers(&String::from_utf8(header).expect("the sources are UTF-8"));
     let file = root.join("include/outlast.h");
     if !std::env::args().any(|argument| argument == "--check") {
         std::fs::write(&file, header).expect("writing the header");
         return ExitCode::SUCCESS;
     }
-    if std::fs::read(&file).is_ok_and(|found| found == header) {
+    if std::fs::read(&file).is_ok_and(|found| found == header.as_bytes()) {
         return ExitCode::SUCCESS;
     }
     eprintln!("{} is stale: run `cargo run -p outlast-c-header`", file.display());
     ExitCode::FAILURE
+}
+
+/// Adds what cbindgen cannot make of the sources, before the end of the include guard.
+fn with_helpers(header: &str) -> String {
+    let (content, end) = header.rsplit_once("#endif").expect("an include guard");
+    format!("{content}{}\n#endif{end}", include_str!("helpers.h"))
 }
