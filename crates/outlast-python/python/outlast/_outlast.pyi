@@ -1,0 +1,116 @@
+"""The native part. The classes of the package derive from these, and document them."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Optional, Union
+
+_Path = Union[str, os.PathLike[str]]
+
+class Records(Iterator[Any]):
+    def __next__(self) -> Any: ...
+
+class Pool:
+    def __new__(cls, path: Optional[_Path], mode: str, options: dict[str, Any]) -> Any: ...
+    def close(self) -> None:
+        """Close the pool: make it durable and mark it as closed cleanly."""
+    def sync(self) -> None:
+        """Make the effects of all calls that have returned durable against a power loss. Writers wait meanwhile."""
+    def wait_durable(self) -> None:
+        """Wait until everything done before survives a power loss. With a journal, waiting threads share one sync."""
+    def snapshot(self, path: _Path) -> None:
+        """Copy the pool to ``path`` as a cleanly closed pool, and replace any file there."""
+    def step(self) -> bool:
+        """Do one step of background work, for a pool opened with ``background=False``."""
+    def drop_map(self, name: str) -> None:
+        """Remove a map with all its records, in one step."""
+    def prometheus(self, name: str) -> str:
+        """Return the pool's numbers as text for Prometheus."""
+    @property
+    def id(self) -> bytes:
+        """The pool's id: 16 random bytes, chosen at creation."""
+    def _verify(self) -> tuple[bool, int, int, Optional[int], list[tuple[int, str]]]: ...
+    def _maps(self) -> list[tuple[str, str, str, str]]: ...
+    def _durability(self) -> tuple[bool, bool, bool, bool, Optional[float]]: ...
+    def _stats(self) -> tuple[int, int, int, int, int]: ...
+
+class Map:
+    def __new__(
+        cls,
+        pool: Pool,
+        name: str,
+        key: Optional[str],
+        value: Optional[str],
+        scheme: Optional[str],
+        serializer: Callable[[str], Any],
+    ) -> Any: ...
+    def __getitem__(self, key: Any) -> Any: ...
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+    def __delitem__(self, key: Any) -> None: ...
+    def __contains__(self, key: object) -> bool: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, or ``default``."""
+    def clear(self) -> None:
+        """Remove every record, one after another. ``Pool.drop_map`` removes a map in one step."""
+    def insert(self, key: Any, value: Any) -> bool:
+        """Put a value if the key is absent, and return whether it was. Of several threads, exactly one succeeds."""
+    def replace(self, key: Any, value: Any) -> bool:
+        """Put a value if the key is present, and return whether it was."""
+    def remove(self, key: Any) -> bool:
+        """Remove a key, and return whether it was present."""
+    def exchange(self, key: Any, value: Any, default: Any = None) -> Any:
+        """Put a value, and return the one before, or ``default``."""
+    def compare_swap(self, key: Any, expected: Any, new: Any) -> bool:
+        """Replace the value of a key if it is ``expected``, byte by byte as it is stored. Return whether it was."""
+    def compare_remove(self, key: Any, expected: Any) -> bool:
+        """Remove a key if its value is ``expected``, byte by byte as it is stored. Return whether it was."""
+    def alter(self, key: Any, change: Callable[[Any], Any]) -> Any:
+        """Replace the value of a key by what ``change`` returns for it, in one step.
+
+        ``change`` gets ``None`` if the key is absent; if it returns ``None``, the key is removed. It runs again if another
+        thread has changed the value meanwhile. Return the new value.
+        """
+    def add(self, key: Any, amount: int = 1) -> int:
+        """Add to an integer, in one step, and return the sum. An absent key counts as 0."""
+    def len_estimate(self) -> int:
+        """Estimate the number of records from a sample of the map."""
+    @property
+    def name(self) -> str:
+        """The name of the map."""
+    @property
+    def key_type(self) -> str:
+        """The type of the keys, as the map records it."""
+    @property
+    def value_type(self) -> str:
+        """The type of the values, as the map records it."""
+    @property
+    def scheme(self) -> str:
+        """The scheme of the map, such as ``"dash-eh"``."""
+    def _take(self, key: Any, default: Any) -> Any: ...
+    def _put_all(self, pairs: Iterable[tuple[Any, Any]]) -> None: ...
+    def _values(self) -> Records: ...
+    def _items(self) -> Records: ...
+    def _salvage(self) -> Records: ...
+    def _range(
+        self, bounds: tuple[Any, Any], includes: tuple[bool, bool], is_reverse: bool, part: str
+    ) -> Records: ...
+    def _range_first(self, bounds: tuple[Any, Any], is_reverse: bool) -> Optional[tuple[Any, Any]]: ...
+    def _prefix(self, prefix: Any, is_reverse: bool) -> Records: ...
+
+class Batch:
+    def __new__(cls, pool: Pool) -> Any: ...
+    def put(self, map: Map, key: Any, value: Any) -> None:
+        """Add a change: the key gets this value in the map. Of several changes of a key, the last one counts."""
+    def remove(self, map: Map, key: Any) -> None:
+        """Add a change: the key is removed from the map, if it is present."""
+    def require(self, map: Map, key: Any, value: Any) -> None:
+        """Require that the key has this value before the first change."""
+    def require_absent(self, map: Map, key: Any) -> None:
+        """Require that the key is absent before the first change."""
+    def __len__(self) -> int: ...
+    def _commit(self) -> Optional[int]: ...
+    def _forget(self) -> None: ...
+
+def backup(path: _Path, to: _Path, options: dict[str, Any]) -> int: ...
