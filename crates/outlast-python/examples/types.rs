@@ -1,5 +1,5 @@
-//! Writes a pool with a map of each type that Rust and Python share, or checks one that Python has written. The tests of
-//! the Python package run it.
+//! Writes a pool with a map of each type that Rust and Python share, or checks one that Python has written. The tests
+//! of the Python package run it.
 //!
 //! ```text
 //! cargo run --example types -- write POOL
@@ -46,7 +46,13 @@ fn all(pool: &Pool, task: &Task) -> library::Result<()> {
     record::<[u8; 3], u64>(pool, task, "arrays in place", b"abc", &7)?;
     record::<(i32, u16), (u8, bool)>(pool, task, "tuples in place", &(-5, 7), &(3, true))?;
     record::<(i64, f64), u64>(pool, task, "tuples", &(-5, -0.5), &7)?;
-    record::<(u64, String), (i32, Vec<u8>)>(pool, task, "ending", &(7, "x".into()), &(-1, vec![9]))?;
+    record::<(u64, String), (i32, Vec<u8>)>(
+        pool,
+        task,
+        "ending",
+        &(7, "x".into()),
+        &(-1, vec![9]),
+    )?;
     record::<((u8, u8), u16), str>(pool, task, "nested", &((1, 2), 3), "deep")
 }
 
@@ -61,12 +67,18 @@ where
     for map in [&hashed, &*ordered] {
         match task {
             Task::Write => drop(map.put(key, value)?),
-            Task::Check => assert!(map.get(key)?.is_some_and(|found| same(V::borrow(&found), value)), "{name}"),
+            Task::Check => {
+                assert!(map.get(key)?.is_some_and(|found| same(V::borrow(&found), value)), "{name}")
+            }
         }
     }
     Ok(())
 }
 
 fn same<V: Value + ?Sized>(one: &V, other: &V) -> bool {
-    if V::WORD { one.to_word() == other.to_word() } else { one.with_bytes(|one| other.with_bytes(|other| one == other)) }
+    if V::WORD {
+        one.to_word() == other.to_word()
+    } else {
+        one.with_bytes(|one| other.with_bytes(|other| one == other))
+    }
 }

@@ -23,6 +23,7 @@ impl Batch {
         Batch { batch: Held::new(Mutex::new(pool.batch())), pool: Held::new(pool.clone()) }
     }
 
+    /// Add a change: the key gets this value in the map. Of several changes of a key, the last one counts.
     fn put(
         &self,
         map: &Bound<'_, Map>,
@@ -35,11 +36,13 @@ impl Batch {
         self.add(map, key, |batch, key| batch.change_raw(&map.raw, key, Some(value)).map(drop))
     }
 
+    /// Add a change: the key is removed from the map, if it is present.
     fn remove(&self, map: &Bound<'_, Map>, key: &Bound<'_, PyAny>) -> Result<()> {
         let map = map.get();
         self.add(map, key, |batch, key| batch.change_raw(&map.raw, key, None).map(drop))
     }
 
+    /// Require that the key has this value before the first change.
     fn require(
         &self,
         map: &Bound<'_, Map>,
@@ -52,6 +55,7 @@ impl Batch {
         self.add(map, key, |batch, key| batch.require_raw(&map.raw, key, Some(value)).map(drop))
     }
 
+    /// Require that the key is absent before the first change.
     fn require_absent(&self, map: &Bound<'_, Map>, key: &Bound<'_, PyAny>) -> Result<()> {
         let map = map.get();
         self.add(map, key, |batch, key| batch.require_raw(&map.raw, key, None).map(drop))

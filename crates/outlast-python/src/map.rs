@@ -127,6 +127,7 @@ impl Map {
         self.all(Part::Keys)
     }
 
+    /// Return the value of a key, or ``default``.
     #[pyo3(signature = (key, default = None))]
     fn get<'py>(
         &self,
@@ -136,27 +137,31 @@ impl Map {
         Ok(self.value_of(key)?.or(default))
     }
 
+    /// Remove every record, one after another. ``Pool.drop_map`` removes a map in one step.
     fn clear(&self, py: Python<'_>) -> Result<()> {
         self.detached(py, RawMap::clear).map(drop)
     }
 
     // ---- More than a mapping ----------------------------------------------------
 
+    /// Put a value if the key is absent, and return whether it was. Of several threads, exactly one succeeds.
     fn insert(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
         self.change(key, value, RawMap::insert)
     }
 
+    /// Put a value if the key is present, and return whether it was.
     fn replace(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<bool> {
         self.change(key, value, RawMap::update)
     }
 
+    /// Remove a key, and return whether it was present.
     fn remove(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
         let encoded = self.key(key)?;
         let bytes = encoded.bytes();
         self.detached(key.py(), |raw| raw.delete(bytes))
     }
 
-    /// Puts a value, and returns the one before, or `default`.
+    /// Put a value, and return the one before, or ``default``.
     #[pyo3(signature = (key, value, default = None))]
     fn exchange<'py>(
         &self,
@@ -180,6 +185,7 @@ impl Map {
         Ok(self.decoded(key.py(), before)?.unwrap_or(default))
     }
 
+    /// Replace the value of a key if it is ``expected``, byte by byte as it is stored. Return whether it was.
     fn compare_swap(
         &self,
         key: &Bound<'_, PyAny>,
@@ -191,12 +197,15 @@ impl Map {
         self.change(key, expected, |raw, key, expected| raw.compare_swap(key, expected, new))
     }
 
+    /// Remove a key if its value is ``expected``, byte by byte as it is stored. Return whether it was.
     fn compare_remove(&self, key: &Bound<'_, PyAny>, expected: &Bound<'_, PyAny>) -> Result<bool> {
         self.change(key, expected, RawMap::compare_remove)
     }
 
-    /// Replaces the value of a key by what `change` returns for it, or for `None` if it is absent; removes it if that
-    /// is `None`.
+    /// Replace the value of a key by what ``change`` returns for it, in one step.
+    ///
+    /// ``change`` gets ``None`` if the key is absent; if it returns ``None``, the key is removed. It runs again if
+    /// another thread has changed the value meanwhile. Return the new value.
     fn alter<'py>(
         &self,
         key: &Bound<'py, PyAny>,
@@ -225,7 +234,7 @@ impl Map {
         }
     }
 
-    /// Adds to an integer. An absent key counts as 0.
+    /// Add to an integer, in one step, and return the sum. An absent key counts as 0.
     #[pyo3(signature = (key, amount = None))]
     fn add<'py>(
         &self,
@@ -285,6 +294,7 @@ impl Map {
         }
     }
 
+    /// Estimate the number of records from a sample of the map.
     fn len_estimate(&self, py: Python<'_>) -> Result<u64> {
         self.detached(py, RawMap::len_estimate)
     }
@@ -303,21 +313,25 @@ impl Map {
         Records::new(source, Arc::clone(&self.codecs), Part::Salvaged)
     }
 
+    /// The name of the map.
     #[getter]
     fn name(&self) -> &str {
         &self.raw.info().name
     }
 
+    /// The type of the keys, as the map records it.
     #[getter]
     fn key_type(&self) -> &str {
         &self.raw.info().key_schema
     }
 
+    /// The type of the values, as the map records it.
     #[getter]
     fn value_type(&self) -> &str {
         &self.raw.info().value_schema
     }
 
+    /// The scheme of the map, such as ``"dash-eh"``.
     #[getter]
     fn scheme(&self) -> &str {
         self.raw.info().scheme().name()

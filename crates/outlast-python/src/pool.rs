@@ -46,26 +46,32 @@ impl Pool {
         Ok(Pool { pool: Held::new(pool) })
     }
 
+    /// Close the pool: make it durable and mark it as closed cleanly.
     fn close(&self, py: Python<'_>) -> Result<()> {
         self.detached(py, |pool| pool.clone().close())
     }
 
+    /// Make the effects of all calls that have returned durable against a power loss. Writers wait meanwhile.
     fn sync(&self, py: Python<'_>) -> Result<()> {
         self.detached(py, library::Pool::sync)
     }
 
+    /// Wait until everything done before survives a power loss. With a journal, waiting threads share one sync.
     fn wait_durable(&self, py: Python<'_>) -> Result<()> {
         self.detached(py, library::Pool::wait_durable)
     }
 
+    /// Copy the pool to ``path`` as a cleanly closed pool, and replace any file there.
     fn snapshot(&self, py: Python<'_>, path: PathBuf) -> Result<()> {
         self.detached(py, |pool| pool.snapshot(path))
     }
 
+    /// Do one step of background work, for a pool opened with ``background=False``.
     fn step(&self, py: Python<'_>) -> Result<bool> {
         self.detached(py, library::Pool::step)
     }
 
+    /// Remove a map with all its records, in one step.
     fn drop_map(&self, py: Python<'_>, name: &str) -> Result<()> {
         self.detached(py, |pool| pool.drop_map(name))
     }
@@ -109,10 +115,12 @@ impl Pool {
         (stats.size, stats.limit, stats.free_page_bytes, stats.held_bytes, stats.guards)
     }
 
+    /// Return the pool's numbers as text for Prometheus.
     fn prometheus(&self, name: &str) -> String {
         self.pool.stats().prometheus(name)
     }
 
+    /// The pool's id: 16 random bytes, chosen at creation.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.pool.id().to_be_bytes())

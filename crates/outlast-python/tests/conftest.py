@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator
-
-import pytest
+from typing import Any
 
 import outlast
+import pytest
 
 #: Kills, and acknowledged records that were missing after them.
 counts: Counter[str] = Counter()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 import outlast
+import pytest
 
 
 def test_ranges_are_like_slices(pool: outlast.Pool) -> None:
@@ -59,4 +58,4 @@ def test_a_hash_map_has_no_order(pool: outlast.Pool) -> None:
     ages = pool.map("ages", key=str, value=int)
     assert not hasattr(ages, "range")
     with pytest.raises(TypeError):
-        reversed(ages)  # type: ignore[call-overload]
+        reversed(ages)

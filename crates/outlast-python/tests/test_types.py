@@ -8,11 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import outlast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import outlast
 
 #: The name of a map, its types, and its record.
 RECORDS: list[tuple[str, Any, Any, Any, Any]] = [
@@ -47,7 +46,8 @@ def test_python_reads_what_rust_writes(path: Path) -> None:
     rust("write", path)
     with outlast.open(path, "w") as pool:
         for name, key_type, value_type, key, value in RECORDS:
-            for map in (pool.map(name, key_type, value_type), pool.ordered_map(f"{name}, ordered", key_type, value_type)):
+            ordered = pool.ordered_map(f"{name}, ordered", key_type, value_type)
+            for map in (pool.map(name, key_type, value_type), ordered):
                 assert list(map.items()) == [(key, value)], name
                 assert map[key] == value and key in map
         assert len(pool.maps()) == 2 * len(RECORDS)

@@ -15,8 +15,8 @@ class Batch(_outlast.Batch):
     ...     batch.put(names, 1, "Ada")
     ...     batch.put(numbers, "Ada", 1)
 
-    At the end of the block, the changes are made; if an exception leaves the block, none is. Readers can see a part of a
-    batch while it is made.
+    At the end of the block, the changes are made; if an exception leaves the block, none is. Readers can see a part
+    of a batch while it is made.
     """
 
     def commit(self) -> None:

@@ -88,9 +88,7 @@ class RequirementError(OutlastError):
 def make(name: str, message: str, offset: Optional[int], errno: Optional[int]) -> OutlastError:
     """Make the exception for an error of the native part."""
     kind: type[OutlastError] = globals()[name]
-    if issubclass(kind, OSError) and errno is not None:
-        error = kind(errno, message)
-    else:
-        error = kind(message)
+    has_number = errno is not None and issubclass(kind, OSError)
+    error = kind(errno, message) if has_number else kind(message)
     error.offset = offset
     return error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
-from typing import Any, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 from . import _outlast
 from ._errors import DamagedError
 from ._types import describe, schema_of, serializer_for, value_schema_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,11 +42,11 @@ class Map(_outlast.Map, MutableMapping[K, V]):
     Each operation on one key is atomic, and once it returns, its effect survives the death of the process. Threads can
     share a map. ``len(map)`` counts the records, so it takes time; :meth:`len_estimate` is fast.
 
-    Iterating takes no lock, and other threads, and the loop itself, may change the map: a record that is there all the time
-    is seen once; one that is inserted or removed meanwhile, once or not at all.
+    Iterating takes no lock, and other threads, and the loop itself, may change the map: a record that is there all
+    the time is seen once; one that is inserted or removed meanwhile, once or not at all.
     """
 
-    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None, scheme: Optional[str] = None) -> Any:
+    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None, scheme: Optional[str] = None) -> Self:
         key_schema = None if key is None else schema_of(key)
         value_schema = None if value is None else value_schema_of(value)
         return super().__new__(cls, pool, name, key_schema, value_schema, scheme, serializer_for(value))
@@ -61,7 +64,7 @@ class Map(_outlast.Map, MutableMapping[K, V]):
         return _Values(self)
 
     def pop(self, key: K, default: Any = _MISSING) -> Any:
-        """Remove a key, and return the value that it had, in one step. If it is absent, return ``default``, if given."""
+        """Remove a key, and return the value that it had. If it is absent, return ``default``, if given."""
         value = self._take(key, default)
         if value is _MISSING:
             raise KeyError(key)
@@ -92,7 +95,7 @@ class Map(_outlast.Map, MutableMapping[K, V]):
         if isinstance(other, Mapping):
             other = other.items()
         elif hasattr(other, "keys"):
-            other = ((key, other[key]) for key in other.keys())
+            other = ((key, other[key]) for key in other.keys())  # noqa: SIM118
         self._put_all(other)
         if kwargs:
             self._put_all(kwargs.items())
@@ -113,11 +116,11 @@ class Map(_outlast.Map, MutableMapping[K, V]):
 class OrderedMap(Map[K, V]):
     """A map in the order of its keys. Make one with :meth:`Pool.ordered_map`.
 
-    Numbers are ordered by value, ``str`` and ``bytes`` by their bytes (for ``str``, this is the order of the code points),
-    tuples part by part.
+    Numbers are ordered by value, ``str`` and ``bytes`` by their bytes (for ``str``, this is the order of the code
+    points), tuples part by part.
     """
 
-    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None) -> Any:
+    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None) -> Self:
         return super().__new__(cls, pool, name, key, value, "phast")
 
     def __reversed__(self) -> Iterator[K]:
@@ -148,7 +151,7 @@ class OrderedMap(Map[K, V]):
         include_high: bool = False,
         reverse: bool = False,
     ) -> Iterator[tuple[K, V]]:
-        """Iterate over the records from ``low`` to ``high``. As in a slice, ``high`` does not belong to it, unless asked for."""
+        """Iterate over the records from ``low`` to ``high``, which, as in a slice, does not belong to it by default."""
         return self._range((low, high), (include_low, include_high), reverse, "items")
 
     def prefix(self, prefix: Any, *, reverse: bool = False) -> Iterator[tuple[K, V]]:

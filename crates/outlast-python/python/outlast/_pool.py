@@ -7,13 +7,16 @@ import atexit
 import os
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar, Union, overload
 
 from . import _outlast
 from ._batch import Batch
 from ._errors import DamagedError, OutlastError
 from ._map import Map, OrderedMap
 from ._types import describe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -92,11 +95,11 @@ class Stats(NamedTuple):
 class Pool(_outlast.Pool):
     """An open pool: one file that holds many maps. Make one with :func:`outlast.open`.
 
-    Threads can share a pool. It is closed by :meth:`close`, at the end of a ``with`` block, when the last object that belongs to it
-    is gone, and when the interpreter exits.
+    Threads can share a pool. It is closed by :meth:`close`, at the end of a ``with`` block, when the last object that
+    belongs to it is gone, and when the interpreter exits.
     """
 
-    def __new__(cls, path: Optional[Path], mode: str, options: dict[str, Any]) -> Any:
+    def __new__(cls, path: Optional[Path], mode: str, options: dict[str, Any]) -> Self:
         pool = super().__new__(cls, path, mode, options)
         pool.path = None if path is None else os.fspath(path)
         pool._process = os.getpid()
@@ -105,6 +108,19 @@ class Pool(_outlast.Pool):
 
     path: Optional[str]
     _process: int
+
+    #: Whether :meth:`close` was called.
+    closed: bool = False
+
+    def close(self) -> None:
+        """Close the pool: make it durable and mark it as closed cleanly. To close it again does nothing.
+
+        From then on, calls on the pool and its maps raise :class:`NotOpenError`. If this raises another error, the
+        pool is closed all the same, and opens as after a crash.
+        """
+        if not self.closed:
+            self.closed = self._process == os.getpid()
+            super().close()
 
     def __enter__(self) -> Pool:
         return self
@@ -194,12 +210,12 @@ def open(
 ) -> Pool:
     """Open a pool.
 
-    ``mode`` is ``"c"`` (create the file if there is none), ``"w"`` (the file must exist), ``"x"`` (it must not) or ``"r"`` (only
-    read). ``journal=True`` makes the pool survive a power loss on an ordinary disk. ``progress`` gets the parts that are done,
-    and all parts, where opening takes long; any thread may call it, and it must not use the pool.
+    ``mode`` is ``"c"`` (create the file if there is none), ``"w"`` (the file must exist), ``"x"`` (it must not) or
+    ``"r"`` (only read). ``journal=True`` makes the pool survive a power loss on an ordinary disk. ``progress`` gets the
+    parts that are done, and all parts, where opening takes long; any thread may call it, and it must not use the pool.
 
-    While the pool is open, nothing else may write or truncate the file. A lock keeps other users of outlast out, but not
-    other programs.
+    While the pool is open, nothing else may write or truncate the file. A lock keeps other users of outlast out, but
+    not other programs.
     """
     if journal is True:
         journal = Journal()

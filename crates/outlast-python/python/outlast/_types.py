@@ -31,7 +31,7 @@ def schema_of(given: Any) -> str:
     parts = given if isinstance(given, tuple) else get_args(given) if get_origin(given) is tuple else ()
     if parts:
         return f"({','.join(schema_of(part) for part in parts)})"
-    raise InvalidError(f"{given!r} is not a type of a map: use str, bytes, int, float, bool, a tuple of these, or a name")
+    raise InvalidError(f"{given!r} is not a type of a map: use str, bytes, int, float, bool, a tuple, or a name")
 
 
 def value_schema_of(given: Any) -> str:
@@ -69,7 +69,7 @@ def _pickle_dumps(value: Any) -> bytes:
 
 def _msgpack() -> tuple[Dumps, Loads]:
     try:
-        import msgpack
+        import msgpack  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise InvalidError("the values of this map need msgpack: pip install outlast[msgpack]") from error
     return msgpack.packb, msgpack.unpackb
