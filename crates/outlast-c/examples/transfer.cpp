@@ -11,19 +11,15 @@
 using number = std::uint64_t;
 
 static bool transfer(outlast::pool &pool, outlast::map &accounts, const char *from, const char *to, number amount) {
-    for (;;) {
-        number has = accounts.get_number<number>(from).value_or(0);
-        number other = accounts.get_number<number>(to).value_or(0);
+    return pool.transaction([&](outlast::transaction &t) {
+        number has = t.get_number<number>(accounts, from).value_or(0);
         if (has < amount) {
             return false;
         }
-        outlast::batch batch = pool.batch();
-        batch.require(accounts, from, has).require(accounts, to, other);
-        batch.put(accounts, from, has - amount).put(accounts, to, other + amount);
-        if (batch.commit()) {
-            return true;
-        }
-    }
+        t.put(accounts, from, has - amount);
+        t.put(accounts, to, t.get_number<number>(accounts, to).value_or(0) + amount);
+        return true;
+    });
 }
 
 int main(int argc, char **argv) {

@@ -163,6 +163,9 @@ typedef struct outlast_map outlast_map;
 // An open pool: one file that holds many maps. Any number of threads may use a handle at the same time.
 typedef struct outlast_pool outlast_pool;
 
+// A transaction under way. It is valid during the call of an outlast_transaction_fn, in the thread of that call.
+typedef struct outlast_transaction outlast_transaction;
+
 // A value in the pool, which has not been copied yet. It is valid during the call of an outlast_view_fn, in the
 // thread of that call.
 typedef struct outlast_view outlast_view;
@@ -274,6 +277,11 @@ typedef struct outlast_range {
     // Whether the greatest key comes first: 0 or 1.
     uint32_t is_reverse;
 } outlast_range;
+
+// Reads and changes records through `transaction`. If it returns something other than 0, nothing is changed. It can
+// be called several times for one transaction, so it must not have effects elsewhere, and must not add up what it
+// finds.
+typedef int (*outlast_transaction_fn)(const struct outlast_transaction *transaction, void *context);
 
 #ifdef __cplusplus
 extern "C" {
@@ -635,6 +643,35 @@ enum outlast_code outlast_batch_commit(const struct outlast_batch *batch,
 
 // Frees the handle of a batch, and forgets what was not committed; null is ignored.
 void outlast_batch_free(struct outlast_batch *batch);
+
+// Runs a transaction: calls `run`, and then makes all its changes as one, or none. If another thread has meanwhile
+// changed a record that `run` has read, `run` is called again. A crash leaves all of the changes or none. If `run`
+// only reads, what it has read in the end was there together at one moment.
+//
+// OUTLAST_STOPPED, and no change, if `run` returns something other than 0; the message of an error in `run` is kept.
+enum outlast_code outlast_transaction_run(const struct outlast_pool *pool,
+                                          outlast_transaction_fn run,
+                                          void *context);
+
+// Copies the value of `key` into `buffer`, as outlast_get does. What the transaction has changed, it reads as
+// changed.
+enum outlast_code outlast_transaction_get(const struct outlast_transaction *transaction,
+                                          const struct outlast_map *map,
+                                          struct outlast_bytes key,
+                                          void *buffer,
+                                          size_t capacity,
+                                          size_t *len);
+
+// Puts a value: `key` has it in `map` once the transaction ends.
+enum outlast_code outlast_transaction_put(const struct outlast_transaction *transaction,
+                                          const struct outlast_map *map,
+                                          struct outlast_bytes key,
+                                          struct outlast_bytes value);
+
+// Removes `key` from `map`, if it is present, once the transaction ends.
+enum outlast_code outlast_transaction_remove(const struct outlast_transaction *transaction,
+                                             const struct outlast_map *map,
+                                             struct outlast_bytes key);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -351,6 +351,39 @@ class batch {
     detail::batch_handle handle_;
 };
 
+// A transaction under way; see pool::transaction.
+class transaction {
+  public:
+    explicit transaction(const outlast_transaction *handle) : handle_(handle) {}
+
+    std::optional<std::string> get(const map &map, const bytes &key) {
+        std::string value(64, 0);
+        std::size_t len = 0;
+        outlast_code code;
+        do {
+            value.resize(len > value.size() ? len : value.size());
+            code = check(outlast_transaction_get(handle_, map.get(), key, value.data(), value.size(), &len));
+        } while (code == OUTLAST_BUFFER_TOO_SMALL);
+        value.resize(len);
+        return code == OUTLAST_OK ? std::optional(std::move(value)) : std::nullopt;
+    }
+
+    template <typename T>
+    std::optional<T> get_number(const map &map, const bytes &key) {
+        std::optional<std::string> value = get(map, key);
+        return value ? std::optional(number<T>(*value)) : std::nullopt;
+    }
+
+    void put(const map &map, const bytes &key, const bytes &value) {
+        check(outlast_transaction_put(handle_, map.get(), key, value));
+    }
+
+    void remove(const map &map, const bytes &key) { check(outlast_transaction_remove(handle_, map.get(), key)); }
+
+  private:
+    const outlast_transaction *handle_;
+};
+
 // An open pool. It is closed when it and its maps and batches are gone; `close` tells whether that worked.
 class pool {
   public:
@@ -384,6 +417,20 @@ class pool {
         outlast_batch *handle = nullptr;
         check(outlast_batch_begin(get(), &handle));
         return outlast::batch(handle);
+    }
+
+    // Runs `run` with a transaction, again if another thread has interfered, and then makes all of its changes as
+    // one. If it returns false or throws, nothing is changed. Returns whether the changes were made.
+    template <typename F>
+    bool transaction(F &&run) {
+        detail::callback<F> callback{run};
+        auto call = [](const outlast_transaction *handle, void *context) {
+            outlast::transaction transaction(handle);
+            return (*static_cast<detail::callback<F> *>(context))(transaction) ? 0 : 1;
+        };
+        outlast_code code = outlast_transaction_run(get(), call, &callback);
+        callback.rethrow();
+        return check(code) == OUTLAST_OK;
     }
 
     void wait_durable() { check(outlast_wait_durable(get())); }

@@ -20,4 +20,13 @@ mod pool;
 mod read;
 mod report;
 mod scan;
+mod transaction;
 mod words;
+
+/// The header promises that threads can share handles.
+const _: () = {
+    const fn can_be_shared<T: Send + Sync>() {}
+    can_be_shared::<pool::outlast_pool>();
+    can_be_shared::<map::outlast_map>();
+    can_be_shared::<batch::outlast_batch>();
+};

@@ -1,5 +1,5 @@
-/* A child process writes and acknowledges on a pipe, and is killed. Nothing acknowledged may be missing, and no batch may be
- * there in part. Every other life has a journal. */
+/* A child process writes and acknowledges on a pipe, and is killed. Nothing acknowledged may be missing, and no batch
+ * may be there in part. Every other life has a journal. */
 #include "harness.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ static uint64_t value_of(uint64_t key) {
     return key * 0x9e3779b97f4a7c15u + 1;
 }
 
-/* Writes records from `next` on, until it is killed. A record is a number in one map, and a text under the same number in
- * another; every third one is written by a batch. */
+/* Writes records from `next` on, until it is killed. A record is a number in one map, and a text under the same number
+ * in another; every third one is written by a batch. */
 static void write_records(int life, uint64_t next, int acknowledge) {
     outlast_pool *pool;
     outlast_map *numbers, *texts;

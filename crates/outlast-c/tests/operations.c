@@ -407,6 +407,51 @@ static void a_batch_makes_all_changes_or_none(void) {
     outlast_pool_free(pool);
 }
 
+/* ---- Transactions ------------------------------------------------------------- */
+
+struct transfer {
+    outlast_map *accounts;
+    uint64_t amount;
+    int calls;
+};
+
+/* Moves money from "ada" to "bob". The first time, another change comes between. */
+static int transfer(const outlast_transaction *t, void *context) {
+    struct transfer *transfer = context;
+    uint64_t ada = 0, bob = 0;
+    OK(outlast_transaction_get(t, transfer->accounts, OUTLAST_TEXT("ada"), &ada, sizeof ada, NULL));
+    outlast_transaction_get(t, transfer->accounts, OUTLAST_TEXT("bob"), &bob, sizeof bob, NULL);
+    if (transfer->calls++ == 0) {
+        OK(outlast_add(transfer->accounts, OUTLAST_TEXT("ada"), 5, NULL));
+    }
+    ada -= transfer->amount;
+    bob += transfer->amount;
+    OK(outlast_transaction_put(t, transfer->accounts, OUTLAST_TEXT("ada"), OUTLAST_VALUE(ada)));
+    OK(outlast_transaction_put(t, transfer->accounts, OUTLAST_TEXT("bob"), OUTLAST_VALUE(bob)));
+    OK(outlast_transaction_get(t, transfer->accounts, OUTLAST_TEXT("bob"), &ada, sizeof ada, NULL));
+    EXPECT(ada == bob);
+    return bob > 50;
+}
+
+static void a_transaction_runs_again_if_it_was_overtaken(void) {
+    outlast_pool *pool = new_pool();
+    outlast_map *accounts = new_map(pool, "accounts", "str", "u64");
+    struct transfer context = {accounts, 30, 0};
+    uint64_t value = 100;
+    OK(outlast_put(accounts, OUTLAST_TEXT("ada"), OUTLAST_VALUE(value)));
+    OK(outlast_transaction_run(pool, transfer, &context));
+    EXPECT(context.calls == 2);
+    EXPECT_CODE(OUTLAST_STOPPED, outlast_transaction_run(pool, transfer, &context));
+    OK(outlast_get(accounts, OUTLAST_TEXT("ada"), &value, sizeof value, NULL));
+    EXPECT(value == 75);
+    OK(outlast_get(accounts, OUTLAST_TEXT("bob"), &value, sizeof value, NULL));
+    EXPECT(value == 30);
+    EXPECT_CODE(OUTLAST_ERROR_INVALID, outlast_transaction_run(pool, NULL, NULL));
+    EXPECT_CODE(OUTLAST_ERROR_INVALID, outlast_transaction_remove(NULL, accounts, OUTLAST_TEXT("ada")));
+    outlast_map_free(accounts);
+    outlast_pool_free(pool);
+}
+
 int main(void) {
     RUN(strings_are_kept_as_they_are);
     RUN(a_buffer_that_is_too_small_gets_nothing);
@@ -421,5 +466,6 @@ int main(void) {
     RUN(prefixes_select_keys);
     RUN(counting_and_clearing);
     RUN(a_batch_makes_all_changes_or_none);
+    RUN(a_transaction_runs_again_if_it_was_overtaken);
     return summary();
 }

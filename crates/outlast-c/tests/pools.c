@@ -341,8 +341,8 @@ static void read_only_pools_can_only_be_read(void) {
     outlast_pool_free(pool);
 }
 
-/* Runs in a child process, and returns what it found. (Not as an exit code, which belongs to valgrind: to a forked child,
- * what the parent's threads had allocated is lost.) */
+/* Runs in a child process, and returns what it found. (Not as an exit code, which belongs to valgrind: to a forked
+ * child, what the parent's threads had allocated is lost.) */
 static outlast_code in_child(outlast_code (*run)(void *), void *context) {
     int pipe_of[2];
     outlast_code code = OUTLAST_ERROR_OTHER;

@@ -102,6 +102,32 @@ static void batches_are_chained() {
     EXPECT(!batch.commit() && map.get("a") == "1");
 }
 
+static void transactions_take_lambdas() {
+    outlast::pool pool = outlast::pool::anonymous(small());
+    outlast::map map = pool.map("map", "str", "str");
+    std::string text(1000, 'x');
+    map.put("a", text);
+    EXPECT(pool.transaction([&](outlast::transaction &t) {
+        t.put(map, "b", *t.get(map, "a"));
+        t.remove(map, "a");
+        return !t.get(map, "a");
+    }));
+    EXPECT(map.get("b") == text && !map.get("a"));
+    EXPECT(!pool.transaction([&](outlast::transaction &t) {
+        t.remove(map, "b");
+        return false;
+    }));
+    try {
+        pool.transaction([&](outlast::transaction &t) {
+            t.remove(map, "b");
+            throw std::logic_error("thrown");
+        });
+        EXPECT(false);
+    } catch (const std::logic_error &) {
+    }
+    EXPECT(map.contains("b"));
+}
+
 static void threads_share_objects() {
     outlast::pool pool = outlast::pool::anonymous(small());
     outlast::map map = pool.map("map", "str", "u64");
@@ -124,6 +150,7 @@ int main() {
     RUN(ranges_take_lambdas);
     RUN(exceptions_pass_by_the_library);
     RUN(batches_are_chained);
+    RUN(transactions_take_lambdas);
     RUN(threads_share_objects);
     return summary();
 }

@@ -12,6 +12,7 @@ mod options;
 mod pool;
 mod records;
 mod schema;
+mod transaction;
 
 use pyo3::prelude::*;
 
@@ -26,4 +27,6 @@ mod _outlast {
     use super::pool::{Pool, backup};
     #[pymodule_export]
     use super::records::Records;
+    #[pymodule_export]
+    use super::transaction::Transaction;
 }

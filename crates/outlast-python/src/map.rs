@@ -9,6 +9,7 @@ use crate::schema::Type;
 use library::{Error, MapOptions, RawMap, RecordForm, Scheme};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use std::ops::Bound as Limit;
 use std::sync::Arc;
 
@@ -91,6 +92,15 @@ impl Map {
             }
         };
         Ok(Map { codecs: Arc::new(Codecs { key, value }), raw: Held::new(raw) })
+    }
+
+    /// Lets the package name the types of a map in the class that it derives from this one.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        _types: &Bound<'py, PyAny>,
+    ) -> Bound<'py, PyType> {
+        class.clone()
     }
 
     // ---- As a mapping -----------------------------------------------------------

@@ -76,6 +76,15 @@ impl Pool {
         self.detached(py, |pool| pool.drop_map(name))
     }
 
+    /// Run a function as a transaction, and return what it returns.
+    ///
+    /// The function gets a :class:`Transaction`, through which it reads and changes records of any maps. All of its
+    /// changes are made as one, or none: none if it raises an exception. If another thread has meanwhile changed a
+    /// record that it has read, it runs again, so it must not have effects elsewhere.
+    fn transaction(&self, py: Python<'_>, function: &Bound<'_, PyAny>) -> Result<Py<PyAny>> {
+        crate::transaction::run(py, &self.pool, function)
+    }
+
     /// Returns the records, the bytes in use, the leaked bytes, and each damaged place with its text.
     fn _verify(&self, py: Python<'_>) -> Result<Verified> {
         let found = self.detached(py, library::Pool::verify)?;

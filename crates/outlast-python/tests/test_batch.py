@@ -30,7 +30,7 @@ def test_an_exception_in_the_middle_makes_none(pool: outlast.Pool) -> None:
     with pytest.raises(TypeError):
         with pool.batch() as batch:
             batch.put(names, 1, "Ada")
-            batch.put(names, "two", "Bob")
+            batch.put(names, "two", "Bob")  # type: ignore[misc]
     assert not names
 
 
@@ -74,10 +74,55 @@ def test_transfers_of_threads_keep_the_sum(pool: outlast.Pool) -> None:
                 except outlast.RequirementError:
                     continue
 
+    def transfer_again(source: str, target: str) -> None:
+        def move(t: outlast.Transaction) -> None:
+            t.put(accounts, source, t.get(accounts, source, 0) - 1)
+            t.put(accounts, target, t.get(accounts, target, 0) + 1)
+
+        for _ in range(50):
+            pool.transaction(move)
+
     pairs = [("ada", "bob"), ("bob", "ada"), ("ada", "bob")]
     threads = [threading.Thread(target=transfer, args=pair) for pair in pairs]
+    threads += [threading.Thread(target=transfer_again, args=pair) for pair in pairs[:2]]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert accounts == {"ada": 950, "bob": 1050}
+
+
+def test_a_transaction_runs_again_if_it_was_overtaken(pool: outlast.Pool) -> None:
+    ages = pool.map("ages", key=str, value=int)
+    ages["Ada"] = 36
+    calls = 0
+
+    def birthday(t: outlast.Transaction) -> int:
+        nonlocal calls
+        age = t.get(ages, "Ada", 0)
+        calls += 1
+        if calls == 1:
+            ages["Ada"] = 40
+        t.put(ages, "Ada", age + 1)
+        t.remove(ages, "Bob")
+        return t.get(ages, "Ada", 0)
+
+    assert pool.transaction(birthday) == 41 and calls == 2 and ages == {"Ada": 41}
+
+
+def test_an_exception_ends_a_transaction(pool: outlast.Pool) -> None:
+    ages = pool.map("ages", key=str, value=int)
+    kept = []
+
+    def fail(t: outlast.Transaction) -> None:
+        kept.append(t)
+        t.put(ages, "Ada", 36)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        pool.transaction(fail)
+    assert not ages
+    with pytest.raises(outlast.InvalidError, match="over"):
+        kept[0].get(ages, "Ada")
+    with pytest.raises(TypeError):
+        pool.transaction(lambda t: t.put(ages, 7, 1))  # type: ignore[misc]

@@ -53,7 +53,7 @@ def test_changes_tell_what_they_did(pool: outlast.Pool) -> None:
     assert not names.compare_remove(1, "Ida") and names.compare_remove(1, "Max")
     assert names.remove(2) and not names.remove(2)
     assert names.alter(1, lambda found: "new" if found is None else found + "er") == "new"
-    assert names.alter(1, lambda found: found + "er") == "newer"
+    assert names.alter(1, lambda found: f"{found}er") == "newer"
     assert names.alter(1, lambda found: None) is None and 1 not in names
     assert names.get_many([1, 2], "?") == ["?", "?"]
 
@@ -109,7 +109,7 @@ def test_threads_share_an_iterator(pool: outlast.Pool) -> None:
 def test_wrong_types_are_refused_with_their_names(pool: outlast.Pool) -> None:
     ages = pool.map("ages", key=str, value="u8")
     with pytest.raises(TypeError, match=r"a key of this map is str: not int"):
-        ages[7] = 1
+        ages[7] = 1  # type: ignore[index]
     with pytest.raises(TypeError, match=r"a value of this map is int \(u8\): not str"):
         ages["Ada"] = "old"
     with pytest.raises(TypeError):
@@ -149,15 +149,21 @@ def test_a_map_opens_only_with_its_types(pool: outlast.Pool) -> None:
     assert repr(pool.map("ages")) == "<outlast.Map 'ages': str to i64>"
 
 
-def test_serializers_keep_objects(pool: outlast.Pool) -> None:
+@pytest.mark.parametrize("name", ["json", "msgpack", "pickle"])
+def test_serializers_keep_objects(pool: outlast.Pool, name: str) -> None:
+    if name == "msgpack":
+        pytest.importorskip("msgpack")
     value = {"name": "Ada", "tags": ["é", None], "age": 36}
-    for name in ("json", "msgpack", "pickle"):
-        things = pool.map(name, key=str, value=name)
-        things["k"] = value
-        things["none"] = None
-        assert things["k"] == value and things["none"] is None and things.pop("none", 7) is None
-        assert things.compare_swap("k", value, [1]) and things["k"] == [1]
-    assert {info.name: info.value for info in pool.maps()}["json"] == "json"
+    things = pool.map("things", key=str, value=name)
+    things["k"] = value
+    things["none"] = None
+    assert things["k"] == value and things["none"] is None and things.pop("none", 7) is None
+    assert things.compare_swap("k", value, [1]) and things["k"] == [1]
+    assert [info.value for info in pool.maps()] == [name]
+
+
+def test_a_map_keeps_its_serializer(pool: outlast.Pool) -> None:
+    pool.map("json", key=str, value="json")["k"] = [1]
     assert pool.map("json")["k"] == [1]
     with pytest.raises(outlast.MapMismatchError):
         pool.map("json", key=str, value=bytes)
@@ -176,8 +182,8 @@ def test_values_can_be_large(pool: outlast.Pool) -> None:
     blobs = pool.map("blobs", key=int, value=bytes)
     blob = bytes(range(256)) * 40_000
     blobs[1] = blob
-    blobs[2] = memoryview(blob)[:100]
-    blobs[3] = bytearray(b"x")
+    blobs[2] = memoryview(blob)[:100]  # type: ignore[assignment]
+    blobs[3] = bytearray(b"x")  # type: ignore[assignment]
     assert blobs[1] == blob and blobs[2] == blob[:100] and blobs[3] == b"x"
     assert dict(blobs.items())[1] == blob
 
@@ -193,7 +199,7 @@ def test_other_schemes(pool: outlast.Pool) -> None:
 def test_importing_takes_little_time() -> None:
     code = "import time; begun = time.perf_counter(); import outlast; print(time.perf_counter() - begun)"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
-    assert min(times) < 0.25, "it imports asyncio, json and pickle; with them loaded, it takes a few milliseconds"
+    assert min(times) < 0.05
 
 
 def test_the_package_is_small() -> None:

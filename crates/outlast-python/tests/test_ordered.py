@@ -58,4 +58,4 @@ def test_a_hash_map_has_no_order(pool: outlast.Pool) -> None:
     ages = pool.map("ages", key=str, value=int)
     assert not hasattr(ages, "range")
     with pytest.raises(TypeError):
-        reversed(ages)
+        reversed(ages)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import pytest
 
 def in_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program in a new interpreter."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 

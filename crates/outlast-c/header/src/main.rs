@@ -6,8 +6,19 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder of the crate");
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml");
-    let sources =
-        ["code", "argument", "options", "pool", "report", "map", "read", "scan", "words", "batch"];
+    let sources = [
+        "code",
+        "argument",
+        "options",
+        "pool",
+        "report",
+        "map",
+        "read",
+        "scan",
+        "words",
+        "batch",
+        "transaction",
+    ];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(root.join("src").join(source).with_extension("rs"));

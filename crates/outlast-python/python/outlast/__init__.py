@@ -29,6 +29,7 @@ from ._errors import (
     TooLargeError,
 )
 from ._map import Map, OrderedMap
+from ._outlast import Transaction
 from ._pool import Damage, Durability, Journal, MapInfo, Pool, Stats, Verification, anonymous, backup, open
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "RequirementError",
     "Stats",
     "TooLargeError",
+    "Transaction",
     "Verification",
     "anonymous",
     "backup",

@@ -36,7 +36,7 @@ class _Values(ValuesView[V]):
         return self._mapping._values()
 
 
-class Map(_outlast.Map, MutableMapping[K, V]):
+class Map(_outlast.Map[K, V], MutableMapping[K, V]):
     """A map of a pool, as a dictionary. Make one with :meth:`Pool.map`.
 
     Each operation on one key is atomic, and once it returns, its effect survives the death of the process. Threads can
@@ -92,13 +92,14 @@ class Map(_outlast.Map, MutableMapping[K, V]):
 
     def update(self, other: Any = (), /, **kwargs: Any) -> None:
         """Put the records of a mapping or of an iterable of pairs. Each record is an operation of its own."""
+        named: Any = kwargs.items()
         if isinstance(other, Mapping):
             other = other.items()
         elif hasattr(other, "keys"):
             other = ((key, other[key]) for key in other.keys())  # noqa: SIM118
         self._put_all(other)
         if kwargs:
-            self._put_all(kwargs.items())
+            self._put_all(named)
 
     def get_many(self, keys: Iterable[K], default: Any = None) -> list[Any]:
         """Return the values of several keys, in their order."""

@@ -2,9 +2,13 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Optional, Union
+from typing import Any, Generic, Optional, TypeVar, Union, overload
 
 from typing_extensions import Self
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
 
 _Path = Union[str, os.PathLike[str]]
 
@@ -30,12 +34,19 @@ class Pool:
     @property
     def id(self) -> bytes:
         """The pool's id: 16 random bytes, chosen at creation."""
+    def transaction(self, function: Callable[[Transaction], T]) -> T:
+        """Run a function as a transaction, and return what it returns.
+
+        The function gets a :class:`Transaction`, through which it reads and changes records of any maps. All of its
+        changes are made as one, or none: none if it raises an exception. If another thread has meanwhile changed a
+        record that it has read, it runs again, so it must not have effects elsewhere.
+        """
     def _verify(self) -> tuple[bool, int, int, Optional[int], list[tuple[int, str]]]: ...
     def _maps(self) -> list[tuple[str, str, str, str]]: ...
     def _durability(self) -> tuple[bool, bool, bool, bool, Optional[float]]: ...
     def _stats(self) -> tuple[int, int, int, int, int]: ...
 
-class Map:
+class Map(Generic[K, V]):
     def __new__(
         cls,
         pool: Pool,
@@ -45,36 +56,41 @@ class Map:
         scheme: Optional[str],
         serializer: Callable[[str], Any],
     ) -> Self: ...
-    def __getitem__(self, key: Any) -> Any: ...
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-    def __delitem__(self, key: Any) -> None: ...
+    def __getitem__(self, key: K) -> V: ...
+    def __setitem__(self, key: K, value: V) -> None: ...
+    def __delitem__(self, key: K) -> None: ...
     def __contains__(self, key: object) -> bool: ...
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def get(self, key: Any, default: Any = None) -> Any:
+    def __iter__(self) -> Iterator[K]: ...
+    @overload
+    def get(self, key: K, /) -> Optional[V]:
         """Return the value of a key, or ``default``."""
+    @overload
+    def get(self, key: K, default: V, /) -> V: ...
+    @overload
+    def get(self, key: K, default: T, /) -> Union[V, T]: ...
     def clear(self) -> None:
         """Remove every record, one after another. ``Pool.drop_map`` removes a map in one step."""
-    def insert(self, key: Any, value: Any) -> bool:
+    def insert(self, key: K, value: V) -> bool:
         """Put a value if the key is absent, and return whether it was. Of several threads, exactly one succeeds."""
-    def replace(self, key: Any, value: Any) -> bool:
+    def replace(self, key: K, value: V) -> bool:
         """Put a value if the key is present, and return whether it was."""
-    def remove(self, key: Any) -> bool:
+    def remove(self, key: K) -> bool:
         """Remove a key, and return whether it was present."""
-    def exchange(self, key: Any, value: Any, default: Any = None) -> Any:
+    def exchange(self, key: K, value: V, default: Any = None) -> Any:
         """Put a value, and return the one before, or ``default``."""
-    def compare_swap(self, key: Any, expected: Any, new: Any) -> bool:
+    def compare_swap(self, key: K, expected: V, new: V) -> bool:
         """Replace the value of a key if it is ``expected``, byte by byte as it is stored. Return whether it was."""
-    def compare_remove(self, key: Any, expected: Any) -> bool:
+    def compare_remove(self, key: K, expected: V) -> bool:
         """Remove a key if its value is ``expected``, byte by byte as it is stored. Return whether it was."""
-    def alter(self, key: Any, change: Callable[[Any], Any]) -> Any:
+    def alter(self, key: K, change: Callable[[Optional[V]], Optional[V]]) -> Optional[V]:
         """Replace the value of a key by what ``change`` returns for it, in one step.
 
         ``change`` gets ``None`` if the key is absent; if it returns ``None``, the key is removed. It runs again if
         another thread has changed the value meanwhile. Return the new value.
         """
-    def add(self, key: Any, amount: int = 1) -> int:
+    def add(self, key: K, amount: int = 1) -> int:
         """Add to an integer, in one step, and return the sum. An absent key counts as 0."""
     def len_estimate(self) -> int:
         """Estimate the number of records from a sample of the map."""
@@ -90,27 +106,38 @@ class Map:
     @property
     def scheme(self) -> str:
         """The scheme of the map, such as ``"dash-eh"``."""
-    def _take(self, key: Any, default: Any) -> Any: ...
-    def _put_all(self, pairs: Iterable[tuple[Any, Any]]) -> None: ...
+    def _take(self, key: K, default: Any) -> Any: ...
+    def _put_all(self, pairs: Iterable[tuple[K, V]]) -> None: ...
     def _values(self) -> Records: ...
     def _items(self) -> Records: ...
     def _salvage(self) -> Records: ...
     def _range(self, bounds: tuple[Any, Any], includes: tuple[bool, bool], is_reverse: bool, part: str) -> Records: ...
-    def _range_first(self, bounds: tuple[Any, Any], is_reverse: bool) -> Optional[tuple[Any, Any]]: ...
+    def _range_first(self, bounds: tuple[Any, Any], is_reverse: bool) -> Optional[tuple[K, V]]: ...
     def _prefix(self, prefix: Any, is_reverse: bool) -> Records: ...
 
 class Batch:
     def __new__(cls, pool: Pool) -> Self: ...
-    def put(self, map: Map, key: Any, value: Any) -> None:
+    def put(self, map: Map[K, V], key: K, value: V) -> None:
         """Add a change: the key gets this value in the map. Of several changes of a key, the last one counts."""
-    def remove(self, map: Map, key: Any) -> None:
+    def remove(self, map: Map[K, Any], key: K) -> None:
         """Add a change: the key is removed from the map, if it is present."""
-    def require(self, map: Map, key: Any, value: Any) -> None:
+    def require(self, map: Map[K, V], key: K, value: V) -> None:
         """Require that the key has this value before the first change."""
-    def require_absent(self, map: Map, key: Any) -> None:
+    def require_absent(self, map: Map[K, Any], key: K) -> None:
         """Require that the key is absent before the first change."""
     def __len__(self) -> int: ...
     def _commit(self) -> Optional[int]: ...
     def _forget(self) -> None: ...
+
+class Transaction:
+    @overload
+    def get(self, map: Map[K, V], key: K, /) -> Optional[V]:
+        """Return the value of a key, or ``default``. What the transaction has changed, it reads as changed."""
+    @overload
+    def get(self, map: Map[K, V], key: K, default: T, /) -> Union[V, T]: ...
+    def put(self, map: Map[K, V], key: K, value: V) -> None:
+        """Put a value: the key has it in the map once the transaction ends."""
+    def remove(self, map: Map[K, Any], key: K) -> None:
+        """Remove a key, if it is present, once the transaction ends."""
 
 def backup(path: _Path, to: _Path, options: dict[str, Any]) -> int: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import weakref
@@ -161,6 +160,8 @@ class Pool(_outlast.Pool):
 
     async def wait_durable_async(self) -> None:
         """Do :meth:`wait_durable` in another thread."""
+        import asyncio  # Here, because it takes longer to import than all of outlast.
+
         await asyncio.get_running_loop().run_in_executor(None, self.wait_durable)
 
     def verify(self) -> Verification:
