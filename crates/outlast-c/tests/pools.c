@@ -27,6 +27,7 @@ static void a_pool_reopens_as_it_was(void) {
 static void a_journal_makes_changes_durable(void) {
     outlast_options options = *small();
     outlast_durability durability;
+    char copy[300];
     outlast_pool *pool = NULL;
     options.flags = OUTLAST_JOURNAL;
     options.journal_interval_ms = 5;
@@ -40,7 +41,42 @@ static void a_journal_makes_changes_durable(void) {
     OK(outlast_put(map, OUTLAST_TEXT("k"), OUTLAST_TEXT("v")));
     OK(outlast_wait_durable(pool));
     EXPECT(access(other_file, F_OK) == 0);
+    snprintf(copy, sizeof copy, "%s/copy.pool", directory);
+    OK(outlast_backup(file, copy, &options));
     OK(outlast_close(pool));
+    outlast_map_free(map);
+    outlast_pool_free(pool);
+    OK(outlast_open_read_only(copy, small(), &pool));
+    OK(outlast_map_open(pool, "map", NULL, NULL, &map));
+    EXPECT(has(map, "k", "v"));
+    outlast_map_free(map);
+    outlast_pool_free(pool);
+}
+
+static void note_progress(uint64_t done, uint64_t all, void *context) {
+    int *calls = context;
+    EXPECT(done <= all);
+    __atomic_fetch_add(calls, 1, __ATOMIC_RELAXED);
+}
+
+static void progress_is_told(void) {
+    outlast_options options = *small();
+    int calls = 0;
+    uint64_t records = 0;
+    outlast_pool *pool = new_pool();
+    outlast_map *map = new_ordered_map(pool, "map", "u64", "u64");
+    for (uint64_t n = 0; n < 5000; n++) {
+        OK(outlast_u64_put(map, n, n));
+    }
+    outlast_map_free(map);
+    outlast_pool_free(pool);
+    options.progress = note_progress;
+    options.progress_context = &calls;
+    options.recovery_threads = 2;
+    OK(outlast_open(file, &options, &pool));
+    map = new_ordered_map(pool, "map", "u64", "u64");
+    OK(outlast_count(map, &records));
+    EXPECT(records == 5000 && calls > 0);
     outlast_map_free(map);
     outlast_pool_free(pool);
 }
@@ -439,6 +475,7 @@ static void messages_belong_to_their_thread(void) {
 int main(void) {
     RUN(a_pool_reopens_as_it_was);
     RUN(a_journal_makes_changes_durable);
+    RUN(progress_is_told);
     RUN(snapshots_and_backups_are_pools);
     RUN(maps_are_listed_and_dropped);
     RUN(a_pool_tells_its_numbers);
