@@ -97,20 +97,27 @@ thread_local! {
 
 /// Runs the body of a function of the interface, and returns its code. An error and a panic become codes, and leave
 /// their message to the thread.
+#[inline(always)]
 pub fn answer(body: impl FnOnce() -> Result<outlast_code>) -> outlast_code {
     // Nothing that the body leaves half done is used again: the library refuses a pool in which an operation was
     // cut short, and what the handles hold besides is changed in single steps.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(code)) => code,
-        Ok(Err(error)) => {
-            keep(&message_of(&error), offset_of(&error));
-            code_of(&error)
-        }
-        Err(panic) => {
-            keep(&format!("outlast panicked: {}", text_of(&*panic)), None);
-            OUTLAST_ERROR_PANIC
-        }
+        Ok(Err(error)) => failed(&error),
+        Err(panic) => panicked(&*panic),
     }
+}
+
+#[cold]
+fn failed(error: &Error) -> outlast_code {
+    keep(&message_of(error), offset_of(error));
+    code_of(error)
+}
+
+#[cold]
+fn panicked(panic: &(dyn Any + Send)) -> outlast_code {
+    keep(&format!("outlast panicked: {}", text_of(panic)), None);
+    OUTLAST_ERROR_PANIC
 }
 
 /// Makes an error of an argument.
