@@ -25,6 +25,7 @@ impl From<&[u8]> for outlast_bytes {
 ///
 /// # Safety
 /// If `bytes.data` is not null, `bytes.len` bytes are readable there as long as the result is used.
+#[inline]
 pub unsafe fn slice<'a>(bytes: outlast_bytes, what: &'static str) -> Result<&'a [u8]> {
     if bytes.len == 0 {
         return Ok(&[]);

@@ -79,6 +79,7 @@ impl Element {
     }
 
     /// Encodes what C passes.
+    #[inline]
     pub fn encode<'a>(self, given: &'a [u8], what: &'static str) -> Result<Encoded<'a>> {
         if let Some(len) = self.fixed_len().filter(|&len| len != given.len()) {
             let why = format!("it has {} bytes, and this map's have {len}", given.len());

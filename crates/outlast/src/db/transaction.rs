@@ -86,12 +86,7 @@ impl Transaction {
     ///
     /// # Errors
     /// Those of [`Batch::change_raw`](crate::Batch::change_raw).
-    pub fn change_raw(
-        &mut self,
-        map: &RawMap,
-        key: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<()> {
+    pub fn change_raw(&mut self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_record(&self.pool, map, key, value)?;
         self.note(map, key).change = Some(value.map(<[u8]>::to_vec));
         Ok(())
