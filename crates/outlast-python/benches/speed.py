@@ -106,7 +106,7 @@ STORES: list[tuple[str, str, Callable[[str], Store]]] = [
     ("outlast, journal", "kill; power loss, but for 10 ms", lambda path: Outlast(path, journal=True)),
     ("lmdb, no sync", "kill", Lmdb),
     ("rocksdict", "kill", lambda path: Store(rocksdict.Rdict(path))),
-    ("dbm", "if closed", lambda path: Dbm(dbm.open(path, "n"))),
+    ("dbm, as installed", "if closed", lambda path: Dbm(dbm.open(path, "n"))),
     ("diskcache", "kill", lambda path: Store(diskcache.Index(path))),
     ("sqlitedict, autocommit", "power loss", lambda path: Store(sqlitedict.SqliteDict(path, autocommit=True))),
 ]

@@ -27,7 +27,7 @@ STEPS = 10_000
 @pytest.mark.parametrize("journal", [False, True])
 def test_nothing_acknowledged_is_lost(path: Path, counted: Counter[str], journal: bool) -> None:
     def write(acknowledge: int, following: int) -> None:
-        pool = outlast.open(path, journal=journal)
+        pool = outlast.open(path, journal=journal, require_working_file=True)
         numbers = pool.map("numbers", key=int, value="u64")
         texts = pool.ordered_map("texts", key=(int, str), value="json")
         while True:
@@ -98,7 +98,8 @@ class Child:
 
     @staticmethod
     def serve(path: Path, journal: bool, commands: Any, answers: int) -> None:
-        pool = outlast.open(path, journal=journal)
+        # Without the working file, the pool would go back to what was durable, and the test could not tell why.
+        pool = outlast.open(path, journal=journal, require_working_file=True)
         maps: dict[str, Any] = {
             "hash": pool.map("hash", key=str, value="json"),
             "ordered": pool.ordered_map("ordered", key=int, value=str),
@@ -158,6 +159,7 @@ def machine(directory: Path, counted: Counter[str]) -> type[RuleBasedStateMachin
         @initialize(journal=st.booleans())
         def open(self, journal: bool) -> None:
             counted["pools"] += 1
+            print(f"pool {counted['pools']}, journal: {journal}")
             self.path, self.journal = directory / f"{counted['pools']}.pool", journal
             self.child = Child(self.path, journal)
 

@@ -345,3 +345,19 @@ def test_interrupts_stop_long_loops(path: Path) -> None:
             print("interrupted")
     """
     assert in_python(code).stdout == "interrupted\n"
+
+
+def test_a_child_that_drops_a_pool_of_its_parent_keeps_its_own(path: Path) -> None:
+    code = """if True:
+        import outlast, os, sys
+        closed = outlast.open(sys.argv[1], journal=True)
+        closed.close()
+        if os.fork() == 0:
+            ages = outlast.open(sys.argv[1] + ".other", journal=True).map("ages", key=str, value=int)
+            ages["Ada"] = 36
+            del closed  # What it had mapped was not inherited, and its addresses are the child's now.
+            ages["Ada"] += 1
+            os._exit(ages["Ada"])
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+    """
+    assert in_python(code, path).stdout == "37\n"

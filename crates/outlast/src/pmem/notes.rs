@@ -25,6 +25,7 @@
 mod lines;
 
 use super::LINE;
+use super::alive::Alive;
 use super::disk::Disk;
 use super::mapping::MappingError;
 use super::reserve::reserve;
@@ -66,6 +67,8 @@ pub struct Notes {
     pool: AtomicUsize,
     /// Whether a line may have been noted since the last cut.
     any: AtomicBool,
+    /// Tells a forked child from the process that mapped them.
+    alive: Alive,
 }
 
 // SAFETY: the mapping belongs to this value, and all access to it is atomic.
@@ -123,10 +126,10 @@ impl Notes {
     /// The sets are mapped only as far as the pool goes. Otherwise, a process that keeps its memory
     /// resident (`mlockall`) would need all that a pool of the largest size needs.
     fn map(file: &File, capacity: u64) -> io::Result<Notes> {
-        let bytes = Self::bytes_for(capacity);
+        let (bytes, alive) = (Self::bytes_for(capacity), Alive::new()?);
         let start = reserve(bytes)?;
         let (pool, any) = (AtomicUsize::new(0), AtomicBool::new(true));
-        let notes = Notes { start, bytes: bytes as usize, capacity, pool, any };
+        let notes = Notes { start, bytes: bytes as usize, capacity, pool, any, alive };
         notes.map_pages(file, 0..PAGE)?;
         Ok(notes)
     }
@@ -364,9 +367,13 @@ impl Notes {
 
 impl Drop for Notes {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and what was borrowed from it borrows from `self`.
-        // Nothing can be done about an error.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        // A child did not inherit the mapping, so whatever is there is not ours: it may be a pool that the
+        // child has opened since.
+        if self.alive.is_here() {
+            // SAFETY: the mapping is ours, and what was borrowed from it borrows from `self`.
+            // Nothing can be done about an error.
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
     }
 }
 

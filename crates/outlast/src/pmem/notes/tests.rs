@@ -1,6 +1,7 @@
 //! Tests of the notes.
 
 use super::*;
+use crate::pmem::alive::tests::in_forked_child;
 use std::collections::BTreeSet;
 
 const CAPACITY_BYTES: u64 = 64 << 20;
@@ -201,4 +202,24 @@ fn threads_note_at_the_same_time() {
     });
     let all = 0..64 * 64 * 4;
     assert!(taken(&notes).into_iter().eq([all]));
+}
+
+#[test]
+fn a_forked_child_does_not_unmap_what_it_has_at_these_addresses() {
+    use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+    let file = tempfile::tempfile().unwrap();
+    let notes = Notes::create(&Disk::default(), &file, 1 << 20).unwrap();
+    let start = notes.start.as_ptr();
+    let child = move || {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: nothing is mapped there: the child has not inherited the notes. The page is the child's own.
+        unsafe {
+            let own = rustix::mm::mmap_anonymous(start.cast(), PAGE as usize, access, flags);
+            drop(notes);
+            own.is_ok_and(|own| rustix::mm::msync(own, PAGE as usize, MsyncFlags::ASYNC).is_ok())
+        }
+    };
+    // SAFETY: the child makes system calls only.
+    assert!(unsafe { in_forked_child(child) });
 }
