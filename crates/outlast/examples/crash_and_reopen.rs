@@ -28,7 +28,9 @@ struct Bank {
 impl Bank {
     fn open(path: &Path) -> outlast::Result<Bank> {
         // SAFETY: no other program writes this file while the pool is open.
-        let pool = unsafe { PoolOptions::new().open_or_create(path)? };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).open_or_create(path)?
+        };
         let (balances, transfers) = (pool.map("balances")?, pool.ordered_map("transfers")?);
         Ok(Bank { pool, balances, transfers })
     }

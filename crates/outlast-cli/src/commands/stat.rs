@@ -7,9 +7,10 @@ use crate::output::Output;
 use crate::place;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
+use outlast::MediumKind;
 use outlast::ReclaimState;
+use outlast::internals::pmem::Medium;
 use outlast::{IndexStats, JournalFacts, MapInfo, Pool, PoolFacts, PoolOptions};
-use outlast::{Medium, MediumKind};
 use serde_json::{Value, json};
 use std::path::Path;
 

@@ -8,6 +8,7 @@ mod commands;
 mod compact;
 mod demo;
 mod load;
+mod ordered;
 mod refusals;
 mod repaired;
 mod restore;

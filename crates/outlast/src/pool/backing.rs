@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -346,6 +347,13 @@ impl Backing {
             Backing::Heap(_) => None,
         }
     }
+
+    /// Returns the path of the file that is mapped, as the system knows it; empty if there is none.
+    pub fn path(&self) -> PathBuf {
+        let file = self.mapping().and_then(Mapping::as_file);
+        let link = file.map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+        link.and_then(|link| std::fs::read_link(link).ok()).unwrap_or_default()
+    }
 }
 
 /// Converts a mapping's error to the pool's.
@@ -353,7 +361,7 @@ pub fn mapping_error(error: MappingError) -> Error {
     match error {
         MappingError::Io(source) => Error::io("mapping the pool", source),
         MappingError::WriteBack(source) => Error::io("syncing a pool that grew", source),
-        MappingError::DiskFull { needed, source } => Error::DiskFull { needed, source },
+        MappingError::DiskFull { needed, source } => Error::disk_full(needed, source),
         MappingError::AddressSpace { needed, reserved } => Error::AddressSpace { needed, reserved },
     }
 }

@@ -11,7 +11,8 @@ const NAMES: [&str; 2] = ["one.pool", "two.pool"];
 
 /// Opens a pool as if the machine had been restarted `boots` times.
 fn open(path: &Path, boots: u64) -> Pool {
-    let options = PoolOptions::new().boot_id(u128::from(boots) + 1);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).boot_id(u128::from(boots) + 1);
     // SAFETY: only one process at a time uses the file.
     unsafe { options.open_or_create(path) }.unwrap()
 }

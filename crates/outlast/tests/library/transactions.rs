@@ -103,7 +103,7 @@ fn a_pool_that_is_open_read_only_has_reading_transactions() {
     let both = pool.transaction(|t| Ok::<_, Error>((t.get(&map, "a")?, t.get(&map, "b")?)));
     assert_eq!(both.unwrap(), (Some(1), Some(2)));
     let refused = pool.transaction(|t| t.put(&map, "a", &3));
-    assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
 }
 
 /// Threads move amounts between accounts in two maps. The sum that a transaction reads never changes.
