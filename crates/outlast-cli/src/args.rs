@@ -50,6 +50,13 @@ pub(crate) enum Command {
     /// Drop a map with all of its records
     Drop(DropArgs),
     /// Print the properties of the pool and its maps
+    ///
+    /// medium: what the pool is on, and how its lines are flushed. survives: which failures leave the effect
+    /// of every call that returned. free pages: space in the file for new records. huge pages: how much of
+    /// the file is mapped with pages of 2 MiB. reclaim: whether space that a crash has left is still to be
+    /// collected. Of each map: form, whether records are stored in place (inline) or in blocks of their own
+    /// (bytes); records, an estimate; load, the share of its slots that are in use; segments, and
+    /// entries of the directory, the parts of its table; DRAM, what it takes of the process's memory while it is open.
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),

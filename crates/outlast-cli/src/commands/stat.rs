@@ -23,16 +23,7 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
     print_pool(&path, &pool, out)?;
     let mut damaged = None;
     let headings = [
-        "map",
-        "scheme",
-        "form",
-        "keys",
-        "values",
-        "records",
-        "load",
-        "segments",
-        "directory",
-        "DRAM",
+        "map", "scheme", "form", "keys", "values", "records", "load", "segments", "entries", "DRAM",
     ];
     let mut table = table(headings, 5);
     for info in pool.maps() {
