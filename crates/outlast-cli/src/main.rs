@@ -18,6 +18,7 @@ mod output;
 mod parts;
 mod place;
 mod progress;
+mod reader;
 mod salvageable;
 mod table;
 mod text;

@@ -394,7 +394,7 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
         Error::Locked { .. } => Failure::Failed(format!(
             "{}: in use: another process has it open. A pool can be open in one process that writes, or in \
-             several that only read",
+             several that only read. A program lets others read a pool that it has open with `outlast_live::serve`",
             path.display()
         )),
         Error::NoJournal { .. } => Failure::Failed(format!(
@@ -479,21 +479,31 @@ pub(crate) fn why_refused(error: &Error) -> String {
 }
 
 /// The names of all maps, except those whose roots are damaged.
-fn names(pool: &Pool) -> Vec<String> {
+pub(crate) fn names(pool: &Pool) -> Vec<String> {
     pool.maps().into_iter().flatten().map(|info: MapInfo| info.name).collect()
 }
 
 /// Returns the name of the pool's only map, or `None` if there is no map. Fails with a list if
 /// there are several.
 fn only(pool: &Pool) -> Result<Option<String>, Failure> {
-    let mut names = names(pool);
-    match names.len() {
-        0 | 1 => Ok(names.pop()),
-        n => {
-            let list = listed(&names);
+    Ok(only_of(&names(pool))?.map(str::to_owned))
+}
+
+/// Like [`only`], of the maps with these names.
+pub(crate) fn only_of(names: &[String]) -> Result<Option<&str>, Failure> {
+    match names {
+        [] => Ok(None),
+        [name] => Ok(Some(name)),
+        several => {
+            let (n, list) = (several.len(), listed(several));
             Err(Failure::Usage(format!("the pool has {n} maps, name one with --map: {list}")))
         }
     }
+}
+
+/// The failure of a command that needs a map.
+pub(crate) fn no_maps() -> Failure {
+    Failure::Failed("the pool has no maps".into())
 }
 
 /// Opens the map of this name, or the only one.
@@ -504,20 +514,20 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
             Some(name) => name,
             None => match pool.maps().into_iter().find_map(Result::err) {
                 Some(error) => return Err(error.into()),
-                None => return Err(Failure::Failed("the pool has no maps".into())),
+                None => return Err(no_maps()),
             },
         },
     };
-    pool.raw_map(&name).map_err(|error| no_such_map(pool, error))
+    pool.raw_map(&name).map_err(|error| no_such_map(&names(pool), error))
 }
 
 /// Describes an error of a call that names a map. If there is no such map, lists the maps that
 /// exist.
-pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
+pub(crate) fn no_such_map(names: &[String], error: Error) -> Failure {
     if !matches!(error, Error::NoSuchMap { .. }) {
         return error.into();
     }
-    match &names(pool)[..] {
+    match names {
         [] => Failure::Failed(format!("{error}; the pool has no maps")),
         there => Failure::Failed(format!("{error}; the pool has: {}", listed(there))),
     }

@@ -96,7 +96,10 @@ pub(crate) fn run(
     // Check that these maps exist before anything is created.
     for name in &args.map {
         if !broken.maps().iter().flatten().any(|info| info.name == *name) {
-            return Err(open::no_such_map(&broken, Error::NoSuchMap { name: name.clone() }));
+            return Err(open::no_such_map(
+                &open::names(&broken),
+                Error::NoSuchMap { name: name.clone() },
+            ));
         }
     }
     let start = Instant::now();
