@@ -5,6 +5,7 @@ mod endings;
 mod evidence;
 mod identity;
 mod places;
+mod tasks;
 mod working;
 
 use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
