@@ -11,7 +11,8 @@ use super::roots::MapInfo;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Care, Change, Changed, Cursor, Growth, Index, IndexStats, Previous, Record, RecordForm,
+    Bytes, Care, Change, Changed, Cursor, Growth, Index, IndexStats, Inline, Previous, Record,
+    RecordForm,
 };
 use crate::pool::core::root_offset;
 use std::ops::Bound;
@@ -100,6 +101,45 @@ impl RawMap {
         Ok(self.change(key, None, Kind::Remove, false)?.0)
     }
 
+    /// Replaces the value of `key` if its bytes are `expected`. Returns whether it did.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<str, [u8]>("owners")?.insert("printer", b"Ada")?;
+    /// let owners = pool.raw_map("owners")?;
+    /// assert!(owners.compare_swap(b"printer", b"Ada", b"Bob")?);
+    /// assert!(!owners.compare_swap(b"printer", b"Ada", b"Eve")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`insert`](RawMap::insert).
+    pub fn compare_swap(&self, key: &[u8], expected: &[u8], new: &[u8]) -> Result<bool> {
+        self.compare_change(key, expected, Some(new))
+    }
+
+    /// Removes `key` if the bytes of its value are `expected`. Returns whether it did.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// let pool = outlast::PoolOptions::new().anonymous()?;
+    /// pool.map::<u64, u64>("locks")?.insert(&1, &17)?;
+    /// let locks = pool.raw_map("locks")?;
+    /// let word = |number: u64| number.to_le_bytes();
+    /// assert!(!locks.compare_remove(&word(1), &word(18))?);
+    /// assert!(locks.compare_remove(&word(1), &word(17))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`delete`](RawMap::delete).
+    pub fn compare_remove(&self, key: &[u8], expected: &[u8]) -> Result<bool> {
+        self.compare_change(key, expected, None)
+    }
+
     /// Removes the records that are present throughout the call; see
     /// [`Map::clear`](crate::Map::clear). Returns how many it removed.
     ///
@@ -149,19 +189,20 @@ impl RawMap {
     }
 
     /// Replaces the value of `key`, or removes it, if its bytes are `expected`. Returns whether they are.
-    /// Only for a map whose records are byte strings.
-    pub(crate) fn compare_change(
-        &self,
-        key: &[u8],
-        expected: &[u8],
-        new: Option<&[u8]>,
-    ) -> Result<bool> {
-        let Form::Bytes(index) = self.map.form()? else { return Ok(false) };
-        let change = match new {
-            Some(new) => Change::Swap { expected, new },
-            None => Change::CompareRemove(expected),
+    fn compare_change(&self, key: &[u8], expected: &[u8], new: Option<&[u8]>) -> Result<bool> {
+        let done = match self.map.form()? {
+            Form::Inline(index) => {
+                let (key, expected) = (word(key, "key")?, word(expected, "value")?);
+                let new = new.map(|new| word(new, "value")).transpose()?;
+                let change = compare::<Inline>(expected, new);
+                self.change_in(index, key, new, change, false)?.applied
+            }
+            Form::Bytes(index) => {
+                let change = compare::<Bytes>(expected, new);
+                self.change_in(index, key, new, change, false)?.applied
+            }
         };
-        Ok(self.change_in(index, key, new, change, false)?.applied)
+        Ok(done)
     }
 
     /// Makes a change, if the map's schemas allow the key and the new value.
@@ -292,6 +333,13 @@ fn clear_part<R: Record>(index: &dyn Index<R>, cursor: &mut Cursor) -> Result<u6
         removed += u64::from(done.applied);
     }
     Ok(removed)
+}
+
+fn compare<'v, R: Record>(expected: R::Value<'v>, new: Option<R::Value<'v>>) -> Change<'v, R> {
+    match new {
+        Some(new) => Change::Swap { expected, new },
+        None => Change::CompareRemove(expected),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

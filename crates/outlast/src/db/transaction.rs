@@ -70,7 +70,7 @@ impl Transaction {
     /// # Errors
     /// [`Error::Invalid`] if the map belongs to another pool, or if it cannot have this key;
     /// [`Error::KeyTooLarge`]; those of [`RawMap::get`].
-    pub(crate) fn get_raw(&mut self, map: &RawMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub fn get_raw(&mut self, map: &RawMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
         check_record(&self.pool, map, key, None)?;
         let noted = self.note(map, key);
         if let Some(value) = noted.change.as_ref().or(noted.read.as_ref()) {
@@ -86,12 +86,7 @@ impl Transaction {
     ///
     /// # Errors
     /// Those of [`Batch::change_raw`](crate::Batch::change_raw).
-    pub(crate) fn change_raw(
-        &mut self,
-        map: &RawMap,
-        key: &[u8],
-        value: Option<&[u8]>,
-    ) -> Result<()> {
+    pub fn change_raw(&mut self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_record(&self.pool, map, key, value)?;
         self.note(map, key).change = Some(value.map(<[u8]>::to_vec));
         Ok(())

@@ -109,9 +109,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
             };
         };
         key.with_bytes(|key| match after {
-            None => self.raw().compare_change(key, before, None),
+            None => self.raw().compare_remove(key, before),
             Some(after) => after.with_bytes(|after| {
-                Ok(before == after || self.raw().compare_change(key, before, Some(after))?)
+                Ok(before == after || self.raw().compare_swap(key, before, after)?)
             }),
         })
     }
