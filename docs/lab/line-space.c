@@ -56,16 +56,18 @@ static void insert(u64 h){ for(;;){ Group*g=group_of(h); Seg*s=&g->seg[part(g,h)
     if(C.cap_hi<1 && s->n >= cap_of(g)*C.lines*SLOTS){ rebuild(g); continue; }
     int full=!slot_in(s,home(h)); if(place(s,h,1)){ if(full&&(h>>40&31)==0&&away8(s,home(h))>tidy){ tidied++; rebuild_to(g,1); } return; } rebuild(g); } }
 // What lookups read, over a sample of the segments. Three kinds of hints: one byte a line (4 classes "in the block", 4 "in
-// the stash"); two bytes (4 classes x 3 lines, 4 "in the stash"); and a list of LIST entries a block of four lines: home,
-// where (one of 3 lines, or one of 4 pairs of stash lines), 5 bits of tag. Stash records come first. A record that is not listed sets a bit of its home.
+// the stash"); two bytes (4 classes x 3 lines, 4 "in the stash"); and the hint word of the design: a list of LIST entries a
+// block of four lines: home, where (one of 3 lines, or one of 4 pairs of stash lines), 4 bits of tag. Stash records come
+// first. A record that is not listed sets one of two flags of its home: 1 in the block, 2 in the stash.
 #define LIST 6
+#define TAGS 15
 #define WPER (C.window<=4?1:2)
 typedef struct { double h1,m1,h2,m2,h3,m3,away,st,flag; } Look;
 static Look lookups(int every){ Look L={0}; double n=0,miss=0; int H=homes(); Group*last=0; int seen=0;
   for(int d=0;d<(1<<TOPBITS);d++){ Group*g=dir[d]; if(g==last)continue; last=g; if(seen++%every)continue;
    for(int j=0;j<g->k;j++){ Seg*s=&g->seg[j]; static uint8_t b1[4096]; static uint16_t b2[4096]; static u32 ent[1024][LIST]; static int cnt[1024]; static uint8_t unl[4096];
     memset(b1,0,sizeof b1);memset(b2,0,sizeof b2);memset(cnt,0,sizeof cnt);memset(unl,0,sizeof unl);
-    for(int l=C.lines-2;l>=0;l--)for(int i=0;i<SLOTS;i++){ u64 h=s->s[l*SLOTS+i]; if(!h)continue; int x=home(h),c=h&3,tag=h>>3&31,where; if(l==x)continue;
+    for(int l=C.lines-2;l>=0;l--)for(int i=0;i<SLOTS;i++){ u64 h=s->s[l*SLOTS+i]; if(!h)continue; int x=home(h),c=h&3,tag=h>>3&TAGS,where; if(l==x)continue;
       if(l>=H){ b1[x]|=16<<c; b2[x]|=1<<(12+c); int st=(h>>2)%C.stash; where=4+((l-H-st+C.stash)%C.stash)/WPER%4; } else { b1[x]|=1<<c; int o=1; for(;o<=C.reach;o++)if(other(x,o)==l)break; b2[x]|=1<<(c*3+(o-1)%3); where=o; }
       if(cnt[x/4]<LIST)ent[x/4][cnt[x/4]++]=x<<16|where<<8|tag; else unl[x]|=l>=H?2:1; }
     for(int x=0;x<H;x++)L.flag+=!!unl[x]/(double)H/g->k;
@@ -75,10 +77,10 @@ static Look lookups(int every){ Look L={0}; double n=0,miss=0; int H=homes(); Gr
       if(!f1&&b1[x]>>(4+(c))&1) for(int w=0;w<C.window&&w<C.stash&&!f1;w++){ A++; if(H+((start)+w)%C.stash==(l))f1=1; } \
       if(!f2&&b2[x]>>(12+(c))&1) for(int w=0;w<C.window&&w<C.stash&&!f2;w++){ B++; if(H+((start)+w)%C.stash==(l))f2=1; } \
       for(int e=0;e<cnt[(x)/4]&&!f3;e++){ u32 E=ent[(x)/4][e]; if((int)(E>>16)!=(x)||(int)(E&31)!=(tag))continue; int wh=E>>8&255; if(wh<4){ D++; if(other(x,wh)==(l))f3=1; } else for(int w=0;w<WPER&&!f3;w++){ D++; if(H+((start)+WPER*(wh-4)+w)%C.stash==(l))f3=1; } } \
-      if(!f3&&unl[x]){ for(int o=1;o<=C.reach&&!f3;o++){ int q=other(x,o); if(q>=H)continue; D++; if(q==(l))f3=1; } if(unl[x]&2)for(int w=0;w<C.window&&w<C.stash&&!f3;w++){ D++; if(H+((start)+w)%C.stash==(l))f3=1; } } \
+      if(!f3&&unl[x]){ if(unl[x]&1)for(int o=1;o<=C.reach&&!f3;o++){ int q=other(x,o); if(q>=H)continue; D++; if(q==(l))f3=1; } if(unl[x]&2)for(int w=0;w<C.window&&w<C.stash&&!f3;w++){ D++; if(H+((start)+w)%C.stash==(l))f3=1; } } \
       } r1=A;r2=B;r3=D; }while(0)
-    for(int l=0;l<C.lines-1;l++)for(int i=0;i<SLOTS;i++){ u64 h=s->s[l*SLOTS+i]; if(!h)continue; int x=home(h),c=h&3,tag=h>>3&31; double p,q,r; int start=C.stash?(int)((h>>2)%C.stash):0; PROBE(x,c,tag,start,l,p,q,r); L.h1+=p;L.h2+=q;L.h3+=r;n++; L.away+=l!=x; L.st+=l>=H; }
-    for(int x=0;x<H;x++)for(int c=0;c<8;c++){ double p,q,r; u64 h=rnd(); int start=C.stash?(int)((h>>2)%C.stash):0; PROBE(x,(int)(h&3),(int)(h>>3&31),start,-1,p,q,r); L.m1+=p;L.m2+=q;L.m3+=r;miss++; } } }
+    for(int l=0;l<C.lines-1;l++)for(int i=0;i<SLOTS;i++){ u64 h=s->s[l*SLOTS+i]; if(!h)continue; int x=home(h),c=h&3,tag=h>>3&TAGS; double p,q,r; int start=C.stash?(int)((h>>2)%C.stash):0; PROBE(x,c,tag,start,l,p,q,r); L.h1+=p;L.h2+=q;L.h3+=r;n++; L.away+=l!=x; L.st+=l>=H; }
+    for(int x=0;x<H;x++)for(int c=0;c<8;c++){ double p,q,r; u64 h=rnd(); int start=C.stash?(int)((h>>2)%C.stash):0; PROBE(x,(int)(h&3),(int)(h>>3&TAGS),start,-1,p,q,r); L.m1+=p;L.m2+=q;L.m3+=r;miss++; } } }
   double gr=(seen+every-1)/every; L.h1/=n;L.h2/=n;L.h3/=n;L.m1/=miss;L.m2/=miss;L.m3/=miss;L.away/=n;L.st/=n;L.flag/=gr; return L; }
 static u64 N0=62500,N1=1250000,SCALE=16; static int churn;
 static void run(struct Cfg c){ C=c; rng=12345; moved=rebuilds=live=high=stashed_fail=0; trig_sum=0;trig_n=0;
@@ -122,6 +124,8 @@ int main(int argc,char**argv){
    {"2,3 x 32K, stash 31 w8, emptiest",   512,31, 8,2,3,3,1,1,1},
    {"2,3 x 32K, stash 35 w8, emptiest",   512,35, 8,2,3,3,1,1,1},
    {"2,3 x 32K, stash 39 w8, emptiest",   512,39, 8,2,3,3,1,1,1},
+   {"plain 32K, stash 39 w8, emptiest",   512,39, 8,1,1,3,1,1,1},
+   {"2,3 x 32K, stash 15 w8, emptiest",   512,15, 8,2,3,3,1,1,1},
    {"3,4,5 x 32K, stash 31 w4, emptiest", 512,31, 4,3,5,3,1,1,1},
    {"3,4,5 x 32K, stash 31 w4",           512,31, 4,3,5,3,1,1,0},
    {"3,4,5 x 32K, stash 23 w4",           512,23, 4,3,5,3,1,1,0},
