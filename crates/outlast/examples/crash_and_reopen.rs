@@ -77,8 +77,8 @@ fn transfer_for_ever(path: &Path) -> Result<(), Box<dyn Error>> {
     for number in begin.. {
         let from = number % ACCOUNTS;
         bank.transfer(number, from, (from + 1 + number % 7) % ACCOUNTS, (number % 50) as i64)?;
-        // To survive a power loss on an ordinary disk as well, this would need a journal
-        // (`PoolOptions::journal`), and a call of `Pool::wait_durable` before the report.
+        // If a power loss must not undo what was reported either, this would need a call of
+        // `Pool::wait_durable` before the report.
         writeln!(std::io::stdout(), "{number}")?;
     }
     Ok(())
