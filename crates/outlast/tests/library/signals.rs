@@ -9,6 +9,43 @@ use std::process::Stdio;
 
 const NAMES: [&str; 2] = ["one.pool", "two.pool"];
 
+/// The program's threads notice that the pool is closed, and `main` returns with an error: the end of the process
+/// is the signal's all the same, and waits until the pool is closed. With and without a journal.
+#[test]
+fn a_main_that_returns_meanwhile_does_not_cut_the_closing_short() {
+    let name = "signals::a_main_that_returns_meanwhile_does_not_cut_the_closing_short";
+    if let Some(path) = child_path() {
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { PoolOptions::new().open_or_create(path).unwrap() };
+        pool.close_on_signals().unwrap();
+        let map = pool.map::<u64, u64>("m").unwrap();
+        println!("\nready");
+        let error = (0..).find_map(|n| map.put(&(n % 100_000), &n).err()).unwrap();
+        drop((map, pool));
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+    let dirs =
+        [tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")), tempfile::tempdir_in("/dev/shm")];
+    for dir in dirs.into_iter().flatten() {
+        let path = dir.path().join("a.pool");
+        for _ in 0..15 {
+            let mut child = in_child(name, &path).stdout(Stdio::piped()).spawn().unwrap();
+            let mut told = BufReader::new(child.stdout.take().unwrap()).lines();
+            assert!(told.any(|line| line.unwrap() == "ready"));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            // SAFETY: this is the process that was started above, and it was not waited for yet.
+            assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGTERM));
+            let facts = PoolOptions::new().facts(&path).unwrap();
+            assert!(facts.journal.is_none_or(|journal| journal.closed && journal.segments == 0));
+            let options = PoolOptions::new().boot_id(77);
+            // SAFETY: the file belongs to this test.
+            unsafe { options.open_read_only(&path) }.expect("it was closed");
+        }
+    }
+}
+
 /// Opens a pool as if the machine had been restarted `boots` times.
 fn open(path: &Path, boots: u64) -> Pool {
     let options =
