@@ -20,6 +20,22 @@
 //! # }
 //! ```
 //!
+//! A pool is the file at its path. On an ordinary file system, a new one also has a journal, the directory
+//! `PATH.journal`, and while it is open a working file, in `/dev/shm` if there is room: it then survives a
+//! power loss as well, except for about the last 10 milliseconds, and except for nothing that
+//! [`Pool::wait_durable`] has waited for. [`PoolOptions::survive`] chooses. Opening a pool is `unsafe`
+//! because its file is mapped: nobody else may write it meanwhile. `Pool::close_on_signals` closes it when
+//! the service is asked to end.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `dash-eh`, `phast`, `clevel` (default), `dash-lh`, `group`, `ea-pht` | the scheme; `ea-pht` has three |
+//! | `all-schemes` | all of them |
+//! | `serde` | `serde_value!`: values of any type that serde encodes |
+//! | `signals` | `Pool::close_on_signals` |
+//!
 //! # The contract
 //!
 //! 1. Once an operation returns, its effect survives every failure that the pool's
@@ -65,7 +81,7 @@
 //!
 //! ## Expire sessions
 //!
-//! The value is the time at which the session ends. [`Map::alter`] extends a session unless it has
+//! The value is the time at which the session ends. [`Map::fetch_update`] extends a session unless it has
 //! expired. [`Map::retain`] removes the expired sessions, but never one that another thread extends
 //! at the same moment. `examples/sessions.rs` does this with a struct as the value.
 //!
@@ -75,8 +91,8 @@
 //! let ends = pool.map::<[u8; 16], u64>("sessions")?;
 //! let (id, now) = ([7; 16], 1_000);
 //! ends.insert(&id, &(now + 900))?;
-//! let prolonged = ends.alter(&id, |end| end.filter(|end| **end > now).map(|_| now + 1_800))?;
-//! assert_eq!(prolonged, Some(2_800));
+//! let prolonged = ends.fetch_update(&id, |end| (*end > now).then_some(now + 1_800))?;
+//! assert_eq!(prolonged, Some(1_900), "it was to end then");
 //! let expired = ends.retain(|_, end| *end > 2_800)?;
 //! assert_eq!(expired, 1);
 //! # Ok(())

@@ -125,7 +125,8 @@ impl PoolOptions {
         let mapping = Mapping::file_on(disk, copy, MapAccess::ReadWrite, size, reserve)
             .map_err(|e| mapping_error(e).at(path))?;
         let (real, options) = self.judge_with(Some(mapping.medium()), options)?;
-        let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
+        let made = Core::create(Backing::Mapped(mapping), real, options).map_err(|e| e.at(path))?;
+        let store = Store::new(made)?;
         let directory = open_parent(path)?;
         // Gives the complete pool its name, and fails if the name is taken.
         let link = || match temporary {

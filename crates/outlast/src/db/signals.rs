@@ -54,18 +54,13 @@ impl Pool {
             };
             std::thread::Builder::new().name("outlast-signals".into()).spawn(wait).map_err(io)?;
             // SAFETY: the function is of the right type, and stays: the library is not unloaded.
-            unsafe { atexit(wait_for_signal) };
+            unsafe { libc::atexit(wait_for_signal) };
         }
         let pools = pools.get_or_insert_default();
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(Arc::downgrade(self.guarded()));
         Ok(())
     }
-}
-
-unsafe extern "C" {
-    /// Registers a function that runs when `main` returns or `exit` is called.
-    fn atexit(function: extern "C" fn()) -> std::ffi::c_int;
 }
 
 /// Keeps a thread that ends the process from doing so while the pools are being closed. The signal ends it.

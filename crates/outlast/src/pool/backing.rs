@@ -348,11 +348,13 @@ impl Backing {
         }
     }
 
-    /// Returns the path of the file that is mapped, as the system knows it; empty if there is none.
+    /// Returns the path of the file that grows with the pool, as the system knows it. Empty if there is none,
+    /// if it has no name, and in a journaled pool, where it can be the base or the working file.
     pub fn path(&self) -> PathBuf {
-        let file = self.mapping().and_then(Mapping::as_file);
-        let link = file.map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
-        link.and_then(|link| std::fs::read_link(link).ok()).unwrap_or_default()
+        let Backing::Mapped(mapping) = self else { return PathBuf::new() };
+        let link = mapping.as_file().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = link.and_then(|link| std::fs::read_link(link).ok()).unwrap_or_default();
+        if path.exists() { path } else { PathBuf::new() }
     }
 }
 

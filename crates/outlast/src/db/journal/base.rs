@@ -22,7 +22,9 @@ pub(in crate::layers::db) fn incomplete(rebuilt: Rebuilt, path: &Path, directory
             format!("{} has {found} bytes, but must have at least {needed}", path.display())
         }
         Rebuilt::Damaged(damage) => format!("in {directory}, {damage}"),
-        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has none of its segments"),
+        Rebuilt::Gone | Rebuilt::Whole { .. } => format!(
+            "{directory} has none of its segments (was the pool renamed, or opened through a link?)"
+        ),
     })
 }
 

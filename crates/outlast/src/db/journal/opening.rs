@@ -369,7 +369,7 @@ impl<'o> Opening<'o> {
                 {
                     let why = "the file must be over 2.2 TB long, although most of it takes no space. \
                                The process's limit on file sizes (`ulimit -f`) or the file system's is \
-                               lower. A pool without a journal needs no such file";
+                               lower. A pool made with `survive(Failure::ProcessDeath)` needs no such file";
                     io(std::io::Error::new(source.kind(), why))
                 }
                 error => mapping_error(error),
