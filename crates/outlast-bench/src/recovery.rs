@@ -118,7 +118,7 @@ pub struct Reading {
 }
 
 fn options_of(seed: u64, journal: bool) -> PoolOptions {
-    let options = PoolOptions::new().identity(seed, 2);
+    let options = PoolOptions::new().survive(outlast::Failure::ProcessDeath).identity(seed, 2);
     if journal { options.journal(JournalOptions::new()) } else { options }
 }
 

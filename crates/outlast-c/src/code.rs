@@ -151,7 +151,7 @@ fn message_of(error: &Error) -> String {
 
 fn offset_of(error: &Error) -> Option<u64> {
     match error {
-        Error::Damaged(damage) | Error::DamagedHeader(damage) => Some(damage.offset()),
+        Error::Damaged(damage) | Error::DamagedHeader { damage, .. } => Some(damage.offset()),
         Error::DamagedRoot { damage, .. } => Some(damage.offset()),
         Error::PossiblyTorn { damaged_copy: Some(damage), .. } => Some(damage.offset()),
         _ => None,
@@ -168,9 +168,9 @@ fn code_of(error: &Error) -> outlast_code {
         Error::MapDropped => OUTLAST_ERROR_MAP_DROPPED,
         Error::TooManyMaps { .. } => OUTLAST_ERROR_TOO_MANY_MAPS,
         Error::NotBuilt(_) => OUTLAST_ERROR_NOT_BUILT,
-        Error::Locked => OUTLAST_ERROR_LOCKED,
-        Error::NoJournal => OUTLAST_ERROR_NO_JOURNAL,
-        Error::ReadOnly => OUTLAST_ERROR_READ_ONLY,
+        Error::Locked { .. } => OUTLAST_ERROR_LOCKED,
+        Error::NoJournal { .. } => OUTLAST_ERROR_NO_JOURNAL,
+        Error::ReadOnly { .. } => OUTLAST_ERROR_READ_ONLY,
         Error::NotOpen(_) => OUTLAST_ERROR_NOT_OPEN,
         Error::PoolFull { .. } => OUTLAST_ERROR_POOL_FULL,
         Error::DiskFull { .. } => OUTLAST_ERROR_DISK_FULL,
@@ -180,16 +180,16 @@ fn code_of(error: &Error) -> outlast_code {
         Error::NotAPool { .. } => OUTLAST_ERROR_NOT_A_POOL,
         Error::Version { .. } | Error::UnknownFeature { .. } => OUTLAST_ERROR_VERSION,
         Error::Truncated { .. }
-        | Error::DamagedHeader(_)
+        | Error::DamagedHeader { .. }
         | Error::DamagedRoot { .. }
         | Error::Damaged(_) => OUTLAST_ERROR_DAMAGED,
         Error::PossiblyTorn { .. } => OUTLAST_ERROR_POSSIBLY_TORN,
-        Error::IncompleteJournal(_)
-        | Error::NoWorkingFile
+        Error::IncompleteJournal { .. }
+        | Error::NoWorkingFile { .. }
         | Error::OtherWorkingFile { .. }
         | Error::CopyOfPool { .. } => OUTLAST_ERROR_JOURNAL,
-        Error::Unfinished => OUTLAST_ERROR_UNFINISHED,
-        Error::FileGone => OUTLAST_ERROR_FILE_GONE,
+        Error::Unfinished { .. } => OUTLAST_ERROR_UNFINISHED,
+        Error::FileGone { .. } => OUTLAST_ERROR_FILE_GONE,
         Error::Suspect => OUTLAST_ERROR_SUSPECT,
         _ => OUTLAST_ERROR_OTHER,
     }

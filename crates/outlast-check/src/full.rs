@@ -14,7 +14,12 @@ const POOL: &str = "full.pool";
 const VALUE: [u8; 200] = [0x5a; 200];
 
 fn options() -> PoolOptions {
-    PoolOptions::new().page_bits(12).initial_size(1 << 20).max_size(1 << 20).background(false)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(12)
+        .initial_size(1 << 20)
+        .max_size(1 << 20)
+        .background(false)
 }
 
 fn open_map(pool: &outlast::Pool, scheme: Scheme) -> Checked<Map<[u8], [u8]>> {

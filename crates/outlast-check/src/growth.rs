@@ -60,7 +60,11 @@ impl Summary {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions::new().page_bits(12).initial_size(256 << 10).background(false)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(12)
+        .initial_size(256 << 10)
+        .background(false)
 }
 
 type BytesMap = Map<[u8], [u8]>;

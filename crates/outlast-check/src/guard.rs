@@ -25,7 +25,11 @@ pub struct Summary {
 type BytesMap = Map<[u8], [u8]>;
 
 fn create(path: &Path, scheme: Scheme, max_size: u64) -> Checked<(Pool, BytesMap)> {
-    let options = PoolOptions::new().page_bits(12).initial_size(512 << 10).max_size(max_size);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(12)
+        .initial_size(512 << 10)
+        .max_size(max_size);
     // SAFETY: the pool is in this run's own directory, and nothing else writes to it.
     let pool = unsafe { options.background(false).create(path)? };
     let map: BytesMap = pool.map_with("m", &map_options(scheme))?;

@@ -27,7 +27,7 @@ pub(crate) fn account(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Account
     let report = match offline::walk_watched(path, watch) {
         // The file is a base that lacks what is in the working file or the journal, so it cannot be
         // walked. Only the library's own verification has checked the pool.
-        Err(Error::Unfinished) => return Ok(Account::default()),
+        Err(Error::Unfinished { .. }) => return Ok(Account::default()),
         walked => walked?,
     };
     let mut problems = report.problems.clone();

@@ -50,6 +50,13 @@ pub(crate) enum Command {
     /// Drop a map with all of its records
     Drop(DropArgs),
     /// Print the properties of the pool and its maps
+    ///
+    /// medium: what the pool is on, and how its lines are flushed. survives: which failures leave the effect
+    /// of every call that returned. free pages: space in the file for new records. huge pages: how much of
+    /// the file is mapped with pages of 2 MiB. reclaim: whether space that a crash has left is still to be
+    /// collected. Of each map: form, whether records are stored in place (inline) or in blocks of their own
+    /// (bytes); records, an estimate; load, the share of its slots that are in use; segments, and
+    /// entries of the directory, the parts of its table; DRAM, what it takes of the process's memory while it is open.
     Stat(StatArgs),
     /// Check every structure and every record; changes nothing
     Verify(VerifyArgs),
@@ -95,18 +102,42 @@ pub(crate) struct MapArgs {
 pub(crate) struct CreateArgs {
     #[command(flatten)]
     pub(crate) which: MapArgs,
-    /// Type of the keys of a new map [default: str]
-    #[arg(long, value_name = "TYPE", value_parser = type_name())]
+    /// Type of the keys of a new map: str, bytes, u8 to u128, i8 to i128, bool, f32, f64, [u8;N], or a
+    /// tuple such as (u64,str) [default: str]
+    #[arg(long, value_name = "TYPE", value_parser = crate::text::type_name)]
     pub(crate) key_type: Option<String>,
     /// Type of the values of a new map [default: str]
-    #[arg(long, value_name = "TYPE", value_parser = type_name())]
+    #[arg(long, value_name = "TYPE", value_parser = crate::text::type_name)]
     pub(crate) value_type: Option<String>,
-    /// Scheme of a new map
+    /// Keep the keys of a new map in order
+    #[arg(long, conflicts_with = "scheme")]
+    pub(crate) ordered: bool,
+    /// Scheme of a new map [default: dash-eh; with --ordered, phast]
     #[arg(long, value_parser = scheme())]
     pub(crate) scheme: Option<Scheme>,
-    /// Give the pool a journal, if it has none, so that it survives a power loss
+    #[command(flatten)]
+    pub(crate) survive: SurviveArgs,
+}
+
+/// What the pool that is written to must survive.
+#[derive(Debug, Default, Clone, Copy, ClapArgs)]
+pub(crate) struct SurviveArgs {
+    /// What a new pool must survive; on an ordinary file system, power-loss means a journal
+    /// [default: power-loss]
+    #[arg(long, value_name = "FAILURE", env = "OUTLAST_SURVIVE", hide_env_values = true)]
+    pub(crate) survive: Option<Survive>,
+    /// Give the pool a journal, even if it exists and has none
     #[arg(long)]
     pub(crate) journal: bool,
+}
+
+/// A [`Failure`](outlast::Failure).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Survive {
+    /// The end of the process in any way
+    ProcessDeath,
+    /// Also a power loss
+    PowerLoss,
 }
 
 /// The notation of keys and values on the command line.
@@ -392,12 +423,11 @@ pub(crate) struct NoPoolArgs {
 /// Arguments of [`Command::Salvage`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SalvageArgs {
-    #[command(flatten)]
-    _none: NoPoolArgs,
-    /// The damaged pool; it is left as it is, unless its journal or the log of a batch can complete it
-    pub(crate) broken: PathBuf,
-    /// The path of the new pool
-    pub(crate) new: PathBuf,
+    /// The damaged pool, unless --pool names it, and the path of the new one
+    ///
+    /// The damaged pool is left as it is, unless its journal or the log of a batch can complete it.
+    #[arg(value_names = ["BROKEN", "NEW"], num_args = 1..=2, required = true)]
+    pub(crate) files: Vec<PathBuf>,
     /// Only this map; can be repeated [default: all maps]
     #[arg(long, value_name = "NAME")]
     pub(crate) map: Vec<String>,
@@ -414,15 +444,12 @@ pub(crate) struct SalvageArgs {
 /// Arguments of [`Command::Compact`].
 #[derive(Debug, ClapArgs)]
 pub(crate) struct CompactArgs {
-    #[command(flatten)]
-    _none: NoPoolArgs,
-    /// The pool
-    // Not named `pool`, because that is the id of the global option.
-    #[arg(value_name = "POOL")]
-    pub(crate) old: PathBuf,
-    /// The path of the new pool; the old one is left as it is, unless it must be completed from its
-    /// journal or the log of a batch [default: the old one is replaced]
-    pub(crate) new: Option<PathBuf>,
+    /// The pool, unless --pool or OUTLAST_POOL names it, and the path of the new one
+    ///
+    /// Without the path of a new one, the pool is replaced. Otherwise it is left as it is, unless it must be
+    /// completed from its journal or the log of a batch.
+    #[arg(value_names = ["POOL", "NEW"], num_args = 0..=2)]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 /// Arguments of [`Command::Completions`].
@@ -437,10 +464,6 @@ pub(crate) struct CompletionsArgs {
 fn scheme() -> impl TypedValueParser<Value = Scheme> {
     PossibleValuesParser::new(Scheme::ALL.iter().map(|s| s.name()))
         .map(|name| name.parse().expect("one of the names"))
-}
-
-fn type_name() -> PossibleValuesParser {
-    PossibleValuesParser::new(crate::text::TYPES)
 }
 
 #[cfg(test)]

@@ -64,9 +64,10 @@ impl Failure {
         }
     }
 
-    /// Puts the place of the failure in front of the message.
+    /// Puts the place of the failure in front of the message, unless the message begins with it.
     pub(crate) fn within(self, place: impl std::fmt::Display) -> Self {
-        self.with(|text| format!("{place}: {text}"))
+        let place = format!("{place}: ");
+        self.with(|text| if text.starts_with(&place) { text } else { place + &text })
     }
 
     /// Appends the message of a failure that happened later.
@@ -113,7 +114,10 @@ mod tests {
     fn damage_is_told_from_other_errors_and_causes_are_named() {
         let damage = outlast::Damage::new(64, "1", "2");
         assert!(matches!(Failure::from(outlast::Error::from(damage)), Failure::Damaged(_)));
-        assert!(matches!(Failure::from(outlast::Error::Locked), Failure::Failed(_)));
+        assert!(matches!(
+            Failure::from(outlast::Error::Locked { path: "a".into() }),
+            Failure::Failed(_)
+        ));
         let source = std::io::Error::other("the cause");
         let error = outlast::Error::Io { action: "the action".into(), source };
         assert_eq!(Failure::from(error).message(), "the action: the cause");

@@ -18,18 +18,20 @@ mod output;
 mod parts;
 mod place;
 mod progress;
+mod reader;
 mod salvageable;
 mod table;
 mod text;
 
 use args::{Args, Command};
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 use failure::Failure;
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::try_parse().unwrap_or_else(|error| hinted(error).exit());
     let mut output = Output::new(args.json);
     let result = run(&args, &mut output).and_then(|()| output.flush());
     match result {
@@ -39,6 +41,17 @@ fn main() -> ExitCode {
             failure.code()
         }
     }
+}
+
+/// Adds a hint to an error in the arguments, if one of them is a file where none belongs.
+fn hinted(mut error: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidArg)
+        && std::path::Path::new(found).is_file()
+    {
+        let hint = format!("the pool's file is named by --pool {found}, or by OUTLAST_POOL").into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint]));
+    }
+    error
 }
 
 fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Opening pools and choosing maps.
 
-use crate::args::CreateArgs;
+use crate::args::{CreateArgs, Survive, SurviveArgs};
 use crate::failure::Failure;
 use crate::interrupt::is_asked;
 use crate::output::complain;
@@ -56,11 +56,30 @@ pub(crate) fn resolved(path: PathBuf) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Returns the pool and the other file that a command names by its arguments: both are arguments, or the
+/// pool is the one that is named for all commands.
+pub(crate) fn pool_and_file(
+    pool: Option<&Path>,
+    files: &[PathBuf],
+) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    match (pool, files) {
+        (Some(pool), []) => Ok((pool.into(), None)),
+        (Some(pool), [file]) => Ok((pool.into(), Some(file.clone()))),
+        (Some(pool), [of_argument, ..]) => Err(Failure::Usage(format!(
+            "two pools are named: {} by --pool, and {}",
+            pool.display(),
+            of_argument.display()
+        ))),
+        (None, []) => Ok((path(None)?, None)),
+        (None, [pool, file @ ..]) => Ok((pool.clone(), file.first().cloned())),
+    }
+}
+
 /// Opens a pool for reading. Nothing is written to it unless it must first be completed from its
 /// journal or from the log of a batch.
 pub(crate) fn to_read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Failure> {
     let pool = to_read_if_free(path, accept_possibly_torn)?;
-    pool.ok_or_else(|| about(path, Error::Locked))
+    pool.ok_or_else(|| about(path, Error::Locked { path: path.into() }))
 }
 
 /// Like [`to_read`], but returns `None` if another process has the pool open for writing.
@@ -70,21 +89,21 @@ pub(crate) fn to_read_if_free(
 ) -> Result<Option<Pool>, Failure> {
     match read(path, accept_possibly_torn) {
         Ok(pool) => Ok(Some(pool)),
-        Err(Error::Locked) => Ok(None),
+        Err(Error::Locked { .. }) => Ok(None),
         Err(error) => Err(about(path, error)),
     }
 }
 
 /// Like [`to_read`], but returns the library's error.
 pub(crate) fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Error> {
-    let options = options(false).accept_possibly_torn(accept_possibly_torn);
+    let options = options(SurviveArgs::default()).accept_possibly_torn(accept_possibly_torn);
     // SAFETY: a user who names a file to this command leaves it alone while it runs. The lock keeps
     // out other users of the library.
     let open = || unsafe { options.open_read_only(path) };
     match open() {
         // After a power loss, or if a process died during a batch. Opening the pool for writing
         // completes it from its journal or from the log of the batch.
-        Err(Error::Unfinished) if !accept_possibly_torn => {
+        Err(Error::Unfinished { .. }) if !accept_possibly_torn => {
             // SAFETY: as above.
             unsafe { options.open(path)? }.close()?;
             open()
@@ -95,20 +114,20 @@ pub(crate) fn read(path: &Path, accept_possibly_torn: bool) -> Result<Pool, Erro
 
 /// Opens a pool for reading and writing.
 pub(crate) fn to_write(path: &Path) -> Result<Pool, Failure> {
-    to_write_with(path, false)
+    to_write_with(path, SurviveArgs::default())
 }
 
 /// Like [`to_write`], but returns the library's error.
 pub(crate) fn to_write_or_error(path: &Path) -> Result<Pool, Error> {
     // SAFETY: as in `read`.
-    unsafe { options(false).open(path) }
+    unsafe { options(SurviveArgs::default()).open(path) }
 }
 
-/// Like [`to_write`]. Gives the pool a journal if `journal` is set.
-pub(crate) fn to_write_with(path: &Path, journal: bool) -> Result<Pool, Failure> {
+/// Like [`to_write`]. Gives the pool a journal if that is asked for.
+pub(crate) fn to_write_with(path: &Path, survive: SurviveArgs) -> Result<Pool, Failure> {
     // SAFETY: as in `read`.
-    let pool = unsafe { options(journal).open(path) }.map_err(|e| about(path, e))?;
-    if journal {
+    let pool = unsafe { options(survive).open(path) }.map_err(|e| about(path, e))?;
+    if survive.journal {
         warn_if_in_memory(path, &pool);
     }
     Ok(pool)
@@ -131,7 +150,10 @@ fn warn_if_in_memory(path: &Path, pool: &Pool) {
 /// Closes a pool that was opened for writing. First finishes the reclaim after a crash, which would
 /// otherwise never end in a pool to which only short commands write.
 pub(crate) fn close(pool: Pool) -> Result<(), Failure> {
-    let bar = progress::spinner("reclaiming the space that a crash has left");
+    let bar = match pool.stats().reclaim {
+        ReclaimState::Running => progress::spinner("reclaiming the space that a crash has left"),
+        _ => progress::none(),
+    };
     let mut failed = 0;
     // A signal cuts this short, like a kill: the next process does the rest.
     while pool.stats().reclaim == ReclaimState::Running && failed < 1_000 && !is_asked() {
@@ -171,11 +193,13 @@ pub(crate) fn close_now(pool: Pool) -> Result<(), Failure> {
     })
 }
 
-/// Returns options that give the pool a journal if `journal` is set, and that refuse a pool whose
-/// working file is gone.
-fn options(journal: bool) -> PoolOptions {
-    let options = PoolOptions::new().require_working_file(true);
-    if journal { options.journal(JournalOptions::new()) } else { options }
+/// Returns options for what a pool must survive, which refuse a pool whose working file is gone.
+fn options(args: SurviveArgs) -> PoolOptions {
+    let mut options = PoolOptions::new().require_working_file(true);
+    if args.survive == Some(Survive::ProcessDeath) {
+        options = options.survive(outlast::Failure::ProcessDeath);
+    }
+    if args.journal { options.journal(JournalOptions::new()) } else { options }
 }
 
 /// Opens for writing a pool that a power loss may have torn. Starts no background thread.
@@ -189,7 +213,7 @@ pub(crate) fn to_accept(path: &Path) -> Result<Pool, Failure> {
 /// Opens a pool for writing, if it exists.
 pub(crate) fn existing(path: &Path, args: &CreateArgs) -> Result<Option<Pool>, Failure> {
     match path.symlink_metadata() {
-        Ok(_) => to_write_with(path, args.journal).map(Some),
+        Ok(_) => to_write_with(path, args.survive).map(Some),
         Err(_) => Ok(None),
     }
 }
@@ -215,8 +239,7 @@ pub(crate) struct Target {
     value_type: String,
     form: RecordForm,
     scheme: Option<Scheme>,
-    /// Whether a new pool gets a journal.
-    journal: bool,
+    survive: SurviveArgs,
 }
 
 impl Target {
@@ -273,8 +296,8 @@ impl Target {
             key_type,
             value_type,
             form,
-            scheme: args.scheme,
-            journal: args.journal,
+            scheme: args.scheme.or(args.ordered.then_some(Scheme::Phast)),
+            survive: args.survive,
         })
     }
 
@@ -298,7 +321,7 @@ impl Target {
     pub(crate) fn make(self) -> Result<(Pool, RawMap), Failure> {
         let (pool, made) = match self.pool {
             Some(pool) => (pool, false),
-            None => create(&self.path, self.journal)?,
+            None => create(&self.path, self.survive)?,
         };
         let mut options = MapOptions::new().form(self.form);
         if let Some(scheme) = self.scheme {
@@ -309,10 +332,11 @@ impl Target {
             Err(error) => {
                 // Remove the pool if it was created only for this map.
                 // It loses its name before its lock, so no process opens it in between.
+                let has_journal = pool.durability().interval.is_some();
                 let removed = made && std::fs::remove_file(&self.path).is_ok();
                 let removed = removed && pool.close().is_ok();
                 // Only a pool that was created with a journal found no segments of another one.
-                if removed && self.journal {
+                if removed && has_journal {
                     let _ = remove_journal(&self.path);
                 }
                 Err(error.into())
@@ -338,17 +362,17 @@ pub(crate) fn remove_journal(pool: &Path) -> std::io::Result<()> {
 
 /// Creates a pool, or opens the one that another process has created meanwhile. Returns whether it was
 /// created here.
-fn create(path: &Path, journal: bool) -> Result<(Pool, bool), Failure> {
+fn create(path: &Path, survive: SurviveArgs) -> Result<(Pool, bool), Failure> {
     let advice = "; name a file elsewhere with --pool";
     place::check_space(place::parent(path), LEAST_SPACE_BYTES, advice)?;
     // SAFETY: as in `to_read`.
-    match unsafe { options(journal).create(path) } {
+    match unsafe { options(survive).create(path) } {
         Err(Error::Io { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
-            Ok((to_write_with(path, journal)?, false))
+            Ok((to_write_with(path, survive)?, false))
         }
         Err(error) => Err(about(path, error)),
         Ok(pool) => {
-            if journal {
+            if survive.journal {
                 warn_if_in_memory(path, &pool);
             }
             Ok((pool, true))
@@ -368,12 +392,12 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
     match error {
         // These errors name the path themselves.
         Error::NoSuchPool { .. } | Error::Io { .. } => error.into(),
-        Error::Locked => Failure::Failed(format!(
+        Error::Locked { .. } => Failure::Failed(format!(
             "{}: in use: another process has it open. A pool can be open in one process that writes, or in \
-             several that only read",
+             several that only read. A program lets others read a pool that it has open with `outlast_live::serve`",
             path.display()
         )),
-        Error::NoJournal => Failure::Failed(format!(
+        Error::NoJournal { .. } => Failure::Failed(format!(
             "{}: in use, and it has no journal: only the process that has it open can copy it. Back it \
              up once it is closed, or give it a journal",
             path.display()
@@ -382,14 +406,14 @@ pub(crate) fn about(path: &Path, error: Error) -> Failure {
             "{} is an empty file, not a pool. If it never was one, remove it: put and load create a pool",
             path.display()
         )),
-        Error::IncompleteJournal(_) => Failure::Damaged(format!(
+        Error::IncompleteJournal { .. } => Failure::Damaged(format!(
             "{}: {}. Put it back if it is elsewhere. Otherwise restore a snapshot, or see what `outlast \
              accept` can do without it; get, scan, stat and verify read what is left with \
              --accept-possibly-torn",
             path.display(),
             why_refused(&error)
         )),
-        Error::NoWorkingFile => Failure::Damaged(format!(
+        Error::NoWorkingFile { .. } => Failure::Damaged(format!(
             "{}: {}. Put the working file back if it is elsewhere. Otherwise let `outlast accept` complete \
              the pool from its journal; what was not durable is then lost",
             path.display(),
@@ -434,8 +458,8 @@ fn is_empty(path: &Path) -> bool {
 /// Says why a pool was refused, without the library's advice, which is meant for programs.
 pub(crate) fn why_refused(error: &Error) -> String {
     match error {
-        Error::IncompleteJournal(why) => format!("the journal is incomplete: {why}"),
-        Error::PossiblyTorn { reason, damaged_copy } => {
+        Error::IncompleteJournal { why, .. } => format!("the journal is incomplete: {why}"),
+        Error::PossiblyTorn { reason, damaged_copy, .. } => {
             let but = damaged_copy.as_ref().map_or_else(String::new, |damage| {
                 format!(
                     " (according to one header copy; the other, which may be newer, is damaged {damage})"
@@ -443,7 +467,7 @@ pub(crate) fn why_refused(error: &Error) -> String {
             });
             format!("possibly torn: {reason}{but}")
         }
-        Error::NoWorkingFile => {
+        Error::NoWorkingFile { .. } => {
             "its process died, and the working file is gone, although the machine was not restarted"
                 .into()
         }
@@ -455,21 +479,31 @@ pub(crate) fn why_refused(error: &Error) -> String {
 }
 
 /// The names of all maps, except those whose roots are damaged.
-fn names(pool: &Pool) -> Vec<String> {
+pub(crate) fn names(pool: &Pool) -> Vec<String> {
     pool.maps().into_iter().flatten().map(|info: MapInfo| info.name).collect()
 }
 
 /// Returns the name of the pool's only map, or `None` if there is no map. Fails with a list if
 /// there are several.
 fn only(pool: &Pool) -> Result<Option<String>, Failure> {
-    let mut names = names(pool);
-    match names.len() {
-        0 | 1 => Ok(names.pop()),
-        n => {
-            let list = listed(&names);
+    Ok(only_of(&names(pool))?.map(str::to_owned))
+}
+
+/// Like [`only`], of the maps with these names.
+pub(crate) fn only_of(names: &[String]) -> Result<Option<&str>, Failure> {
+    match names {
+        [] => Ok(None),
+        [name] => Ok(Some(name)),
+        several => {
+            let (n, list) = (several.len(), listed(several));
             Err(Failure::Usage(format!("the pool has {n} maps, name one with --map: {list}")))
         }
     }
+}
+
+/// The failure of a command that needs a map.
+pub(crate) fn no_maps() -> Failure {
+    Failure::Failed("the pool has no maps".into())
 }
 
 /// Opens the map of this name, or the only one.
@@ -480,20 +514,20 @@ pub(crate) fn map(pool: &Pool, name: Option<&str>) -> Result<RawMap, Failure> {
             Some(name) => name,
             None => match pool.maps().into_iter().find_map(Result::err) {
                 Some(error) => return Err(error.into()),
-                None => return Err(Failure::Failed("the pool has no maps".into())),
+                None => return Err(no_maps()),
             },
         },
     };
-    pool.raw_map(&name).map_err(|error| no_such_map(pool, error))
+    pool.raw_map(&name).map_err(|error| no_such_map(&names(pool), error))
 }
 
 /// Describes an error of a call that names a map. If there is no such map, lists the maps that
 /// exist.
-pub(crate) fn no_such_map(pool: &Pool, error: Error) -> Failure {
+pub(crate) fn no_such_map(names: &[String], error: Error) -> Failure {
     if !matches!(error, Error::NoSuchMap { .. }) {
         return error.into();
     }
-    match &names(pool)[..] {
+    match names {
         [] => Failure::Failed(format!("{error}; the pool has no maps")),
         there => Failure::Failed(format!("{error}; the pool has: {}", listed(there))),
     }

@@ -1,6 +1,6 @@
 //! Types whose encodings sort as their values do, recognized by their schemas: `bool`, floats,
 //! numbers of 128 bits, arrays, tuples and ordered structs. docs/format.md, section 7, has the
-//! encodings.
+//! encodings. The last part of a tuple can be a string.
 
 use crate::text::{from_hex, hex};
 use serde_json::{Number, Value, json};
@@ -9,12 +9,24 @@ use std::fmt;
 /// A type, or a part of one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Part {
-    Unsigned { bytes: usize },
-    Signed { bytes: usize },
+    Unsigned {
+        bytes: usize,
+    },
+    Signed {
+        bytes: usize,
+    },
     Bool,
-    Float { bytes: usize },
-    Array { bytes: usize },
+    Float {
+        bytes: usize,
+    },
+    Array {
+        bytes: usize,
+    },
     Tuple(Vec<Part>),
+    /// A string, as the last part of a tuple.
+    Text,
+    /// A byte string, as the last part of a tuple.
+    Bytes,
 }
 
 impl Part {
@@ -22,7 +34,16 @@ impl Part {
     pub(crate) fn of(schema: &str) -> Option<Part> {
         let mut rest = schema;
         let part = Part::read(&mut rest)?;
-        rest.is_empty().then_some(part)
+        let is_tuple = match &part {
+            Part::Tuple(parts) => {
+                let is_last = |part: &Part| matches!(part, Part::Text | Part::Bytes);
+                let (last, parts) = parts.split_last()?;
+                parts.iter().all(|part| part.size().is_some())
+                    && (is_last(last) || last.size().is_some())
+            }
+            other => other.size().is_some(),
+        };
+        (rest.is_empty() && is_tuple).then_some(part)
     }
 
     fn read(rest: &mut &str) -> Option<Part> {
@@ -57,6 +78,8 @@ impl Part {
         };
         Some(match name {
             "bool" => Part::Bool,
+            "str" => Part::Text,
+            "bytes" => Part::Bytes,
             "f32" | "f64" => Part::Float { bytes: bytes()? },
             _ if name.starts_with('u') => Part::Unsigned { bytes: bytes()? },
             _ if name.starts_with('i') => Part::Signed { bytes: bytes()? },
@@ -64,20 +87,30 @@ impl Part {
         })
     }
 
-    /// The size of an encoding, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    /// The size of an encoding, in bytes, if it is fixed.
+    pub(crate) fn size(&self) -> Option<usize> {
         match self {
             Part::Unsigned { bytes }
             | Part::Signed { bytes }
             | Part::Float { bytes }
-            | Part::Array { bytes } => *bytes,
-            Part::Bool => 1,
-            Part::Tuple(parts) => parts.iter().map(Part::bytes).sum(),
+            | Part::Array { bytes } => Some(*bytes),
+            Part::Bool => Some(1),
+            Part::Tuple(parts) => parts.iter().map(Part::size).sum(),
+            Part::Text | Part::Bytes => None,
         }
     }
 
-    /// Decodes an encoding, which must be [`bytes`](Part::bytes) long. Returns `None` if it is not
-    /// that of any value.
+    /// Returns whether an encoding can be `len` bytes long.
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        match (self, self.size()) {
+            (_, Some(size)) => len == size,
+            (Part::Tuple(parts), None) => len >= parts.iter().filter_map(Part::size).sum::<usize>(),
+            (_, None) => true,
+        }
+    }
+
+    /// Decodes an encoding, whose length must [fit](Part::fits). Returns `None` if it is not that of any
+    /// value.
     pub(crate) fn decode(&self, bytes: &[u8]) -> Option<Value> {
         let number = || bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte));
         Some(match self {
@@ -104,9 +137,17 @@ impl Part {
                 of_float(&float.to_string(), float.is_nan(), bits, F64_NAN.to_be_bytes())
             }
             Part::Array { .. } => as_hex(bytes),
+            Part::Text => json!(std::str::from_utf8(bytes).ok()?),
+            Part::Bytes => match std::str::from_utf8(bytes) {
+                Ok(text) => json!(text),
+                Err(_) => as_hex(bytes),
+            },
             Part::Tuple(parts) => {
                 let mut rest = bytes;
-                let values = parts.iter().map(|part| part.decode(rest.split_off(..part.bytes())?));
+                let values = parts.iter().map(|part| {
+                    let len = part.size().unwrap_or(rest.len());
+                    part.decode(rest.split_off(..len)?)
+                });
                 Value::Array(values.collect::<Option<_>>()?)
             }
         })
@@ -116,7 +157,7 @@ impl Part {
     pub(crate) fn encode(&self, value: &Value, out: &mut Vec<u8>) -> Option<()> {
         if let Value::Object(object) = value {
             let digits = object.get("hex").filter(|_| object.len() == 1)?.as_str()?;
-            let bytes = from_hex(digits.as_bytes()).filter(|bytes| bytes.len() == self.bytes())?;
+            let bytes = from_hex(digits.as_bytes()).filter(|bytes| self.fits(bytes.len()))?;
             self.decode(&bytes)?;
             out.extend(bytes);
             return Some(());
@@ -161,6 +202,7 @@ impl Part {
                 let digits = text().and_then(|text| from_hex(text.strip_prefix("0x")?.as_bytes()));
                 out.extend(digits.filter(|digits| digits.len() == *bytes)?);
             }
+            Part::Text | Part::Bytes => out.extend(value.as_str()?.as_bytes()),
             Part::Tuple(parts) => {
                 let parsed = match value {
                     Value::String(text) => serde_json::from_str(text).ok()?,
@@ -181,6 +223,8 @@ impl fmt::Display for Part {
             Part::Signed { bytes } => write!(f, "i{}", 8 * bytes),
             Part::Bool => f.write_str("bool"),
             Part::Float { bytes } => write!(f, "f{}", 8 * bytes),
+            Part::Text => f.write_str("text"),
+            Part::Bytes => f.write_str("bytes"),
             Part::Array { bytes } => write!(f, "0x and {} hexadecimal digits", 2 * bytes),
             Part::Tuple(parts) => {
                 for (index, part) in parts.iter().enumerate() {
@@ -260,7 +304,7 @@ mod tests {
         let part = Part::of(schema).unwrap_or_else(|| panic!("{schema}"));
         let mut bytes = Vec::new();
         part.encode(&value, &mut bytes).unwrap_or_else(|| panic!("{schema}: {value}"));
-        assert_eq!(bytes.len(), part.bytes());
+        assert!(part.fits(bytes.len()));
         assert_eq!(part.decode(&bytes), Some(value), "{schema}");
         bytes
     }
@@ -301,6 +345,9 @@ mod tests {
         let nested = json!([1, [-2, false], { "hex": "0102" }, 2.5]);
         let schema = "(u8,(i16,bool) name/1,[u8;2],f64)";
         assert_eq!(check(schema, nested), of((1u8, (-2i16, false), [1u8, 2], 2.5)));
+        assert_eq!(check("(u16,str)", json!([7, "text"])), b"\x00\x07text");
+        assert_eq!(check("(u16,str)", json!([7, ""])), b"\x00\x07");
+        assert_eq!(check("(u8,bytes)", json!([7, { "hex": "ff" }])), [7, 255]);
     }
 
     #[test]
@@ -320,11 +367,27 @@ mod tests {
             ("f64", json!("0x7ff8")),
             ("[u8;2]", json!("0x01")),
             ("u128", json!(-1)),
+            ("(u8,str)", json!([1, 2])),
+            ("(u8,str)", json!([1, { "hex": "ff" }])),
+            ("(u8,str)", json!({ "hex": "" })),
         ] {
             assert_eq!(Part::of(schema).unwrap().encode(&value, &mut Vec::new()), None, "{value}");
         }
         assert_eq!(Part::Bool.decode(&[2]), None);
-        for unknown in ["point/1", "(u8,point/1)", "(u8", "u7", "u", "", "[u8;x]", "()", "u8)"] {
+        for unknown in [
+            "point/1",
+            "(u8,point/1)",
+            "(u8",
+            "u7",
+            "u",
+            "",
+            "[u8;x]",
+            "()",
+            "u8)",
+            "str",
+            "(str,u8)",
+            "(u8,(u8,str))",
+        ] {
             assert_eq!(Part::of(unknown), None, "{unknown}");
         }
     }

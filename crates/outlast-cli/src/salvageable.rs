@@ -87,7 +87,7 @@ fn as_it_is(path: &Path, copy: &Path) -> Result<Salvageable, Failure> {
         Ok(pool) => itself(pool, None),
         // Its user has to say first what becomes of the working file.
         Err(refused @ Error::OtherWorkingFile { .. }) => Err(open::about(path, refused)),
-        Err(refused @ (Error::NoWorkingFile | Error::CopyOfPool { .. })) => {
+        Err(refused @ (Error::NoWorkingFile { .. } | Error::CopyOfPool { .. })) => {
             check_copy(path, copy)?;
             // SAFETY: as in `open::read`.
             match unsafe { PoolOptions::new().backup(path, copy) } {

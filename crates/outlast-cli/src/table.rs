@@ -8,8 +8,11 @@ pub(crate) fn table<const N: usize>(headings: [&str; N], first_right: usize) -> 
     let style = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
     let mut table = Table::new();
     table.load_style(style).set_header(headings);
-    for column in table.column_iter_mut().skip(first_right) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if index >= first_right {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table
 }

@@ -7,11 +7,18 @@ use outlast::{MapInfo, RecordForm};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// The types that can be named on the command line.
-pub(crate) const TYPES: [&str; 15] = [
-    "str", "bytes", "u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "i128", "bool",
-    "f32", "f64",
-];
+/// Reads the name of a type on the command line. It can have spaces, as in Rust.
+pub(crate) fn type_name(text: &str) -> Result<String, String> {
+    let schema: String = text.chars().filter(|letter| *letter != ' ').collect();
+    match Kind::of(&schema) {
+        Kind::Opaque => {
+            Err("the types are str, bytes, u8 to u128, i8 to i128, bool, f32, f64, [u8;N], and \
+                             tuples of these, of which only the last part can be str or bytes"
+                .into())
+        }
+        _ => Ok(schema),
+    }
+}
 
 /// The byte order mark, which some programs write before text in UTF-8.
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -188,7 +195,7 @@ impl Column {
     fn len(&self) -> Option<usize> {
         match &self.kind {
             Kind::Unsigned { bytes } | Kind::Signed { bytes } => Some(*bytes),
-            Kind::Ordered(part) => Some(part.bytes()),
+            Kind::Ordered(part) => part.size(),
             Kind::Str | Kind::Bytes | Kind::Opaque => None,
         }
     }
@@ -241,9 +248,9 @@ impl Column {
     /// `None` if they have the wrong length or padding.
     fn encoding(&self, part: &Part, bytes: &[u8]) -> Option<Vec<u8>> {
         if !self.word {
-            return (bytes.len() == part.bytes()).then(|| bytes.to_vec());
+            return part.fits(bytes.len()).then(|| bytes.to_vec());
         }
-        let (used, padding) = bytes.split_at_checked(part.bytes())?;
+        let (used, padding) = bytes.split_at_checked(part.size()?)?;
         // Written with the most significant byte first, a word ends with the encoding.
         padding.iter().all(|&byte| byte == 0).then(|| used.iter().rev().copied().collect())
     }

@@ -285,9 +285,13 @@ pub(super) fn read_header(image: &Image<'_>) -> Result<Header> {
     if image.len < SYSTEM_BYTES {
         let magic = if image.len >= HEADER_OFFSETS[1] + 8 { image.word(0)? } else { 0 };
         if magic == MAGIC {
-            return Err(Error::Truncated { expected: SYSTEM_BYTES, actual: image.len });
+            return Err(Error::Truncated {
+                path: Default::default(),
+                expected: SYSTEM_BYTES,
+                actual: image.len,
+            });
         }
-        return Err(Error::NotAPool { found: format!("a file of {} bytes", image.len) });
+        return Err(Error::not_a_pool(format!("a file of {} bytes", image.len)));
     }
     let mut best: Option<Vec<u64>> = None;
     let mut problems = Vec::new();
@@ -317,17 +321,25 @@ pub(super) fn read_header(image: &Image<'_>) -> Result<Header> {
     }
     let Some(words) = best else {
         return Err(match problems.pop() {
-            Some(damage) if any_magic => Error::DamagedHeader(damage),
-            _ => Error::NotAPool { found: format!("first word {:#018x}", image.word(0)?) },
+            Some(damage) if any_magic => Error::damaged_header(damage),
+            _ => Error::not_a_pool(format!("first word {:#018x}", image.word(0)?)),
         });
     };
     let version = words[field::VERSION] as u32;
     if version != FORMAT_VERSION {
-        return Err(Error::Version { found: version, supported: FORMAT_VERSION });
+        return Err(Error::Version {
+            path: Default::default(),
+            found: version,
+            supported: FORMAT_VERSION,
+        });
     }
     let unknown = words[field::INCOMPATIBLE] & !INCOMPATIBLE;
     if unknown != 0 {
-        return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
+        return Err(Error::UnknownFeature {
+            path: Default::default(),
+            bits: unknown,
+            set: "incompatible",
+        });
     }
     Ok(Header { words, problems })
 }

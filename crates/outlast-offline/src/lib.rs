@@ -213,8 +213,8 @@ pub fn walk_watched(path: &Path, watch: &mut dyn FnMut(u64)) -> Result<Report> {
     let locked = Locked::open(path)?;
     let image = Image::new(Source::File(&locked.file), locked.len);
     match image.needs_journal() {
-        true => Err(Error::Unfinished),
-        false => Ok(walk_image(image, None, watch)?.report),
+        true => Err(Error::Unfinished { path: path.into() }),
+        false => Ok(walk_image(image, None, watch).map_err(|e| e.at(path))?.report),
     }
 }
 
@@ -235,11 +235,11 @@ impl Locked {
         })?;
         let meta = file.metadata().map_err(|e| Error::io(action(), e))?;
         if !meta.is_file() {
-            return Err(Error::not_a_file());
+            return Err(Error::not_a_file().at(path));
         }
         let how = rustix::fs::FlockOperation::NonBlockingLockShared;
         rustix::io::retry_on_intr(|| rustix::fs::flock(&file, how)).map_err(|e| match e {
-            rustix::io::Errno::WOULDBLOCK => Error::Locked,
+            rustix::io::Errno::WOULDBLOCK => Error::Locked { path: path.into() },
             other => Error::io("locking the pool", other.into()),
         })?;
         Ok(Locked { file, len: meta.len() })
@@ -472,7 +472,7 @@ fn walk_image<'f, 'r>(
     let damaged = |index: usize, expected: &str| {
         let copy = HEADER_OFFSETS[(get(field::SEQUENCE) % 2) as usize];
         let found = format!("{:#x}", get(index));
-        Error::DamagedHeader(Damage::new(copy + index as u64 * 8, expected, found))
+        Error::damaged_header(Damage::new(copy + index as u64 * 8, expected, found))
     };
     if get(field::VERSION) >> 32 != HEADER_WORDS as u64 * 8 {
         return Err(damaged(field::VERSION, "a header copy of 512 bytes"));
@@ -496,7 +496,11 @@ fn walk_image<'f, 'r>(
         return Err(damaged(field::SIZE, "a size in whole pages"));
     }
     if size > file_bytes.saturating_mul(MOST_CUT) {
-        return Err(Error::Truncated { expected: size, actual: file_bytes });
+        return Err(Error::Truncated {
+            path: Default::default(),
+            expected: size,
+            actual: file_bytes,
+        });
     }
     let one_copy = !header.problems.is_empty();
     let frontier = image.word(FRONTIER_OFFSET)?;

@@ -35,10 +35,10 @@ pub fn repairs(path: &Path) -> Result<Repairs> {
     let locked = Locked::open(path)?;
     let image = Image::new(Source::File(&locked.file), locked.len);
     if image.needs_journal() {
-        return Err(Error::Unfinished);
+        return Err(Error::Unfinished { path: path.into() });
     }
     let mut watch = |_| {};
-    let walk = walk_image(image, None, &mut watch)?;
+    let walk = walk_image(image, None, &mut watch).map_err(|e| e.at(path))?;
     let size = Some(walk.image.len).filter(|&size| size > locked.len);
     // The first problem is that the file was cut.
     let mut damage: Vec<_> = size.and(walk.report.problems.first().cloned()).into_iter().collect();

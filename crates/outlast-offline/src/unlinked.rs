@@ -71,10 +71,10 @@ pub fn unlinked<E: From<Error>>(
     let locked = Locked::open(path)?;
     let image = Image::new(Source::File(&locked.file), locked.len);
     if image.needs_journal() {
-        return Err(Error::Unfinished.into());
+        return Err(Error::Unfinished { path: path.into() }.into());
     }
     let mut watch = |_| {};
-    let walk = walk_image(image, None, &mut watch)?;
+    let walk = walk_image(image, None, &mut watch).map_err(|e| e.at(path))?;
     let mut count = UnlinkedCount::default();
     let mut pass = |found: Unlinked| {
         match found.is_certain {

@@ -74,7 +74,7 @@ fn message_of(error: &Error) -> String {
 
 fn offset_of(error: &Error) -> Option<u64> {
     match error {
-        Error::Damaged(damage) | Error::DamagedHeader(damage) => Some(damage.offset()),
+        Error::Damaged(damage) | Error::DamagedHeader { damage, .. } => Some(damage.offset()),
         Error::DamagedRoot { damage, .. } => Some(damage.offset()),
         Error::PossiblyTorn { damaged_copy: Some(damage), .. } => Some(damage.offset()),
         _ => None,
@@ -101,18 +101,18 @@ fn class_of(error: &Error) -> &'static str {
         Error::NoSuchPool { .. } => "NoSuchPoolError",
         Error::NoSuchMap { .. } => "NoSuchMapError",
         Error::MapMismatch { .. } => "MapMismatchError",
-        Error::Locked | Error::NoJournal => "LockedError",
-        Error::ReadOnly => "ReadOnlyError",
+        Error::Locked { .. } | Error::NoJournal { .. } => "LockedError",
+        Error::ReadOnly { .. } => "ReadOnlyError",
         Error::NotOpen(_) | Error::MapDropped => "NotOpenError",
         Error::PoolFull { .. } | Error::DiskFull { .. } | Error::AddressSpace { .. } => "FullError",
         Error::KeyTooLarge { .. } | Error::ValueTooLarge { .. } => "TooLargeError",
         Error::Overflow { .. } => "IntegerOverflowError",
         Error::PossiblyTorn { .. } | Error::Suspect => "PossiblyTornError",
-        Error::IncompleteJournal(_)
-        | Error::NoWorkingFile
+        Error::IncompleteJournal { .. }
+        | Error::NoWorkingFile { .. }
         | Error::OtherWorkingFile { .. }
         | Error::CopyOfPool { .. }
-        | Error::Unfinished => "JournalError",
+        | Error::Unfinished { .. } => "JournalError",
         error if error.is_damage() => "DamagedError",
         _ => "OutlastError",
     }

@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let lines: Vec<&str> = text.lines().collect();
 
     // A pool grows by itself, but if it begins with enough space, it need not grow during the load.
-    let options = PoolOptions::new().initial_size(48 << 20);
+    let options = PoolOptions::new().survive(outlast::Failure::ProcessDeath).initial_size(48 << 20);
     // SAFETY: no other program writes this file while the pool is open.
     let pool = unsafe { options.open_or_create(path)? };
     let words = pool.map::<str, u64>("words")?;

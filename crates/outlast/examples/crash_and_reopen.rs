@@ -28,7 +28,9 @@ struct Bank {
 impl Bank {
     fn open(path: &Path) -> outlast::Result<Bank> {
         // SAFETY: no other program writes this file while the pool is open.
-        let pool = unsafe { PoolOptions::new().open_or_create(path)? };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).open_or_create(path)?
+        };
         let (balances, transfers) = (pool.map("balances")?, pool.ordered_map("transfers")?);
         Ok(Bank { pool, balances, transfers })
     }
@@ -75,8 +77,8 @@ fn transfer_for_ever(path: &Path) -> Result<(), Box<dyn Error>> {
     for number in begin.. {
         let from = number % ACCOUNTS;
         bank.transfer(number, from, (from + 1 + number % 7) % ACCOUNTS, (number % 50) as i64)?;
-        // To survive a power loss on an ordinary disk as well, this would need a journal
-        // (`PoolOptions::journal`), and a call of `Pool::wait_durable` before the report.
+        // If a power loss must not undo what was reported either, this would need a call of
+        // `Pool::wait_durable` before the report.
         writeln!(std::io::stdout(), "{number}")?;
     }
     Ok(())

@@ -20,7 +20,11 @@ fn main() {
 }
 
 fn write(path: &Path, scheme: Scheme) {
-    let options = PoolOptions::new().page_bits(12).initial_size(160 << 10).background(false);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(12)
+        .initial_size(160 << 10)
+        .background(false);
     // The file must not depend on the machine that writes it.
     let options = options.boot_id(1);
     // SAFETY: the file belongs to this program.

@@ -75,7 +75,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args_os().nth(1).map(PathBuf::from);
     let path = path.unwrap_or_else(|| temporary.path().join("sessions.pool"));
     // SAFETY: no other program writes this file while the pool is open.
-    let pool = unsafe { PoolOptions::new().open_or_create(path)? };
+    let pool =
+        unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).open_or_create(path)? };
     let sessions = Sessions(pool.map("sessions")?);
     println!("found {} sessions of an earlier run", sessions.0.len()?);
 

@@ -2,40 +2,54 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Any failure of this library.
 ///
 /// No error destroys data: a call on one key that fails has no effect, and the changes of all calls
 /// that returned before are kept. Calls that make several changes say what an error leaves of them.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The file does not begin with the magic of a pool.
-    #[error("not a pool: {found}")]
+    #[error("{}not a pool: {found}", of(.path))]
     NotAPool {
+        /// The pool's file.
+        path: PathBuf,
         /// What the file begins with instead.
         found: String,
     },
     /// The pool's format version is one that this build does not read.
-    #[error("pool format version {found}, this build reads {supported}")]
+    #[error("{}pool format version {found}, this build reads {supported}", of(.path))]
     Version {
+        /// The pool's file.
+        path: PathBuf,
         /// The version in the header.
         found: u32,
         /// The version this build reads and writes.
         supported: u32,
     },
     /// The pool uses a feature that this build does not know.
-    #[error("pool uses unknown feature bits {bits:#x} ({set}); use a newer build of outlast")]
+    #[error(
+        "{}pool uses unknown feature bits {bits:#x} ({set}); use a newer build of outlast",
+        of(.path)
+    )]
     UnknownFeature {
+        /// The pool's file.
+        path: PathBuf,
         /// The unknown bits.
         bits: u64,
         /// Which set they are in: `incompatible`, or `read-only compatible`.
         set: &'static str,
     },
     /// The file is shorter than its header says, or than any pool.
-    #[error("file truncated: it has {actual} bytes, and should have at least {expected}")]
+    #[error(
+        "{}file truncated: it has {actual} bytes, and should have at least {expected}",
+        of(.path)
+    )]
     Truncated {
+        /// The pool's file.
+        path: PathBuf,
         /// The size according to the header. If neither copy of the header is intact, the size of
         /// the smallest pool.
         expected: u64,
@@ -43,8 +57,13 @@ pub enum Error {
         actual: u64,
     },
     /// Both copies of the header are damaged.
-    #[error("damaged header: {0}")]
-    DamagedHeader(Damage),
+    #[error("{}damaged header: {damage}", of(.path))]
+    DamagedHeader {
+        /// The pool's file.
+        path: PathBuf,
+        /// Where the damage is, and what was expected.
+        damage: Damage,
+    },
     /// The entry of a named root is damaged.
     #[error("damaged entry of a map (root {slot}): {damage}")]
     DamagedRoot {
@@ -65,11 +84,14 @@ pub enum Error {
     /// If one copy of the header is damaged, this error is based on the other copy alone. The
     /// damaged copy may be the newer one, and it may have said that the pool was closed.
     #[error(
-        "possibly torn: {reason}{}; restore a snapshot, or open it with `accept_possibly_torn` and \
+        "{}possibly torn: {reason}{}; restore a snapshot, or open it with `accept_possibly_torn` and \
          `verify` it: if it is sound, it can be used, but recent changes may be missing",
+        of(.path),
         only_copy_says(.damaged_copy)
     )]
     PossiblyTorn {
+        /// The pool's file.
+        path: PathBuf,
         /// Why it may be torn.
         reason: TornReason,
         /// The damaged copy of the header, if one is damaged.
@@ -77,23 +99,36 @@ pub enum Error {
     },
     /// The pool has a journal and was not closed, and its journal lacks something that the pool needs.
     /// `accept_possibly_torn` opens the pool without the journal.
-    #[error("the journal of the pool is incomplete: {0}")]
-    IncompleteJournal(String),
+    #[error("{}the journal of the pool is incomplete: {why}", of(.path))]
+    IncompleteJournal {
+        /// The pool's file.
+        path: PathBuf,
+        /// What it lacks.
+        why: String,
+    },
     /// The pool was not closed, and cannot be opened read-only as it is: it has a journal and no
     /// working file, or a batch was under way. Open it for writing first, which completes it.
     #[error(
-        "the pool was not closed; open it for writing once, which completes it from its journal or \
-         from the log of a batch"
+        "{}the pool was not closed; open it for writing once, which completes it from its journal or \
+         from the log of a batch",
+        of(.path)
     )]
-    Unfinished,
+    Unfinished {
+        /// The pool's file.
+        path: PathBuf,
+    },
     /// The pool has a journal and was not closed, and its working file is gone although the machine
     /// was not restarted. The most recent changes were only in that file. See
     /// [`require_working_file`](crate::PoolOptions::require_working_file).
     #[error(
-        "the working file of the pool is gone, although the machine was not restarted; without it, what \
-         was not durable yet is lost. To accept that, open the pool without `require_working_file`"
+        "{}the working file of the pool is gone, although the machine was not restarted; without it, what \
+         was not durable yet is lost. To accept that, open the pool without `require_working_file`",
+        of(.path)
     )]
-    NoWorkingFile,
+    NoWorkingFile {
+        /// The pool's file.
+        path: PathBuf,
+    },
     /// The pool is a copy of a journaled pool that was not closed, and the working file with the last
     /// changes belongs to the original. See
     /// [`require_working_file`](crate::PoolOptions::require_working_file).
@@ -132,10 +167,14 @@ pub enum Error {
     /// pool can still be read, changed, and saved with [`Pool::snapshot`](crate::Pool::snapshot). Its
     /// journal, if it has one, is kept.
     #[error(
-        "the pool's file has no name any more: it was removed, or another file was given its name; what \
-         is in the pool is lost once it is closed, unless a `snapshot` saves it"
+        "{}the pool's file has no name any more: it was removed, or another file was given its name; what \
+         is in the pool is lost once it is closed, unless a `snapshot` saves it",
+        of(.path)
     )]
-    FileGone,
+    FileGone {
+        /// The path by which the pool was opened.
+        path: PathBuf,
+    },
     /// The disk may lack part of the pool, because the system failed to write it back, or because
     /// the pool was opened although a power loss may have torn it. Operations go on and survive
     /// process death. Nothing becomes durable against a power loss until
@@ -157,8 +196,10 @@ pub enum Error {
     },
     /// The file system has no space for the pool to grow, for free pages that the pool had given
     /// back, or for a snapshot of it.
-    #[error("disk full: {needed} more bytes are needed")]
+    #[error("{}disk full: {needed} more bytes are needed", of(.path))]
     DiskFull {
+        /// The file that found no space: the pool's, its working file, or a copy of it.
+        path: PathBuf,
         /// Bytes that the pool was to grow by or to get back, or that the snapshot takes.
         needed: u64,
         /// The file system's error.
@@ -177,20 +218,31 @@ pub enum Error {
     },
     /// Another process, or another handle in this one, has the pool open.
     #[error(
-        "pool is locked: another process has it open, or a handle, map or reference in this process \
-         still does"
+        "{}pool is locked: another process has it open, or a handle, map or reference in this process \
+         still does",
+        of(.path)
     )]
-    Locked,
+    Locked {
+        /// The pool's file.
+        path: PathBuf,
+    },
     /// Another process has the pool open, and only that process can copy it, because the pool has
     /// no journal.
     #[error(
-        "pool is locked and has no journal: only the process that has it open can copy it, with \
-         `snapshot`; or copy it once it is closed"
+        "{}pool is locked and has no journal: only the process that has it open can copy it, with \
+         `snapshot`; or copy it once it is closed",
+        of(.path)
     )]
-    NoJournal,
+    NoJournal {
+        /// The pool's file.
+        path: PathBuf,
+    },
     /// The pool was opened read-only.
-    #[error("pool is open read-only; open it for writing to change it")]
-    ReadOnly,
+    #[error("{}pool is open read-only; open it for writing to change it", of(.path))]
+    ReadOnly {
+        /// The pool's file.
+        path: PathBuf,
+    },
     /// The pool was closed, or this process is a fork of the one that opened it.
     #[error("pool is not open here: {0}")]
     NotOpen(NotOpen),
@@ -357,6 +409,11 @@ fn only_copy_says(damaged_copy: &Option<Damage>) -> String {
     })
 }
 
+/// Puts the file's path in front of a message, if it is known.
+fn of(path: &Path) -> String {
+    if path.as_os_str().is_empty() { String::new() } else { format!("{}: ", path.display()) }
+}
+
 fn after_semicolon(note: &Option<String>) -> String {
     note.as_ref().map_or_else(String::new, |note| format!("; {note}"))
 }
@@ -422,6 +479,19 @@ impl fmt::Display for NotOpen {
     }
 }
 
+/// The message, and the messages of its causes: what a program prints whose `main` returns the error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
 impl Error {
     /// Builds an [`Error::Io`] for `action`.
     #[cold]
@@ -433,9 +503,54 @@ impl Error {
     /// Builds the [`Error::NotAPool`] for something that is not a regular file.
     #[doc(hidden)]
     pub fn not_a_file() -> Self {
-        Error::NotAPool {
-            found: "a directory, or something else that is not a regular file".into(),
+        Self::not_a_pool("a directory, or something else that is not a regular file")
+    }
+
+    /// Builds an [`Error::NotAPool`] that does not name the file yet; see [`at`](Self::at).
+    #[doc(hidden)]
+    pub fn not_a_pool(found: impl Into<String>) -> Self {
+        Error::NotAPool { path: PathBuf::new(), found: found.into() }
+    }
+
+    /// Builds an [`Error::DamagedHeader`] that does not name the file yet.
+    #[doc(hidden)]
+    pub fn damaged_header(damage: Damage) -> Self {
+        Error::DamagedHeader { path: PathBuf::new(), damage }
+    }
+
+    /// Builds an [`Error::IncompleteJournal`] that does not name the pool yet.
+    pub(crate) fn incomplete_journal(why: impl Into<String>) -> Self {
+        Error::IncompleteJournal { path: PathBuf::new(), why: why.into() }
+    }
+
+    /// Builds an [`Error::DiskFull`] that does not name the file yet.
+    pub(crate) fn disk_full(needed: u64, source: io::Error) -> Self {
+        Error::DiskFull { path: PathBuf::new(), needed, source }
+    }
+
+    /// Names the file that the error is of, unless it already does.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn at(mut self, file: &Path) -> Self {
+        if let Error::NotAPool { path, .. }
+        | Error::Version { path, .. }
+        | Error::UnknownFeature { path, .. }
+        | Error::Truncated { path, .. }
+        | Error::DamagedHeader { path, .. }
+        | Error::PossiblyTorn { path, .. }
+        | Error::IncompleteJournal { path, .. }
+        | Error::Unfinished { path }
+        | Error::NoWorkingFile { path }
+        | Error::FileGone { path }
+        | Error::DiskFull { path, .. }
+        | Error::Locked { path }
+        | Error::NoJournal { path }
+        | Error::ReadOnly { path } = &mut self
+            && path.as_os_str().is_empty()
+        {
+            *path = file.into();
         }
+        self
     }
 
     /// Returns whether space ran out: in the pool, on the disk or in the address space. The same
@@ -452,12 +567,12 @@ impl Error {
             self,
             Error::NotAPool { .. }
                 | Error::Truncated { .. }
-                | Error::DamagedHeader(_)
+                | Error::DamagedHeader { .. }
                 | Error::DamagedRoot { .. }
                 | Error::Damaged(_)
                 | Error::PossiblyTorn { .. }
-                | Error::IncompleteJournal(_)
-                | Error::NoWorkingFile
+                | Error::IncompleteJournal { .. }
+                | Error::NoWorkingFile { .. }
                 | Error::OtherWorkingFile { .. }
                 | Error::CopyOfPool { .. }
         )

@@ -72,7 +72,9 @@ pub struct Library<T: ?Sized + OrderedKey> {
 /// # Errors
 /// Those of [`PoolOptions::create`].
 pub fn create_pool(setup: &Setup, path: &std::path::Path) -> Fallible<Pool> {
-    let mut options = PoolOptions::new().identity(setup.seed, u128::from(setup.seed));
+    let mut options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .identity(setup.seed, u128::from(setup.seed));
     if let Medium::EmulatedPm { line_ns, fence_ns } = setup.medium {
         let (per_line, per_fence) = (Duration::from_nanos(line_ns), Duration::from_nanos(fence_ns));
         options = options.emulate_pm(Latency { per_line, per_fence });

@@ -65,6 +65,7 @@ impl Subject {
     /// Returns options for a pool whose calls go to `disk`, under this boot id.
     pub fn options(self, disk: Disk, boot: u128) -> PoolOptions {
         PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
             .page_bits(12)
             .initial_size(160 << 10)
             .background(false)

@@ -142,8 +142,9 @@ impl Case<'_> {
         let mut session = match Session::open(file, capacity, alive, seam.clone(), None) {
             Ok(session) => session,
             Err(
-                error
-                @ (Error::NotAPool { .. } | Error::DamagedHeader(_) | Error::Truncated { .. }),
+                error @ (Error::NotAPool { .. }
+                | Error::DamagedHeader { .. }
+                | Error::Truncated { .. }),
             ) => {
                 ensure(self.judge.may_be_absent(), || format!("opening: {error}"))?;
                 return Ok(Good {

@@ -94,7 +94,7 @@ pub fn open_by(bytes: &[u8], alive: &Arc<Alive>, how: Opening) -> outlast::Resul
     let header = Header::read(actual, |offset| {
         let offset = offset as usize;
         let Some(bytes) = bytes.get(offset..offset + HEADER_WORDS * 8) else {
-            return Err(Error::NotAPool { found: "its end".into() });
+            return Err(Error::not_a_pool("its end"));
         };
         Ok(std::array::from_fn(|i| word_at(bytes, i as u64 * 8)))
     })?;

@@ -63,8 +63,8 @@ impl<'r> Pool<'r> {
         let mut turn = 0;
         let opened = loop {
             match open_beside(&self.now().store, self.seam.clone(), self.alive) {
-                Err(Error::Locked) if turn < TURNS => self.seam.wait(&mut turn),
-                Err(Error::Locked) => break Ok(()),
+                Err(Error::Locked { .. }) if turn < TURNS => self.seam.wait(&mut turn),
+                Err(Error::Locked { .. }) => break Ok(()),
                 Err(error) => break Err(error),
                 Ok(store) => {
                     break store.open_map(MAP).map(|map| {

@@ -112,7 +112,12 @@ pub fn open_beside(
         Backing::Heap(heap) => heap.map_again(),
         Backing::Mapped(_) | Backing::Journaled(_) => None,
     };
-    open_heap(heap.ok_or(outlast::Error::Locked)?, store.core().memory.len(), seam, alive)
+    open_heap(
+        heap.ok_or(outlast::Error::Locked { path: Default::default() })?,
+        store.core().memory.len(),
+        seam,
+        alive,
+    )
 }
 
 /// Makes the page by which a pool detects that it runs in a forked child. All images share it.

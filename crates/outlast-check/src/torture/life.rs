@@ -38,7 +38,10 @@ impl Subject {
     /// Returns options for its pool.
     pub fn options() -> PoolOptions {
         // With small pages, runs of blocks are often emptied and claimed again.
-        PoolOptions::new().page_bits(12).initial_size(256 << 10)
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(12)
+            .initial_size(256 << 10)
     }
 
     /// Opens the maps.

@@ -385,7 +385,7 @@ fn use_file(path: &std::path::Path, image: &Image) {
             let _ = open.iter().take(10_000).filter(Result::is_ok).count();
             for key in map.keys.iter().take(20) {
                 let changed = open.put(key, &[1; 8]);
-                assert!(!read_only || matches!(changed, Err(Error::ReadOnly)));
+                assert!(!read_only || matches!(changed, Err(Error::ReadOnly { .. })));
                 let _ = open.remove(key);
             }
         }

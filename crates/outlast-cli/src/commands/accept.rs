@@ -75,8 +75,8 @@ fn put_back_into_use(path: &Path, args: &AcceptArgs, out: &mut Output) -> Result
     match open::read(path, false) {
         Ok(pool) if pool.durability().is_suspect => {}
         Ok(pool) => return written_to(path, pool, out),
-        Err(Error::IncompleteJournal(why)) => return without_journal(path, &why, args, out),
-        Err(Error::NoWorkingFile | Error::CopyOfPool { .. }) => {
+        Err(Error::IncompleteJournal { why, .. }) => return without_journal(path, &why, args, out),
+        Err(Error::NoWorkingFile { .. } | Error::CopyOfPool { .. }) => {
             // SAFETY: as in `open::to_read`.
             return match unsafe { PoolOptions::new().open(path) } {
                 Ok(pool) => {
@@ -84,11 +84,13 @@ fn put_back_into_use(path: &Path, args: &AcceptArgs, out: &mut Output) -> Result
                     check(path, false, out)?;
                     Ok(Done::Completed)
                 }
-                Err(Error::IncompleteJournal(why)) => without_journal(path, &why, args, out),
+                Err(Error::IncompleteJournal { why, .. }) => without_journal(path, &why, args, out),
                 Err(error) => Err(open::about(path, error)),
             };
         }
-        Err(Error::Locked) => return Err(open::about(path, Error::Locked)),
+        Err(Error::Locked { .. }) => {
+            return Err(open::about(path, Error::Locked { path: path.into() }));
+        }
         Err(_) => {}
     }
     // Nothing is written before the library's verification and the walk have found the pool sound.
@@ -109,7 +111,7 @@ fn written_to(path: &Path, pool: Pool, out: &mut Output) -> Result<Done, Failure
     drop(pool);
     match open::to_write_or_error(path) {
         Ok(pool) => open::close(pool).map(|()| Done::Nothing),
-        Err(Error::IncompleteJournal(_)) => {
+        Err(Error::IncompleteJournal { .. }) => {
             let judged = stamp(path)?;
             check(path, false, out)?;
             let pool = open::to_read(path, false)?;

@@ -1,5 +1,5 @@
-//! `backup`: copies a pool, and checks the copy, unless told not to. If the pool has a journal, another
-//! process may be using it.
+//! `backup`: copies a pool, and checks the copy, unless told not to. Another process may be using it, if the
+//! pool has a journal or that process serves it.
 //!
 //! Until the copy is checked, it has another name, so that a damaged pool does not replace an earlier
 //! backup.
@@ -11,11 +11,13 @@ use crate::open;
 use crate::output::{Output, complain};
 use crate::place;
 use crate::progress;
-use outlast::PoolOptions;
 use outlast::internals::pmem::rename_new;
+use outlast::{Error, PoolOptions};
+use outlast_live::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
@@ -40,8 +42,14 @@ pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Res
     });
     let start = Instant::now();
     // SAFETY: as in `open::to_read`.
-    let done = unsafe { options.backup(&from, to) };
-    let done = done.map_err(|e| open::about(&from, e))?;
+    let done = match unsafe { options.backup(&from, to) } {
+        Ok(done) => (done.bytes, done.in_use, done.epochs, done.attempts),
+        Err(Error::NoJournal { .. }) if Client::of(&from).is_served() => {
+            (copy_of_owner(&from, to)?, true, 0, 1)
+        }
+        Err(error) => return Err(open::about(&from, error)),
+    };
+    let (bytes, in_use, epochs, attempts) = done;
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     if let Some(unchecked) = &unchecked {
@@ -67,17 +75,29 @@ pub(crate) fn run(pool: Option<&Path>, args: &CopyArgs, out: &mut Output) -> Res
         "event": "backup",
         "from": from.to_string_lossy(),
         "to": args.to.to_string_lossy(),
-        "bytes": done.bytes,
-        "in_use": done.in_use,
-        "epochs": done.epochs,
-        "attempts": done.attempts,
+        "bytes": bytes,
+        "in_use": in_use,
+        "epochs": epochs,
+        "attempts": attempts,
         "verified": !args.no_verify,
         "working_file_gone": lacks,
         "seconds": seconds,
     }))?;
-    let size = indicatif::BinaryBytes(done.bytes);
-    let how = if done.in_use { ", which is in use" } else { "" };
+    let size = indicatif::BinaryBytes(bytes);
+    let how = if in_use { ", which is in use" } else { "" };
     out.line(format!("{} is a copy of {}{how}, {size}", args.to.display(), from.display()))
+}
+
+/// Gets a copy from the process that has the pool open. Returns its size in bytes.
+fn copy_of_owner(from: &Path, to: &Path) -> Result<u64, Failure> {
+    let io = |e| Failure::io(format!("creating {}", to.display()), &e);
+    let mode = from.metadata().map_err(io)?.mode() & 0o777;
+    let mut file = File::options().write(true).create_new(true).mode(mode).open(to).map_err(io)?;
+    let copied = Client::of(from).copy(&mut file).map_err(Failure::from);
+    let copied = copied.and_then(|bytes| file.sync_all().map_err(io).map(|()| bytes));
+    copied.inspect_err(|_| {
+        let _ = std::fs::remove_file(to);
+    })
 }
 
 /// Whether a pool was not closed, and its working file with the last changes is gone.

@@ -33,43 +33,44 @@ pub(crate) fn run(
     args: &CompactArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    if pool.is_some() {
-        let why = "compact takes its pools as arguments: outlast compact POOL [NEW]";
-        return Err(Failure::Usage(why.into()));
-    }
-    let given = args.old.display();
+    let (named, copy_to) = open::pool_and_file(pool, &args.files)?;
+    let given = named.display();
     // Replace the file itself, and not a link to it.
-    let from = match args.old.canonicalize() {
+    let from = match named.canonicalize() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::NoSuchPool { path: args.old.clone() }.into());
+            return Err(Error::NoSuchPool { path: named.clone() }.into());
         }
         path => path.map_err(|e| Failure::io(format!("opening {given}"), &e))?,
     };
-    if let Some(to) = &args.new {
+    if let Some(to) = &copy_to {
         place::check_copy(&from, to, None)?;
     }
     let start = Instant::now();
     // A pool that is only copied is read with its working file, and left as it is.
-    let has_journal = args.new.is_none() && end_journal(&from)?;
+    let has_journal = copy_to.is_none() && end_journal(&from)?;
     let old_file = Named::open(from.clone())?;
-    let old = match args.new {
+    let old = match copy_to {
         Some(_) => open::to_read(&from, false)?,
         None => hold(&from, has_journal)?,
     };
     let stats = old.stats();
     let used = require_sound(&from, &old, "nothing was done")?;
-    let to = args.new.as_ref().unwrap_or(&from);
+    let to = copy_to.as_ref().unwrap_or(&from);
     let needed = (used + used / 4).max(open::NEW_POOL_BYTES);
     place::check_space(place::parent(to), needed, "; name a file elsewhere as NEW")?;
-    let options = PoolOptions::new().page_bits(stats.page_bits).max_size(stats.max_size);
+    // It gets a journal once it is complete.
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(stats.page_bits)
+        .max_size(stats.max_size);
     // Without the background thread, the pool does not grow ahead of use.
     let options = options.background(false);
     // A file that replaces the old one gets the old one's permissions when it is complete.
-    let original = args.new.as_ref().map(|_| &*from);
+    let original = copy_to.as_ref().map(|_| &*from);
     let new = Unfinished::create(to, UNFINISHED, &options, original)?;
     interrupt::listen();
     let (maps, records) = copy(&old, new.pool())?;
-    if args.new.is_some() {
+    if copy_to.is_some() {
         new.finish(to)?;
     } else {
         new.close()?;
@@ -92,7 +93,7 @@ pub(crate) fn run(
     }))?;
     let (before, after) = (BinaryBytes(stats.size), BinaryBytes(bytes));
     let what = format!("{} in {}", counted(records, "record"), counted(maps, "map"));
-    out.line(match &args.new {
+    out.line(match &copy_to {
         Some(to) => {
             format!("{} is a copy of {given}: {what}, {before} became {after}", to.display())
         }
@@ -184,7 +185,7 @@ fn copy_map(
 }
 
 /// Gives a closed pool a journal, and closes it again.
-fn give_journal(path: &Path) -> Result<(), Failure> {
+pub(super) fn give_journal(path: &Path) -> Result<(), Failure> {
     let options = PoolOptions::new().journal(JournalOptions::new()).background(false);
     // SAFETY: as in `open::to_read`.
     let pool = unsafe { options.open(path) }.map_err(|e| open::about(path, e))?;
@@ -236,11 +237,13 @@ mod tests {
     fn a_pool_that_got_a_journal_meanwhile_is_not_replaced_by_one_without() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("test.pool");
-        open::create_as(&path, &PoolOptions::new()).unwrap().close().unwrap();
+        let plain = PoolOptions::new().survive(outlast::Failure::ProcessDeath);
+        open::create_as(&path, &plain).unwrap().close().unwrap();
         let had_journal = end_journal(&path).unwrap();
         assert!(!had_journal);
         drop(hold(&path, had_journal).unwrap());
-        open::to_write_with(&path, true).unwrap().close().unwrap();
+        let journal = crate::args::SurviveArgs { survive: None, journal: true };
+        open::to_write_with(&path, journal).unwrap().close().unwrap();
         let refused = hold(&path, had_journal).expect_err("refused");
         assert!(refused.message().contains("was given a journal"), "{refused:?}");
         // With a journal that has ended, the pool is held.

@@ -6,13 +6,14 @@ use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::progress;
+use crate::reader::Reader;
 use crate::text;
 use serde_json::json;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &CountArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
-    let map = open::map(&pool, args.map.map.as_deref())?;
+    let pool = Reader::open(&open::path(pool)?, args.accept_possibly_torn)?;
+    let map = pool.map(args.map.map.as_deref())?;
     let (keys, _) = text::columns(map.info());
     let bar = progress::spinner("counting");
     let mut count = 0u64;

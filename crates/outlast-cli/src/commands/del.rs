@@ -1,6 +1,6 @@
 //! `del`: removes a record.
 
-use crate::args::DelArgs;
+use crate::args::{DelArgs, SurviveArgs};
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
@@ -10,7 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &DelArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_write_with(&open::path(pool)?, args.journal)?;
+    let pool = open::to_write_with(
+        &open::path(pool)?,
+        SurviveArgs { survive: None, journal: args.journal },
+    )?;
     let args = &args.of;
     let map = open::map(&pool, args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());

@@ -9,7 +9,8 @@ use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &DropArgs, out: &mut Output) -> Result<(), Failure> {
     let pool = open::to_write(&open::path(pool)?)?;
-    let dropped = pool.drop_map(&args.map).map_err(|error| open::no_such_map(&pool, error));
+    let dropped =
+        pool.drop_map(&args.map).map_err(|error| open::no_such_map(&open::names(&pool), error));
     // Close the pool even if the drop failed. A copy of a pool that was not closed would be refused
     // as possibly torn.
     let closed = open::close(pool);

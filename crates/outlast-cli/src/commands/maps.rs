@@ -5,12 +5,13 @@ use crate::args::MapsArgs;
 use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
+use crate::reader::Reader;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &MapsArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
+    let pool = Reader::open(&open::path(pool)?, args.accept_possibly_torn)?;
     let mut damaged = None;
-    for info in pool.maps() {
+    for info in pool.maps()? {
         match info {
             Ok(info) => {
                 out.object(&described(&info))?;

@@ -2,6 +2,8 @@
 
 use crate::args::RangeArgs;
 use crate::failure::Failure;
+use crate::output::complain;
+use crate::reader::MapReader;
 use crate::text::{self, Column};
 use outlast::{Error, RawIter, RawMap, RawRange};
 use std::ffi::OsString;
@@ -41,7 +43,7 @@ impl Care {
 
 /// Returns the requested records.
 pub(super) fn of(
-    map: &RawMap,
+    map: &MapReader,
     keys: &Column,
     args: &RangeArgs,
     hex: bool,
@@ -63,18 +65,18 @@ pub(super) fn of(
             let why = "has no order of keys: --from, --to and --reverse are for ordered maps";
             return Err(Failure::Usage(format!("a map of scheme {scheme} {why}")));
         }
-        let all = care.all(map);
+        let all = all(map, care)?;
         return Ok(match prefix {
             // Report damage, whatever the record's key was.
             Some(prefix) => Box::new(all.filter(move |record| match record {
                 Ok((key, _)) => key.starts_with(&prefix),
                 Err(_) => true,
             })),
-            None => Box::new(all),
+            None => all,
         });
     }
     if !is_part && prefix.is_none() {
-        return Ok(Box::new(care.all(map)));
+        return all(map, care);
     }
     let (low, high) = match prefix {
         Some(prefix) => {
@@ -86,9 +88,35 @@ pub(super) fn of(
             key(&args.to)?.map_or(Bound::Unbounded, Bound::Excluded),
         ),
     };
-    let range = map.range(low.as_ref().map(|k| &k[..]), high.as_ref().map(|k| &k[..]))?;
-    let range = care.range(range);
-    Ok(if reverse { Box::new(range.rev()) } else { Box::new(range) })
+    let (low, high) = (low.as_ref().map(|k| &k[..]), high.as_ref().map(|k| &k[..]));
+    Ok(match map {
+        MapReader::Here(map) => {
+            let range = care.range(map.range(low, high)?);
+            if reverse { Box::new(range.rev()) } else { Box::new(range) }
+        }
+        MapReader::InUse(map) => {
+            tell_in_use();
+            Box::new(map.range(low, high, reverse)?)
+        }
+    })
+}
+
+/// Returns all records. A pool in use is read with checks, and as far as the first damage.
+fn all(map: &MapReader, care: Care) -> Result<Records, Failure> {
+    match map {
+        MapReader::Here(map) => Ok(Box::new(care.all(map))),
+        MapReader::InUse(_) if care == Care::Skip => {
+            Err(Failure::Usage("--skip-damaged is for a pool that no process has open".into()))
+        }
+        MapReader::InUse(map) => {
+            tell_in_use();
+            Ok(Box::new(map.iter()?))
+        }
+    }
+}
+
+fn tell_in_use() {
+    complain("the pool is in use; each record is as it was at some moment during this command");
 }
 
 /// Describes an error of a read. If it reports damage, adds `advice` on what the user can do.

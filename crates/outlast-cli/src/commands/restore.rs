@@ -35,6 +35,9 @@ pub(crate) fn run(
     // SAFETY: as in `open::to_read`.
     let restored = unsafe { PoolOptions::new().restore(&from, &to, old) };
     let restored = restored.map_err(|e| open::about(&to, e))?;
+    if had_journal {
+        super::compact::give_journal(&to)?;
+    }
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     out.object(&json!({
@@ -57,7 +60,7 @@ pub(crate) fn run(
         out.line(format!("The journal that was there is {}", journal.display()))?;
     }
     match had_journal {
-        true => out.line("It has no journal: the next put or load with --journal gives it one"),
+        true => out.line("It has a journal, as the old pool had"),
         false => Ok(()),
     }
 }

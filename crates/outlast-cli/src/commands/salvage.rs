@@ -76,11 +76,10 @@ pub(crate) fn run(
     args: &SalvageArgs,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    if pool.is_some() {
-        let why = "salvage takes both pools as arguments: outlast salvage BROKEN NEW";
-        return Err(Failure::Usage(why.into()));
-    }
-    let (from, to) = (&open::resolved(args.broken.clone())?, &args.new);
+    let (from, to) = open::pool_and_file(pool, &args.files)?;
+    let to = &to
+        .ok_or_else(|| Failure::Usage("no new pool is named: outlast salvage BROKEN NEW".into()))?;
+    let from = &open::resolved(from)?;
     if to.symlink_metadata().is_ok() {
         let to = to.display();
         return Err(Failure::Failed(format!("{to} exists already; name a new file")));
@@ -97,11 +96,16 @@ pub(crate) fn run(
     // Check that these maps exist before anything is created.
     for name in &args.map {
         if !broken.maps().iter().flatten().any(|info| info.name == *name) {
-            return Err(open::no_such_map(&broken, Error::NoSuchMap { name: name.clone() }));
+            return Err(open::no_such_map(
+                &open::names(&broken),
+                Error::NoSuchMap { name: name.clone() },
+            ));
         }
     }
     let start = Instant::now();
-    let options = PoolOptions::new().page_bits(broken.stats().page_bits);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(broken.stats().page_bits);
     let new = Unfinished::create(to, UNFINISHED, &options, Some(from))?;
     interrupt::listen();
     if !repaired.is_empty() {
@@ -351,7 +355,7 @@ enum Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        match error.is_damage() || matches!(error, Error::Unfinished) {
+        match error.is_damage() || matches!(error, Error::Unfinished { .. }) {
             true => Stop::Unreadable,
             false => Stop::Failed(error.into()),
         }
@@ -370,7 +374,10 @@ fn doubts(
     let from = from.display();
     let mut doubts = Vec::new();
     match refused {
-        Some(error) => doubts.push(format!("{from}: {}", open::why_refused(error))),
+        Some(error) => {
+            let why = Failure::Failed(open::why_refused(error)).within(&from);
+            doubts.push(why.message().to_owned());
+        }
         None if broken.durability().is_suspect => {
             doubts.push(format!("the disk may not hold what was written to {from}"));
         }

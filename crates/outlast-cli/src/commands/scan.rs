@@ -6,14 +6,15 @@ use crate::failure::Failure;
 use crate::open;
 use crate::output::Output;
 use crate::progress;
+use crate::reader::Reader;
 use crate::text;
 use outlast::Error;
 use serde_json::json;
 use std::path::Path;
 
 pub(crate) fn run(pool: Option<&Path>, args: &ScanArgs, out: &mut Output) -> Result<(), Failure> {
-    let pool = open::to_read(&open::path(pool)?, args.accept_possibly_torn)?;
-    let map = open::map(&pool, args.map.map.as_deref())?;
+    let pool = Reader::open(&open::path(pool)?, args.accept_possibly_torn)?;
+    let map = pool.map(args.map.map.as_deref())?;
     let (keys, values) = text::columns(map.info());
     let care = match (args.skip_damaged, args.unchecked) {
         (true, _) => Care::Skip,

@@ -7,9 +7,11 @@ use crate::output::Output;
 use crate::place;
 use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
-use outlast::ReclaimState;
-use outlast::{IndexStats, JournalFacts, MapInfo, Pool, PoolFacts, PoolOptions};
-use outlast::{Medium, MediumKind};
+use outlast::internals::pmem::Medium;
+use outlast::{
+    IndexStats, JournalFacts, MapInfo, MediumKind, Pool, PoolFacts, PoolOptions, ReclaimState,
+};
+use outlast_live::Client;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -20,22 +22,22 @@ pub(crate) fn run(pool: Option<&Path>, args: &StatArgs, out: &mut Output) -> Res
         return print_in_use(&path, facts, out);
     };
     print_pool(&path, &pool, out)?;
+    let stats = |info: MapInfo| Ok((pool.raw_map(&info.name)?.stats()?, info));
+    print_maps(pool.maps().into_iter().map(|info| info.and_then(stats)), out)
+}
+
+/// Prints a table of the maps, and then the first error.
+fn print_maps(
+    maps: impl Iterator<Item = outlast::Result<(IndexStats, MapInfo)>>,
+    out: &mut Output,
+) -> Result<(), Failure> {
     let mut damaged = None;
     let headings = [
-        "map",
-        "scheme",
-        "form",
-        "keys",
-        "values",
-        "records",
-        "load",
-        "segments",
-        "directory",
-        "DRAM",
+        "map", "scheme", "form", "keys", "values", "records", "load", "segments", "entries", "DRAM",
     ];
     let mut table = table(headings, 5);
-    for info in pool.maps() {
-        match info.and_then(|info| Ok((pool.raw_map(&info.name)?.stats()?, info))) {
+    for map in maps {
+        match map {
             Ok((stats, info)) => {
                 map_object(&info, &stats, out)?;
                 table.add_row(map_row(&info, &stats, out));
@@ -206,6 +208,11 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
         let checkpoint = HumanCount(journal.checkpoint);
         out.line(format!("journal     {bytes} in {} segments, base of {base}", journal.segments))?;
         out.line(format!("epochs      {durable} durable, {checkpoint} of them in the base"))?;
+    }
+    let client = Client::of(path);
+    if client.is_served() {
+        let stats = |info: MapInfo| Ok((client.map(&info.name)?.stats()?, info));
+        return print_maps(client.maps()?.into_iter().map(stats), out);
     }
     let mut table = table(["map", "scheme", "form", "keys", "values"], 5);
     let mut damaged = None;

@@ -120,7 +120,7 @@ fn refuse_others(path: &Path) -> Result<(), Failure> {
     let pool = unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(path) };
     let pool = match pool {
         Ok(pool) => pool,
-        Err(Error::Locked) => return refuse("is in use"),
+        Err(Error::Locked { .. }) => return refuse("is in use"),
         Err(error) => return refuse(&format!("is not a demonstration's pool ({error})")),
     };
     let maps = pool.maps();
@@ -138,7 +138,7 @@ pub(super) fn options(work: &Path, plan: &Plan) -> PoolOptions {
     let journal = JournalOptions::new().working_directory(work).limit(LIMIT);
     match plan.journal {
         true => PoolOptions::new().journal(journal),
-        false => PoolOptions::new(),
+        false => PoolOptions::new().survive(outlast::Failure::ProcessDeath),
     }
 }
 
@@ -202,7 +202,9 @@ mod tests {
 
         std::fs::remove_file(&path).unwrap();
         // SAFETY: the file is this test's own.
-        let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+        };
         pool.map::<str, u64>(MAP).unwrap();
         assert!(create().is_err(), "in use");
         pool.close().unwrap();

@@ -300,7 +300,12 @@ fn a_damaged_record_is_found_and_named() {
 fn a_copy_of_a_live_pool_is_checked_only_when_asked() {
     let place = Place::new();
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().create(place.path("live")).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .create(place.path("live"))
+            .unwrap()
+    };
     pool.map::<str, str>("main").unwrap().put("k", "v").unwrap();
     std::fs::copy(place.path("live"), place.pool()).unwrap();
     assert!(place.run(["verify"]).expect(3).err.contains("torn"));
@@ -323,7 +328,12 @@ fn a_copy_of_a_live_pool_is_checked_only_when_asked() {
 fn a_pool_that_is_really_torn_is_not_accepted() {
     let place = Place::new();
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().create(place.path("live")).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .create(place.path("live"))
+            .unwrap()
+    };
     pool.map::<str, str>("main").unwrap().put("k", "a rather odd value").unwrap();
     let mut bytes = std::fs::read(place.path("live")).unwrap();
     let needle = b"a rather odd value";

@@ -21,7 +21,7 @@ fn compact<const N: usize>(paths: [&Path; N]) -> Run {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions::new().background(false)
+    PoolOptions::new().survive(outlast::Failure::ProcessDeath).background(false)
 }
 
 fn create(options: &PoolOptions, path: &Path) -> Pool {
@@ -374,7 +374,7 @@ fn a_kill_leaves_the_old_pool_or_the_new_one() {
         let opened = unsafe { options().open_read_only(&path) };
         match opened {
             Ok(pool) => check_worn(&pool),
-            Err(error) => panic!("{error}, {}", matches!(error, Error::Locked)),
+            Err(error) => panic!("{error}, {}", matches!(error, Error::Locked { .. })),
         }
     }
     compact([&path]).expect(0);

@@ -37,7 +37,9 @@ fn a_pool_is_compacted_where_there_is_room_for_the_copy() {
     on_small_disk("8m", |place| {
         place.run(["put", "k", "v"]).expect(1);
         // SAFETY: the file belongs to this test.
-        let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+        };
         assert!(pool.map::<u64, u64>("m").unwrap().insert(&1, &2).unwrap());
         pool.close().unwrap();
         let compact = || {
@@ -203,5 +205,5 @@ fn a_limit_on_file_sizes_is_named_if_it_excludes_a_journal() {
     let refused = put("--journal").expect(1).err;
     assert!(refused.contains(".working") && refused.contains("ulimit -f"), "{refused}");
     assert!(!refused.contains("disk full") && !place.pool().exists(), "{refused}");
-    put("").expect(0);
+    put("--survive process-death").expect(0);
 }

@@ -16,7 +16,9 @@ type Records = HashMap<(String, Vec<u8>), Vec<u8>>;
 /// Makes a closed pool of two maps of each scheme and form, and returns its bytes.
 fn closed(place: &Place, scheme: Scheme, form: RecordForm) -> Vec<u8> {
     // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+    };
     for name in MAPS {
         fill(&map_of(&pool, name, scheme, form), ROWS);
     }

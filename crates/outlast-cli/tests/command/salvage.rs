@@ -239,7 +239,13 @@ fn two_maps_of_one_name_are_both_salvaged() {
     let place = Place::new();
     let live = place.path("live.pool");
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().background(false).create(&live).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .create(&live)
+            .unwrap()
+    };
     let dropped = pool.map::<str, str>("m").unwrap();
     pool.map::<u64, u64>("m (2)").unwrap().insert(&7, &8).unwrap();
     dropped.insert("old", "record").unwrap();
@@ -293,7 +299,10 @@ impl DiskWatch for InBatch {
 fn a_batch_that_cannot_be_completed_does_not_keep_a_pool_from_being_salvaged() {
     let place = Place::new();
     let watch = Arc::new(InBatch(place.pool(), Mutex::default()));
-    let options = PoolOptions::new().background(false).max_size(27 << 20);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .background(false)
+        .max_size(27 << 20);
     let options = options.disk(Disk::watched(Arc::clone(&watch) as _));
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(place.pool()).unwrap() };

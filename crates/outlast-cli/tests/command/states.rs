@@ -108,7 +108,7 @@ fn maps(pool: &Pool, scheme: Scheme) -> (Map<u64, u64>, Map<str, str>) {
 fn child() {
     let Some(place) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
     let life = Life::parse(&std::env::var("OUTLAST_TEST_LIFE").unwrap());
-    let mut options = PoolOptions::new();
+    let mut options = PoolOptions::new().survive(outlast::Failure::ProcessDeath);
     if life.journal {
         let journal = JournalOptions::new().limit(1 << 20).working_directory(&place);
         options = options.journal(journal.keep_working_file(life.keep));
@@ -180,7 +180,7 @@ fn verify_calls_no_killed_journaled_pool_damaged() {
         let records = life.run(&place);
         let verified = place.run(["verify"]).expect(0);
         assert!(verified.text().ends_with("sound\n"), "{}", verified.text());
-        assert!(matches!(walk(&place.pool()), Err(Error::Unfinished)));
+        assert!(matches!(walk(&place.pool()), Err(Error::Unfinished { .. })));
         assert_holds(&place.pool(), scheme, records);
     }
 }
@@ -288,7 +288,12 @@ impl State {
                 let records = plain(End::Closed).run(place);
                 let unfinished = place.path("test.pool.compacting");
                 // SAFETY: no one else uses the file.
-                let pool = unsafe { PoolOptions::new().create(&unfinished).unwrap() };
+                let pool = unsafe {
+                    PoolOptions::new()
+                        .survive(outlast::Failure::ProcessDeath)
+                        .create(&unfinished)
+                        .unwrap()
+                };
                 maps(&pool, scheme).0.insert(&1, &1).unwrap();
                 let half = std::fs::read(&unfinished).unwrap();
                 drop(pool);
@@ -350,7 +355,7 @@ fn read(place: &Place, scheme: Scheme, records: u64, verdict: Verdict) {
             assert_eq!(report.records, 2 * records);
         }
         Err(error) => {
-            assert!(matches!(error, Error::Unfinished), "{error}");
+            assert!(matches!(error, Error::Unfinished { .. }), "{error}");
             assert!(facts.journal.is_some_and(|journal| !journal.closed));
         }
     }
@@ -383,7 +388,7 @@ fn read(place: &Place, scheme: Scheme, records: u64, verdict: Verdict) {
     match opened {
         Ok(pool) if verdict != Verdict::Refused => check(&pool, scheme, records),
         // It needs its journal, and a read-only opening writes nothing.
-        Err(Error::Unfinished) if verdict == Verdict::Lonely => {}
+        Err(Error::Unfinished { .. }) if verdict == Verdict::Lonely => {}
         Err(Error::PossiblyTorn { .. }) if verdict == Verdict::Refused => {}
         other => panic!("{other:?}"),
     }
@@ -498,10 +503,10 @@ fn a_pool_in_use_is_called_nothing_else() {
         let scheme = Scheme::ALL[n];
         let (mut child, records) = Life::new(scheme, journal, End::Open).start(&place);
         let [pool, new] = [place.pool(), place.path("new.pool")];
-        assert!(matches!(walk(&pool), Err(Error::Locked)));
+        assert!(matches!(walk(&pool), Err(Error::Locked { .. })));
         // SAFETY: no one else uses the file, except through the pool.
         let opened = unsafe { PoolOptions::new().open_read_only(&pool) };
-        assert!(matches!(opened, Err(Error::Locked)), "{opened:?}");
+        assert!(matches!(opened, Err(Error::Locked { .. })), "{opened:?}");
         let in_use = |run: Run| {
             let run = run.expect(1);
             assert!(run.err.contains("in use"), "{}", run.err);

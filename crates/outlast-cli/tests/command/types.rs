@@ -59,7 +59,9 @@ fn bytes_that_are_not_text_go_in_and_out() {
 fn types_that_only_a_program_knows_are_hexadecimal() {
     let place = Place::new();
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+    };
     let map = pool.raw_map_with("m", "point/1", "str", &outlast::MapOptions::new()).unwrap();
     map.put(&[1, 2, 255], b"here").unwrap();
     drop(map);
@@ -129,7 +131,9 @@ fn floats_that_are_no_numbers_go_in_and_out() {
 fn types_of_programs_that_keep_their_order_are_shown_and_taken() {
     let place = Place::new();
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+    };
     let points = pool.ordered_map::<(u32, i16), (bool, [u8; 2])>("points").unwrap();
     for (key, value) in [((7, -3), (true, [1, 255])), ((7, 4), (false, [0, 0]))] {
         assert!(points.insert(&key, &value).unwrap());

@@ -130,7 +130,9 @@ fn missing(place: &Place, scheme: Scheme, form: RecordForm, rows: u64) -> HashSe
 /// Makes a closed pool of so many rows, and returns its bytes.
 fn closed(place: &Place, scheme: Scheme, form: RecordForm, rows: u64) -> Vec<u8> {
     // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+    };
     let map = map_of(&pool, "rows", scheme, form);
     fill(&map, rows);
     drop(map);
@@ -218,7 +220,9 @@ fn a_damaged_head_hides_few_rows() {
         let form = RecordForm::Inline;
         let place = Place::new();
         // SAFETY: no one else uses the file.
-        let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+        };
         let map = map_of(&pool, "rows", scheme, form);
         fill(&map, ROWS);
         drop(map);
@@ -255,7 +259,8 @@ fn what_was_removed_is_only_listed_if_the_pool_was_not_closed() {
     for &scheme in Scheme::ALL {
         for form in RecordForm::ALL {
             let place = Place::new();
-            let options = PoolOptions::new().background(false);
+            let options =
+                PoolOptions::new().survive(outlast::Failure::ProcessDeath).background(false);
             // SAFETY: no one else uses the file.
             let pool = unsafe { options.create(place.pool()).unwrap() };
             let map = map_of(&pool, "rows", scheme, form);
@@ -325,7 +330,9 @@ fn a_map_gets_no_records_of_another() {
     for (case, args) in [("root", &[][..]), ("other", &["--map", "rows"]), ("both", &[])] {
         let place = Place::new();
         // SAFETY: no one else uses the file.
-        let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(place.pool()).unwrap()
+        };
         let map = map_of(&pool, "rows", Scheme::Phast, form);
         let other = map_of(&pool, "lost", Scheme::Group, form);
         fill(&map, ROWS);
@@ -406,7 +413,12 @@ fn records_that_several_maps_can_have_are_listed() {
         for form in RecordForm::ALL {
             let place = Place::new();
             // SAFETY: no one else uses the file.
-            let pool = unsafe { PoolOptions::new().create(place.pool()).unwrap() };
+            let pool = unsafe {
+                PoolOptions::new()
+                    .survive(outlast::Failure::ProcessDeath)
+                    .create(place.pool())
+                    .unwrap()
+            };
             let names = ["one", "two"];
             for name in names {
                 let map = map_of(&pool, name, scheme, form);

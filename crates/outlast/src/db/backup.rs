@@ -102,13 +102,15 @@ impl PoolOptions {
                     let bytes = pool.stats().size;
                     return Ok(Backup { bytes, in_use: false, epochs: 0, attempts });
                 }
-                Err(error @ (Error::Locked | Error::Unfinished)) => error,
+                Err(error @ (Error::Locked { .. } | Error::Unfinished { .. })) => error,
                 Err(error) => return Err(error),
             };
-            let in_use = matches!(refused, Error::Locked);
+            let in_use = matches!(refused, Error::Locked { .. });
             let copied = options.copy_files(path, to).map_err(|error| match (error, refused) {
                 // A batch was under way, and nobody has the pool open.
-                (Error::NoJournal, Error::Unfinished) => Error::Unfinished,
+                (Error::NoJournal { .. }, Error::Unfinished { .. }) => {
+                    Error::Unfinished { path: path.into() }
+                }
                 (error, _) => error,
             });
             if let Some((bytes, epochs)) = copied? {
@@ -130,7 +132,7 @@ impl PoolOptions {
         snapshot::check_limit(len).map_err(|e| snapshot::failed(to, len, e))?;
         let base = DiskFile::new(base, Disk::default());
         if backup::peek(&base).map_err(reading)?.is_none() {
-            return Err(Error::NoJournal);
+            return Err(Error::NoJournal { path: path.into() });
         }
         let directory = self.journal.clone().unwrap_or_default().directory_for(path);
         if !directory.is_dir() {
@@ -141,9 +143,7 @@ impl PoolOptions {
         }
         let files = DiskDirectory::read_only(directory.clone());
         let failed = |e| match e {
-            MappingError::Io(source) if snapshot::is_full(&source) => {
-                Error::DiskFull { needed: len, source }
-            }
+            MappingError::Io(source) if snapshot::is_full(&source) => Error::disk_full(len, source),
             MappingError::Io(source) => {
                 Error::io(format!("copying {} to {}", path.display(), to.display()), source)
             }

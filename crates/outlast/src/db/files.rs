@@ -20,12 +20,13 @@ pub(super) fn header_of(file: &File, len: u64, path: &Path) -> Result<Header> {
         let (words, _) = bytes.as_chunks::<8>();
         Ok(std::array::from_fn(|i| u64::from_le_bytes(words[i])))
     })
+    .map_err(|error| error.at(path))
 }
 
 /// Locks a file, or fails with [`Error::Locked`].
 pub(super) fn lock(file: &File, how: FlockOperation) -> Result<()> {
     crate::pmem::flock(file, how).map_err(|e| match e {
-        rustix::io::Errno::WOULDBLOCK => Error::Locked,
+        rustix::io::Errno::WOULDBLOCK => Error::Locked { path: Default::default() },
         other => Error::io("locking the pool", other.into()),
     })
 }

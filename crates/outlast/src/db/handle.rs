@@ -62,7 +62,6 @@ impl Pool {
         Pool { inner }
     }
 
-    #[cfg(feature = "signals")]
     pub(super) fn guarded(&self) -> &Arc<Guarded> {
         &self.inner
     }
@@ -267,50 +266,6 @@ impl Pool {
     /// as long as the system runs. [`Error::FileGone`].
     pub fn sync(&self) -> Result<()> {
         self.inner.store.sync()
-    }
-
-    /// Waits until everything that was done before this call survives a power loss, as far as the
-    /// medium allows: changes whose calls have returned, and changes that a thread has read.
-    /// Threads that wait at the same time share one sync of the disk.
-    ///
-    /// On persistent memory this returns immediately. With a journal, writers are held back only
-    /// for a moment, and it takes one write to the disk. On other media it is the same as
-    /// [`sync`](Pool::sync), which makes writers wait.
-    ///
-    /// ```
-    /// # fn main() -> outlast::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path().join("index.pool");
-    /// use outlast::{JournalOptions, PoolOptions};
-    ///
-    /// let options = PoolOptions::new().journal(JournalOptions::new());
-    /// // SAFETY: no one else writes this file while the pool is open.
-    /// let pool = unsafe { options.create(&path)? };
-    /// let ages = pool.map::<str, u64>("ages")?;
-    /// ages.insert("Ada", &36)?;
-    /// ages.insert("Bob", &40)?;
-    /// pool.wait_durable()?; // From here on, both survive a power loss.
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Io`] if the disk failed. With a journal, the write is repeated in the background, so a
-    /// later call can succeed, unless the disk failed to keep the working file: then the pool refuses
-    /// all operations until it is opened again. [`Error::FileGone`]. [`Error::NotOpen`]. Without a
-    /// journal, those of [`sync`](Pool::sync).
-    pub fn wait_durable(&self) -> Result<()> {
-        let store = &self.inner.store;
-        let journal = store.core().journal();
-        if let Err(closed) = store.check() {
-            return Err(journal.and_then(|journal| journal.failure()).unwrap_or(closed));
-        }
-        match journal {
-            Some(journal) => journal.wait(&**store.core())?,
-            None if self.durability().survives_power_loss => {}
-            None => return store.sync(),
-        }
-        store.core().check_named()
     }
 
     /// Copies the pool to `path` as a cleanly closed pool, and replaces any file there. Once this

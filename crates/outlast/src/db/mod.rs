@@ -3,7 +3,7 @@
 //! - [`options`], `open`: opening a pool; [`handle`]: what a program can do with it
 //! - `opened`: a store with the threads that work for it; [`stats`]: what a pool says about itself
 //! - `files`: opening, locking and naming files
-//! - [`journal`]: opening a pool with a journal
+//! - [`journal`]: opening a pool with a journal; `durable`: waiting until what was done survives a power loss
 //! - [`map_options`], [`raw`]: creating maps, and using them as bytes
 //! - [`roots`]: named maps
 //! - [`store`]: a pool with its open maps
@@ -22,6 +22,7 @@ pub mod backup;
 pub mod batch;
 mod boot;
 pub mod bugs;
+mod durable;
 pub mod facts;
 mod files;
 pub mod handle;

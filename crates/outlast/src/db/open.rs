@@ -4,13 +4,13 @@ use super::files::{header_of, lock, open_parent, parent, unused};
 use super::handle::Pool;
 use super::journal;
 use super::opened::Guarded;
-use super::options::PoolOptions;
+use super::options::{Failure, PoolOptions};
 use super::snapshot;
 use super::store::Store;
 use super::worker::Worker;
 use crate::error::{Error, Result};
 use crate::journal::meta::Meta;
-use crate::pmem::{Call, MapAccess, Mapping, Real, rename_new};
+use crate::pmem::{Call, MapAccess, Mapping, MediumKind, Real, rename_new};
 use crate::pool::backing::{Backing, mapping_error};
 use crate::pool::core::{Core, CoreOptions};
 use crate::pool::header::Header;
@@ -57,9 +57,21 @@ impl PoolOptions {
             return Err(Error::io(action(), exists));
         }
         self.check_no_journal(path)?;
-        if self.journal.is_some() {
+        if self.journal.is_some() || self.needs_journal(path) {
             return self.create_journaled(path);
         }
+        self.create_plain(path)
+    }
+
+    /// Returns whether a new pool at `path` must have a journal to survive what it must. Persistent memory
+    /// is only known once a file there is mapped.
+    fn needs_journal(&self, path: &Path) -> bool {
+        let ordinary = || File::open(parent(path)).is_ok_and(|it| !Mapping::is_tmpfs(&it));
+        self.survive == Failure::PowerLoss && self.emulate_pm.is_none() && ordinary()
+    }
+
+    fn create_plain(&self, path: &Path) -> Result<Pool> {
+        let action = || format!("creating {}", path.display());
         let parent = parent(path);
         let made = snapshot::new_file(parent, snapshot::NEW, snapshot::MODE);
         let (file, temporary) = made.map_err(|e| Error::io(action(), e))?;
@@ -70,7 +82,8 @@ impl PoolOptions {
         result
     }
 
-    /// Creates a pool, closes it, and opens it with a journal.
+    /// Creates a pool, closes it, and opens it with a journal, unless it lies on persistent memory and
+    /// nobody asked for a journal.
     fn create_journaled(&self, path: &Path) -> Result<Pool> {
         if self.emulate_pm.is_some() {
             return Err(Error::Invalid {
@@ -79,11 +92,15 @@ impl PoolOptions {
             });
         }
         let plain = PoolOptions { journal: None, background: false, ..self.clone() };
-        // SAFETY: the caller's promise is the same.
-        let made = unsafe { plain.create(path)? };
+        let made = plain.create_plain(path)?;
         let id = made.id();
         let missing = self.missing_directory(path);
-        let opened = made.close().and_then(|()| self.open_file(path, false));
+        let needed = made.durability().medium == MediumKind::PageCache;
+        let mut with = self.clone();
+        if needed {
+            with.journal.get_or_insert_default();
+        }
+        let opened = made.close().and_then(|()| with.open_file(path, false));
         if opened.is_err()
             && let Some(_locked) = unused(path, id)
         {
@@ -101,14 +118,15 @@ impl PoolOptions {
         let (_, options) = self.judge(None)?;
         let granule = if options.page_bits >= 16 { 2 << 20 } else { 4096 };
         let size = first_size(&options, granule);
-        let options = CoreOptions { initial_size: size, ..options };
+        let options = CoreOptions { initial_size: size, path: path.into(), ..options };
         let copy = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let reserve = self.reserve(size, options.page_bits);
         let disk = self.disk.clone();
         let mapping = Mapping::file_on(disk, copy, MapAccess::ReadWrite, size, reserve)
-            .map_err(mapping_error)?;
+            .map_err(|e| mapping_error(e).at(path))?;
         let (real, options) = self.judge_with(Some(mapping.medium()), options)?;
-        let store = Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?;
+        let made = Core::create(Backing::Mapped(mapping), real, options).map_err(|e| e.at(path))?;
+        let store = Store::new(made)?;
         let directory = open_parent(path)?;
         // Gives the complete pool its name, and fails if the name is taken.
         let link = || match temporary {
@@ -182,7 +200,7 @@ impl PoolOptions {
     /// let pool = unsafe { PoolOptions::new().open_read_only(&path)? };
     /// let ages = pool.map::<str, u64>("ages")?;
     /// assert_eq!(ages.get("Ada")?, Some(36));
-    /// assert!(matches!(ages.put("Ada", &37), Err(Error::ReadOnly)));
+    /// assert!(matches!(ages.put("Ada", &37), Err(Error::ReadOnly { .. })));
     /// # Ok(())
     /// # }
     /// ```
@@ -259,7 +277,13 @@ impl PoolOptions {
         self.start(Store::new(Core::create(Backing::Mapped(mapping), real, options)?)?, None)
     }
 
-    fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
+    pub(super) fn open_file(&self, path: &Path, read_only: bool) -> Result<Pool> {
+        let mut named = self.clone();
+        named.core.path = path.into();
+        named.open_named(path, read_only).map_err(|error| error.at(path))
+    }
+
+    fn open_named(&self, path: &Path, read_only: bool) -> Result<Pool> {
         let action = || format!("opening {}", path.display());
         let file = File::options()
             .read(true)
@@ -287,7 +311,7 @@ impl PoolOptions {
             // Another process has meanwhile replaced the file with a snapshot or a compacted pool.
             // Changes to the file that was opened would be lost.
             let _ = crate::pmem::flock(&file, FlockOperation::Unlock);
-            return self.open_file(path, read_only);
+            return self.open_named(path, read_only);
         }
         let kept = file.try_clone().map_err(|e| Error::io(action(), e))?;
         let opened = self.open_whichever(path, file, meta.len(), read_only);
@@ -304,7 +328,7 @@ impl PoolOptions {
             (Some(meta), true) => {
                 let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                 match self.read_journaled(path, file, &meta) {
-                    Err(Error::Unfinished) if self.core.accept_possibly_torn => {
+                    Err(Error::Unfinished { .. }) if self.core.accept_possibly_torn => {
                         let header = header_of(&kept, len, path)?;
                         let store = self.mixed().store_of(kept, header, true, false)?;
                         self.start(store, None)
@@ -318,7 +342,7 @@ impl PoolOptions {
             (Some(_), false) => {
                 let kept = file.try_clone().map_err(|e| Error::io("opening the pool", e))?;
                 match self.open_journaled_or_clear(path, file, meta) {
-                    Err(Error::IncompleteJournal(why)) if self.core.accept_possibly_torn => {
+                    Err(Error::IncompleteJournal { why, .. }) if self.core.accept_possibly_torn => {
                         tracing::warn!(why, "opening the pool without its journal");
                         let file = kept.try_clone();
                         let file = file.map_err(|e| Error::io("opening the pool", e))?;
@@ -344,7 +368,7 @@ impl PoolOptions {
                     plain.open_plain(file, header, false, None)?.close()?;
                     // Closing released the lock, and another process may have used the pool since,
                     // or given its name to another file. So start again.
-                    return self.open_file(path, false);
+                    return self.open_named(path, false);
                 }
                 self.open_journaled_or_clear(path, file, None)
             }

@@ -20,6 +20,22 @@ use std::time::Duration;
 /// Address space reserved for a pool to grow into, in bytes, if that much is available.
 const RESERVE: u64 = 1 << 40;
 
+/// What a pool must survive ([`PoolOptions::survive`]). What it then survives exactly, see
+/// [`Pool::durability`](crate::Pool::durability).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The end of the process in any way, SIGKILL included. After a power loss, a pool that was being
+    /// changed on an ordinary file system may be torn, and opening it then fails with
+    /// [`Error::PossiblyTorn`].
+    ProcessDeath,
+    /// Also a power loss and a crash of the system: whatever was happening, the pool then opens, as it was
+    /// between two operations. On an ordinary file system, a new pool gets a [journal](PoolOptions::journal)
+    /// for that, and lacks at most the changes of about the last 10 milliseconds, and none that
+    /// [`Pool::wait_durable`](crate::Pool::wait_durable) has confirmed. On persistent memory it needs
+    /// none. On tmpfs, which a power loss empties, it gets none.
+    PowerLoss,
+}
+
 /// Options for creating and opening pools.
 ///
 /// ```
@@ -42,6 +58,7 @@ pub struct PoolOptions {
     pub(super) trim: Option<Duration>,
     pub(super) disk: Disk,
     pub(super) taken_for: Option<MediumKind>,
+    pub(super) survive: Failure,
     pub(super) journal: Option<JournalOptions>,
     pub(super) require_working_file: bool,
 }
@@ -75,6 +92,7 @@ impl PoolOptions {
             trim: Some(TRIM_AFTER),
             disk: Disk::default(),
             taken_for: None,
+            survive: Failure::PowerLoss,
             journal: None,
             require_working_file: false,
         }
@@ -166,10 +184,37 @@ impl PoolOptions {
         self
     }
 
-    /// Gives the pool a journal, so that it survives a power loss on an ordinary disk
+    /// Sets what a new pool must survive. Default: [`Failure::PowerLoss`]. A pool that exists stays as
+    /// it was made.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("cache.pool");
+    /// use outlast::{Failure, PoolOptions};
+    ///
+    /// let options = PoolOptions::new().survive(Failure::ProcessDeath);
+    /// // SAFETY: no one else writes this file while the pool is open.
+    /// let pool = unsafe { options.open_or_create(&path)? };
+    /// assert!(pool.durability().survives_process_death && pool.durability().interval.is_none());
+    /// # pool.close()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn survive(mut self, failure: Failure) -> Self {
+        self.survive = failure;
+        if failure == Failure::ProcessDeath {
+            self.journal = None;
+        }
+        self
+    }
+
+    /// Gives the pool a journal with these options, so that it survives a power loss on an ordinary disk
     /// ([`MediumKind::Journal`]). Operations then work on a copy of the pool, the working file,
     /// which is in memory if there is room. The file at the pool's path is brought up to date in
-    /// the background.
+    /// the background. Without this call, a new pool gets a journal where it needs one to survive what it
+    /// [must](Self::survive).
     ///
     /// A power loss undoes at most the changes of the last [interval](JournalOptions::interval) and
     /// of two commits, and none that [`wait_durable`](crate::Pool::wait_durable) has confirmed. It
@@ -204,6 +249,7 @@ impl PoolOptions {
     #[must_use]
     pub fn journal(mut self, options: JournalOptions) -> Self {
         self.journal = Some(options);
+        self.survive = Failure::PowerLoss;
         self
     }
 
@@ -392,8 +438,9 @@ impl PoolOptions {
     /// use outlast::{Error, PoolOptions};
     ///
     /// # let live = dir.path().join("live.pool");
+    /// # let options = PoolOptions::new().survive(outlast::Failure::ProcessDeath);
     /// # // SAFETY: no one else writes this file while the pool is open.
-    /// # let pool = unsafe { PoolOptions::new().create(&live)? };
+    /// # let pool = unsafe { options.create(&live)? };
     /// # pool.map::<str, u64>("ages")?.insert("Ada", &36)?;
     /// # std::fs::copy(&live, &path).unwrap();
     /// // SAFETY: no one else writes this file while the pool is open.

@@ -55,8 +55,8 @@ impl PoolOptions {
     /// the new one. With [`OldPool::Removed`], a crash can leave the old pool's journal, so that the new
     /// one gets none of its own. In either case, restore once more.
     ///
-    /// The restored pool has no journal. Give it one when you open it, if it is to have one. Of the
-    /// options, only those of the old pool's [journal](Self::journal) matter.
+    /// The restored pool has no journal. Give it one when you open it ([`journal`](Self::journal)), if it
+    /// is to survive a power loss. Of the options, only those of the old pool's journal matter here.
     ///
     /// ```
     /// # fn main() -> outlast::Result<()> {
@@ -161,7 +161,7 @@ impl PoolOptions {
         // SAFETY: `restore` has the caller's promise.
         match unsafe { options.open(path) } {
             Ok(pool) => pool.close(),
-            Err(error @ Error::Locked) => Err(error),
+            Err(error @ Error::Locked { .. }) => Err(error),
             // It is kept as it is.
             Err(error) => {
                 tracing::debug!(%error, "the pool to be replaced cannot be completed");

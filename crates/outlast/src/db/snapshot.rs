@@ -70,7 +70,7 @@ pub(super) fn write<T, E: From<Error>>(
 /// The error for a copy of `needed` bytes at `path` that could not be written.
 pub(super) fn failed(path: &Path, needed: u64, error: IoError) -> Error {
     match is_full(&error) {
-        true => Error::DiskFull { needed, source: error },
+        true => Error::disk_full(needed, error).at(path),
         false => Error::io(format!("writing the snapshot {}", path.display()), error),
     }
 }
@@ -99,7 +99,7 @@ fn lock_target(own: Option<&Metadata>, path: &Path) -> Result<Option<Replaced>> 
     }
     match crate::pmem::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(Replaced(file))),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Locked { path: path.into() }),
         Err(e) => Err(Error::io(action(), e.into())),
     }
 }

@@ -10,8 +10,11 @@
 //! `sync` and `close` hold the gate for long. Meanwhile, other threads can cut without holding it
 //! themselves ([`Journal::while_held`]).
 
+mod asked;
 mod checkpoints;
 mod threads;
+
+pub use asked::Asked;
 
 use super::base::{Base, Checkpoint, PAGE, Pages};
 use super::bugs::{self, seeded};
@@ -24,6 +27,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -147,6 +151,10 @@ struct State {
     stop: bool,
     /// Threads of the journal that run, or are about to.
     running: usize,
+    /// A task waits for a cut that has not begun.
+    asked: bool,
+    /// Tasks to wake when a turn ends.
+    tasks: Vec<Waker>,
 }
 
 /// What the thread that has the turn works on.
@@ -220,7 +228,7 @@ pub struct Journal {
     turn: Mutex<Turn>,
     /// The path of the working file.
     working: Mutex<PathBuf>,
-    /// Wakes the journal's thread, to stop it.
+    /// Wakes the journal's thread, to take a turn or to stop.
     wake: Condvar,
     /// Wakes all threads that wait for a change of `state`, for instance the end of a turn.
     told: Condvar,
@@ -349,8 +357,7 @@ impl Journal {
     /// trying. [`Error::NotOpen`] if the pool was closed.
     pub fn wait(&self, source: &dyn Source) -> Result<()> {
         let state = lock(&self.state);
-        let is_done = state.done == state.begun || seeded(&bugs::WAITS_FOR_NOTES);
-        if is_done && !self.notes.any() && !state.ended && !state.stop {
+        if self.is_all_durable(&state) {
             return Ok(());
         }
         self.wait_for_cut(state, source)
@@ -363,23 +370,10 @@ impl Journal {
         mut state: MutexGuard<'j, State>,
         source: &dyn Source,
     ) -> Result<()> {
-        // A cut that has begun may have missed what this thread did.
-        let target = state.begun + u64::from(!seeded(&bugs::WAITS_FOR_LAST_CUT));
-        let failures = state.failures;
-        while state.done < target {
-            if state.ended
-                && let Some(failure) = &state.failure
-            {
-                return Err(failure.error());
-            }
-            if state.ended || state.stop {
-                return Err(Error::NotOpen(NotOpen::ClosedMeanwhile));
-            }
-            // The first of the two failed attempts may have begun before this call.
-            if state.failures >= failures + 2
-                && let Some(failure) = &state.failure
-            {
-                return Err(failure.error());
+        let asked = self.asked(&state);
+        loop {
+            if let Some(outcome) = asked.outcome(&state) {
+                return outcome;
             }
             if state.busy {
                 state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -391,7 +385,6 @@ impl Journal {
             }
             state = lock(&self.state);
         }
-        Ok(())
     }
 
     /// Runs `then`, in which the calling thread can [`wait`](Self::wait) although it holds the gate.
@@ -490,6 +483,7 @@ impl Journal {
     fn begin_cut(&self) -> u64 {
         let mut state = lock(&self.state);
         state.begun += 1;
+        state.asked = false;
         state.begun
     }
 
@@ -565,7 +559,7 @@ impl Drop for EndOfTurn<'_> {
         let mut state = lock(&self.0.state);
         (state.busy, state.cutting) = (false, false);
         drop(state);
-        self.0.told.notify_all();
+        self.0.tell();
     }
 }
 

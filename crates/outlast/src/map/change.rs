@@ -38,10 +38,10 @@ fn have_same_bytes<V: Value + ?Sized>(one: &V, other: &V) -> bool {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
-    /// Atomically sets the value of `key` to what `change` returns. `change` gets the present
-    /// value, or `None` if the key is absent. It returns the new value, or `None` to remove the key
-    /// or leave it absent. So this can be an upsert, a conditional insert, an update or a removal.
-    /// Returns the value that the key has afterwards.
+    /// Atomically sets the value of `key` to what `change` returns; **`None` removes the key**, or leaves it
+    /// absent. `change` gets the present value, or `None` if the key is absent. So this can be an upsert, a
+    /// conditional insert, an update or a removal. Returns the value that the key has afterwards. To change a
+    /// value or leave it as it is, use [`fetch_update`](Map::fetch_update).
     ///
     /// `change` runs under no lock. It runs again if another thread changed the value meanwhile, so
     /// it should have no side effects. If it panics, the map is unchanged. If it returns the value

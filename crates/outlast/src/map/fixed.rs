@@ -132,7 +132,7 @@ pub fn decode_part<T: FixedSize>(bytes: &mut &[u8]) -> Result<T, Damage> {
     T::decode(own)
 }
 
-/// Encodes a struct of the first form of `fixed_record!` as a word: its bytes first, then zeros.
+/// Encodes a struct of the second form of `fixed_record!` as a word: its bytes first, then zeros.
 pub fn record_to_word<T: FixedRecord>(value: &T) -> u64 {
     let mut word = [0; 8];
     let bytes = value.as_bytes();

@@ -1,6 +1,6 @@
 //! Structs as keys and values.
 
-/// A struct of fixed size that is encoded as its bytes. Implemented by the first form of
+/// A struct of fixed size that is encoded as its bytes. Implemented by the second form of
 /// [`fixed_record!`](crate::fixed_record).
 pub trait FixedRecord:
     zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy + Send + 'static
@@ -12,13 +12,60 @@ pub trait FixedRecord:
 /// Makes a struct of fixed size usable as a key and a value, and as a part of tuples.
 ///
 /// The string is its schema. It must contain neither brackets nor commas. Change it when the layout
-/// changes.
+/// changes: a map of the old type then does not open as one of the new.
 ///
-/// # Encoded as its bytes
+/// # With its fields
 ///
-/// The struct derives `zerocopy`'s `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding
-/// and invalid bytes. It can be a key, but not that of an [`OrderedMap`](crate::OrderedMap): the
-/// bytes of little-endian integers are not in the order of their values.
+/// This is the form for most structs, as keys of any map and as values. It lists all fields, and they are
+/// encoded one after another, as listed, each so that its bytes sort like its values. So keys of an
+/// [`OrderedMap`](crate::OrderedMap) are compared by the first field, then by the second, and so on. If
+/// the fields are listed as they are declared, that is the order of a derived `Ord`. Floats are in the
+/// order of [`f64::total_cmp`].
+///
+/// The fields are of types that are [`FixedSize`](crate::FixedSize) and
+/// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and
+/// other such structs. The struct must implement `Copy`, and needs nothing else. The types of the fields
+/// become a part of the schema.
+///
+/// ```
+/// # fn main() -> outlast::Result<()> {
+/// #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// struct Event {
+///     day: u32,
+///     urgent: bool,
+///     source: [u8; 4],
+/// }
+/// outlast::fixed_record!(Event, "event/1", ordered by day, urgent, source);
+///
+/// #[derive(Debug, Clone, Copy, PartialEq)]
+/// struct Load {
+///     percent: f32,
+///     users: u32,
+/// }
+/// outlast::fixed_record!(Load, "load/1", ordered by percent, users);
+///
+/// let pool = outlast::PoolOptions::new().anonymous()?;
+/// let events = pool.ordered_map::<Event, Load>("events")?;
+/// let load = Load { percent: 12.5, users: 3 };
+/// events.insert(&Event { day: 2, urgent: false, source: *b"disk" }, &load)?;
+/// events.insert(&Event { day: 1, urgent: true, source: *b"fans" }, &load)?;
+/// events.insert(&Event { day: 1, urgent: false, source: *b"host" }, &load)?;
+/// let second = Event { day: 2, urgent: false, source: [0; 4] };
+/// let of_the_first_day = events.range(..second).collect::<outlast::Result<Vec<_>>>()?;
+/// assert_eq!(of_the_first_day.len(), 2);
+/// assert_eq!(&of_the_first_day[1].0.source, b"fans");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// For an enum, an `Option`, a `String` or a list in a value, use `serde_value!` (feature `serde`).
+///
+/// # As its bytes
+///
+/// Without a list of fields, the struct is stored as it lies in memory. It derives `zerocopy`'s
+/// `FromBytes`, `IntoBytes` and `Immutable`, which rule out padding and invalid bytes. It can be a key,
+/// but not that of an [`OrderedMap`](crate::OrderedMap): the bytes of little-endian integers are not in
+/// the order of their values. A map of this form does not open as one of the other.
 ///
 /// ```
 /// # fn main() -> outlast::Result<()> {
@@ -38,43 +85,6 @@ pub trait FixedRecord:
 /// let here = Position { latitude_e7: 1, longitude_e7: 2, height_mm: 3 };
 /// seen.put(&7, &here)?;
 /// assert_eq!(seen.get(&7)?, Some(here));
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Ordered by its fields
-///
-/// With `ordered by` and all its fields, the struct can also be the key of an ordered map. The
-/// fields are encoded one after another, as listed, each so that its bytes sort like its values. So
-/// keys are compared by the first field, then by the second, and so on. If the fields are listed as
-/// they are declared, that is the order of a derived `Ord`. Floats are in the order of
-/// [`f64::total_cmp`].
-///
-/// The fields are of types that are [`FixedSize`](crate::FixedSize) and
-/// [`OrderedKey`](crate::OrderedKey): integers, `bool`, floats, `[u8; N]`, tuples of these, and
-/// other ordered structs. The struct must implement `Copy`, and needs neither a `repr` nor
-/// `zerocopy`. The types of the fields become a part of the schema, so a map with this key does not
-/// open as one of the first form.
-///
-/// ```
-/// # fn main() -> outlast::Result<()> {
-/// #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-/// struct Event {
-///     day: u32,
-///     urgent: bool,
-///     source: [u8; 4],
-/// }
-/// outlast::fixed_record!(Event, "event/1", ordered by day, urgent, source);
-///
-/// let pool = outlast::PoolOptions::new().anonymous()?;
-/// let events = pool.ordered_map::<Event, str>("events")?;
-/// events.insert(&Event { day: 2, urgent: false, source: *b"disk" }, "full")?;
-/// events.insert(&Event { day: 1, urgent: true, source: *b"fans" }, "slow")?;
-/// events.insert(&Event { day: 1, urgent: false, source: *b"host" }, "up")?;
-/// let second = Event { day: 2, urgent: false, source: [0; 4] };
-/// let of_the_first_day = events.range(..second).collect::<outlast::Result<Vec<_>>>()?;
-/// assert_eq!(of_the_first_day.len(), 2);
-/// assert_eq!(of_the_first_day[1].1, "slow");
 /// # Ok(())
 /// # }
 /// ```

@@ -53,11 +53,13 @@ impl MediumKind {
     }
 
     /// Returns whether the effect of every call that returned survives a power loss.
+    #[doc(hidden)]
     pub fn survives_power_loss(self) -> bool {
         matches!(self, Self::Dax | Self::DaxPersistentCaches)
     }
 
     /// Returns whether surviving more than process death takes an fsync.
+    #[doc(hidden)]
     pub fn needs_fsync(self) -> bool {
         matches!(self, Self::PageCache | Self::EmulatedPm)
     }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -346,6 +347,15 @@ impl Backing {
             Backing::Heap(_) => None,
         }
     }
+
+    /// Returns the path of the file that grows with the pool, as the system knows it. Empty if there is none,
+    /// if it has no name, and in a journaled pool, where it can be the base or the working file.
+    pub fn path(&self) -> PathBuf {
+        let Backing::Mapped(mapping) = self else { return PathBuf::new() };
+        let link = mapping.as_file().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let path = link.and_then(|link| std::fs::read_link(link).ok()).unwrap_or_default();
+        if path.exists() { path } else { PathBuf::new() }
+    }
 }
 
 /// Converts a mapping's error to the pool's.
@@ -353,7 +363,7 @@ pub fn mapping_error(error: MappingError) -> Error {
     match error {
         MappingError::Io(source) => Error::io("mapping the pool", source),
         MappingError::WriteBack(source) => Error::io("syncing a pool that grew", source),
-        MappingError::DiskFull { needed, source } => Error::DiskFull { needed, source },
+        MappingError::DiskFull { needed, source } => Error::disk_full(needed, source),
         MappingError::AddressSpace { needed, reserved } => Error::AddressSpace { needed, reserved },
     }
 }

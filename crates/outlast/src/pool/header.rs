@@ -235,7 +235,7 @@ impl Header {
         if actual < layout::SYSTEM_BYTES {
             let magic = if actual >= 8 + HEADER_OFFSETS[1] { read(0)?[0] } else { 0 };
             if magic != layout::MAGIC {
-                return Err(Error::NotAPool { found: format!("a file of {actual} bytes") });
+                return Err(Error::not_a_pool(format!("a file of {actual} bytes")));
             }
             let mut expected = layout::SYSTEM_BYTES;
             for (copy, offset) in HEADER_OFFSETS.into_iter().enumerate() {
@@ -247,7 +247,7 @@ impl Header {
                     }
                 }
             }
-            return Err(Error::Truncated { expected, actual });
+            return Err(Error::Truncated { path: Default::default(), expected, actual });
         }
         let mut copies = Vec::new();
         let mut damage = None;
@@ -281,8 +281,8 @@ impl Header {
         let newest = copies.into_iter().max_by_key(|c| c.get(field::SEQUENCE));
         let Some(mut header) = newest else {
             return Err(match damage {
-                Some(damage) if magics > 0 => Error::DamagedHeader(damage),
-                _ => Error::NotAPool { found: format!("first word {first:#018x}") },
+                Some(damage) if magics > 0 => Error::damaged_header(damage),
+                _ => Error::not_a_pool(format!("first word {first:#018x}")),
             });
         };
         header.copy_damaged = damage;
@@ -293,14 +293,22 @@ impl Header {
     fn validate(&mut self, actual: u64) -> Result<()> {
         let version = self.get(field::VERSION) as u32;
         if version != layout::FORMAT_VERSION {
-            return Err(Error::Version { found: version, supported: layout::FORMAT_VERSION });
+            return Err(Error::Version {
+                path: Default::default(),
+                found: version,
+                supported: layout::FORMAT_VERSION,
+            });
         }
         let unknown = self.get(field::INCOMPATIBLE) & !layout::INCOMPATIBLE;
         if unknown != 0 {
-            return Err(Error::UnknownFeature { bits: unknown, set: "incompatible" });
+            return Err(Error::UnknownFeature {
+                path: Default::default(),
+                bits: unknown,
+                set: "incompatible",
+            });
         }
         let bad = |what: &str, index: usize| {
-            Error::DamagedHeader(Damage::new(
+            Error::damaged_header(Damage::new(
                 HEADER_OFFSETS[(self.get(field::SEQUENCE) % 2) as usize] + index as u64 * 8,
                 what,
                 format!("{:#x}", self.get(index)),
@@ -318,7 +326,7 @@ impl Header {
             return Err(bad("a size in whole pages", field::SIZE));
         }
         if actual < size {
-            return Err(Error::Truncated { expected: size, actual });
+            return Err(Error::Truncated { path: Default::default(), expected: size, actual });
         }
         if self.copy_damaged.is_some() {
             // The damaged copy may be the newer one, and record a growth.
@@ -338,7 +346,11 @@ impl Header {
     pub fn check_writable(&self) -> Result<()> {
         let unknown = self.get(field::READ_ONLY_COMPATIBLE) & !layout::READ_ONLY_COMPATIBLE;
         if unknown != 0 {
-            return Err(Error::UnknownFeature { bits: unknown, set: "read-only compatible" });
+            return Err(Error::UnknownFeature {
+                path: Default::default(),
+                bits: unknown,
+                set: "read-only compatible",
+            });
         }
         Ok(())
     }

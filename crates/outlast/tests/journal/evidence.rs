@@ -95,7 +95,8 @@ fn a_last_segment_that_was_cut_short_is_refused_after_a_power_loss() {
         File::options().write(true).open(&name).unwrap().set_len(at as u64).unwrap();
         let opened = open(copied.path());
         let told = name.file_name().unwrap().to_str().unwrap();
-        let refused = matches!(&opened, Err(Error::IncompleteJournal(why)) if why.contains(told));
+        let refused =
+            matches!(&opened, Err(Error::IncompleteJournal { why, .. }) if why.contains(told));
         assert!(refused, "{opened:?}");
         assert_eq!(segments(copied.path()).pop().unwrap(), name);
     }
@@ -125,7 +126,7 @@ fn what_the_journal_has_lost_comes_from_the_working_file() {
         }
         let opened = open(place.path());
         if how == "removed" && segments(place.path()).is_empty() {
-            assert!(matches!(opened, Err(Error::IncompleteJournal(_))), "{opened:?}");
+            assert!(matches!(opened, Err(Error::IncompleteJournal { .. })), "{opened:?}");
             continue;
         }
         let pool = opened.unwrap_or_else(|error| panic!("{how}: {error}"));

@@ -119,15 +119,15 @@ fn a_file_that_is_removed_or_replaced_under_an_open_pool_is_noticed() {
             true => rename(copy, path.clone()),
             false => std::fs::remove_file(&path).unwrap(),
         }
-        assert!(matches!(pool.wait_durable(), Err(Error::FileGone)));
-        assert!(matches!(pool.sync(), Err(Error::FileGone)));
+        assert!(matches!(pool.wait_durable(), Err(Error::FileGone { .. })));
+        assert!(matches!(pool.sync(), Err(Error::FileGone { .. })));
         insert(&pool, 2_000..3_000);
-        assert!(matches!(pool.wait_durable(), Err(Error::FileGone)));
+        assert!(matches!(pool.wait_durable(), Err(Error::FileGone { .. })));
         // It can still be saved.
         let saved = place.path().join("saved");
         pool.snapshot(&saved).unwrap();
         let failed = pool.close();
-        assert!(matches!(failed, Err(Error::FileGone)), "{failed:?}");
+        assert!(matches!(failed, Err(Error::FileGone { .. })), "{failed:?}");
         assert_eq!(working_files(place.path()).len(), 1);
         assert!(std::fs::read_dir(journal(place.path())).unwrap().count() > 0);
         // SAFETY: no one else uses the file.
@@ -151,10 +151,10 @@ fn a_checkpoint_under_a_replaced_file_deletes_no_segment() {
     let most = before.checkpoints + 1;
     for round in 1..40 {
         insert(&pool, round * 1_000..(round + 1) * 1_000);
-        assert!(matches!(pool.wait_durable(), Err(Error::FileGone)));
+        assert!(matches!(pool.wait_durable(), Err(Error::FileGone { .. })));
     }
     assert!(pool.stats().journal.unwrap().checkpoints <= most);
-    assert!(matches!(pool.close(), Err(Error::FileGone)));
+    assert!(matches!(pool.close(), Err(Error::FileGone { .. })));
 }
 
 /// The file of a pool without a journal, too.
@@ -163,16 +163,18 @@ fn a_plain_pool_notices_that_its_file_was_removed() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.pool");
     // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     insert(&pool, 0..10);
     pool.sync().unwrap();
     rename(path.clone(), place.path().join("b.pool"));
     insert(&pool, 10..20);
     pool.sync().unwrap();
     std::fs::remove_file(place.path().join("b.pool")).unwrap();
-    assert!(matches!(pool.sync(), Err(Error::FileGone)));
-    assert!(matches!(pool.wait_durable(), Err(Error::FileGone)));
-    assert!(matches!(pool.close(), Err(Error::FileGone)));
+    assert!(matches!(pool.sync(), Err(Error::FileGone { .. })));
+    assert!(matches!(pool.wait_durable(), Err(Error::FileGone { .. })));
+    assert!(matches!(pool.close(), Err(Error::FileGone { .. })));
 }
 
 /// Restores a copy of a pool with 10 records, and returns where the old pool is now.
@@ -234,7 +236,8 @@ fn a_pool_that_cannot_be_completed_is_kept_as_it_is() {
     let old = restore(place.path(), OldPool::Kept).unwrap();
     // With its working file back in its place, it is complete.
     rename(hidden, working);
-    let options = PoolOptions::new().require_working_file(true);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).require_working_file(true);
     // SAFETY: no one else uses the file.
     let pool = unsafe { options.open(&old).unwrap() };
     let held = map(&pool).len().unwrap();
@@ -262,10 +265,10 @@ fn a_restore_over_an_open_pool_or_from_a_damaged_backup_changes_nothing() {
     let options = options(place.path());
     // SAFETY: no one else writes the files.
     let refused = unsafe { options.restore(&copy, &path, OldPool::Kept) };
-    assert!(matches!(refused, Err(Error::Locked)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
     // SAFETY: as above.
     let refused = unsafe { options.restore(&path, &copy, OldPool::Kept) };
-    assert!(matches!(refused, Err(Error::Locked)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Locked { .. })), "{refused:?}");
     insert(&pool, 10..20);
     pool.close().unwrap();
     std::fs::write(&copy, b"not a pool").unwrap();

@@ -5,6 +5,7 @@ mod endings;
 mod evidence;
 mod identity;
 mod places;
+mod tasks;
 mod working;
 
 use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
@@ -187,7 +188,9 @@ fn a_pool_gets_a_journal_and_a_snapshot_has_none() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("a.pool");
     // SAFETY: no one else uses the file.
-    let plain = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let plain = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     insert(&plain, 0..1_000);
     plain.close().unwrap();
     let pool = open(place.path()).unwrap();
@@ -216,17 +219,18 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
     let copied = copy(&pool, place.path());
     std::fs::remove_dir_all(copied.path().join("journal")).unwrap();
     let path = copied.path().join("a.pool");
-    assert!(matches!(open(copied.path()), Err(Error::IncompleteJournal(_))));
+    assert!(matches!(open(copied.path()), Err(Error::IncompleteJournal { .. })));
     // SAFETY: no one else uses the file.
     let read = unsafe { PoolOptions::new().open_read_only(&path) };
-    assert!(matches!(read, Err(Error::Unfinished)));
+    assert!(matches!(read, Err(Error::Unfinished { .. })));
     // SAFETY: no one else uses the file.
     let read =
         unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(&path).unwrap() };
     assert_eq!(read.maps().len(), 0);
     drop(read);
     // No checkpoint was made, so the base is as it was created.
-    let left = PoolOptions::new().accept_possibly_torn(true);
+    let left =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).accept_possibly_torn(true);
     // SAFETY: no one else uses the file.
     let left = unsafe { left.open(&path).unwrap() };
     assert_eq!(left.maps().len(), 0);
@@ -241,10 +245,10 @@ fn a_journal_that_is_gone_is_told_and_can_be_left() {
 fn an_open_journaled_pool_is_locked() {
     let place = tempfile::tempdir().unwrap();
     let pool = create(place.path());
-    assert!(matches!(open(place.path()), Err(Error::Locked)));
+    assert!(matches!(open(place.path()), Err(Error::Locked { .. })));
     // SAFETY: no one else uses the file.
     let read = unsafe { PoolOptions::new().open_read_only(place.path().join("a.pool")) };
-    assert!(matches!(read, Err(Error::Locked)));
+    assert!(matches!(read, Err(Error::Locked { .. })));
     pool.close().unwrap();
     open(place.path()).unwrap();
 }
@@ -553,7 +557,7 @@ fn pools_do_not_share_a_directory() {
     insert(&pool, 0..1_000);
     // SAFETY: no one else uses the file.
     let other = || unsafe { options(place.path()).open_or_create(place.path().join("b.pool")) };
-    assert!(matches!(other(), Err(Error::Locked)));
+    assert!(matches!(other(), Err(Error::Locked { .. })));
     drop(pool);
     killed(place.path(), 700);
     assert!(matches!(other(), Err(Error::Invalid { .. })));

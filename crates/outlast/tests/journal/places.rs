@@ -58,7 +58,7 @@ fn a_working_file_is_not_used_without_its_segments() {
         .directory(place.path().join("elsewhere"));
     // SAFETY: no one else uses the file.
     let opened = unsafe { PoolOptions::new().journal(elsewhere).open(place.path().join("a.pool")) };
-    assert!(matches!(opened, Err(Error::IncompleteJournal(_))), "{opened:?}");
+    assert!(matches!(opened, Err(Error::IncompleteJournal { .. })), "{opened:?}");
     assert_holds_all(place.path(), returned);
 }
 
@@ -110,7 +110,7 @@ fn opening_without_the_working_file_can_be_refused() {
     assert!(facts.working.is_none() && !facts.closed && !facts.restarted);
     // SAFETY: no one else uses the file.
     let refused = unsafe { options.clone().require_working_file(true).open(&pool) };
-    assert!(matches!(refused, Err(Error::NoWorkingFile)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::NoWorkingFile { .. })), "{refused:?}");
     assert!(std::fs::read(&pool).unwrap() == before, "nothing was changed");
     // After a restart, there is nothing to require.
     // SAFETY: as above.
@@ -130,7 +130,7 @@ fn a_working_file_that_is_locked_is_waited_for_and_never_given_up() {
     };
     let held = hold();
     let start = Instant::now();
-    assert!(matches!(open(place.path()), Err(Error::Locked)));
+    assert!(matches!(open(place.path()), Err(Error::Locked { .. })));
     assert!(start.elapsed() >= Duration::from_millis(500));
     drop(held);
     let held = hold();
@@ -181,7 +181,8 @@ fn a_base_without_its_journal_is_suspect_until_it_was_verified() {
     std::fs::remove_file(&working_files(place.path())[0]).unwrap();
     std::fs::remove_dir_all(journal(place.path())).unwrap();
     let accept = || {
-        let options = PoolOptions::new().accept_possibly_torn(true);
+        let options =
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).accept_possibly_torn(true);
         // SAFETY: no one else uses the file.
         unsafe { options.open(place.path().join("a.pool")).unwrap() }
     };

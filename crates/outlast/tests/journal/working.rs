@@ -8,7 +8,10 @@ use std::os::unix::fs::MetadataExt;
 
 /// Lists the working files in a directory, with who needs them.
 fn listed(place: &Path) -> Vec<(PathBuf, WorkingFileUse)> {
-    let files = PoolOptions::new().working_files(&[place.into()]).unwrap();
+    let files = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .working_files(&[place.into()])
+        .unwrap();
     let here = files.into_iter().filter(|file| file.path.parent() == Some(place));
     here.map(|file| (file.path, file.use_of)).collect()
 }

@@ -241,9 +241,11 @@ fn a_pool_without_a_journal_is_copied_when_it_is_closed() {
     let place = tempfile::tempdir().unwrap();
     let (path, to) = (place.path().join("a.pool"), place.path().join("b.pool"));
     // SAFETY: no one else uses the file.
-    let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     map(&pool, "ring").insert(&1, &2).unwrap();
-    assert!(matches!(backup(place.path(), &to), Err(Error::NoJournal)));
+    assert!(matches!(backup(place.path(), &to), Err(Error::NoJournal { .. })));
     assert!(!to.exists());
     pool.close().unwrap();
     assert!(!backup(place.path(), &to).unwrap().in_use);
@@ -274,8 +276,10 @@ fn a_backup_replaces_neither_its_pool_nor_one_that_is_open() {
     assert!(matches!(own, Err(Error::Invalid { .. })), "{own:?}");
     let other = place.path().join("c.pool");
     // SAFETY: no one else uses the file.
-    let open = unsafe { PoolOptions::new().create(&other).unwrap() };
-    assert!(matches!(backup(place.path(), &other), Err(Error::Locked)));
+    let open = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&other).unwrap()
+    };
+    assert!(matches!(backup(place.path(), &other), Err(Error::Locked { .. })));
     open.close().unwrap();
     // A file that a process left unfinished when it died is removed.
     let unfinished = place.path().join(".outlast-0123456789abcdef.snapshot");
@@ -301,6 +305,6 @@ fn a_journal_that_lacks_something_is_told() {
     assert!(matches!(missing, Err(Error::Invalid { .. })), "{missing:?}");
     std::fs::create_dir(copied.path().join("journal")).unwrap();
     let empty = backup(copied.path(), &to);
-    assert!(matches!(empty, Err(Error::IncompleteJournal(_))), "{empty:?}");
+    assert!(matches!(empty, Err(Error::IncompleteJournal { .. })), "{empty:?}");
     assert!(!to.exists());
 }

@@ -53,7 +53,13 @@ fn a_batch_changes_several_maps() {
 fn what_a_batch_refuses_it_refuses_whole() {
     let (_dir, path) = dir();
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().page_bits(12).create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(12)
+            .create(&path)
+            .unwrap()
+    };
     let map = pool.map::<u64, u64>("m").unwrap();
     let texts = pool.map::<[u8], [u8]>("texts").unwrap();
     pool.batch().commit().unwrap();
@@ -93,7 +99,7 @@ fn what_a_batch_refuses_it_refuses_whole() {
     let map = reading.map::<u64, u64>("m").unwrap();
     let mut batch = reading.batch();
     batch.put(&map, &1, &1).unwrap();
-    assert!(matches!(batch.commit(), Err(Error::ReadOnly)));
+    assert!(matches!(batch.commit(), Err(Error::ReadOnly { .. })));
 }
 
 #[test]
@@ -181,7 +187,10 @@ fn transfers_between_threads_keep_the_sum() {
 #[test]
 fn a_batch_that_does_not_fit_is_taken_back() {
     for options in everything() {
-        let limited = PoolOptions::new().max_size(8 << 20).page_bits(14);
+        let limited = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .max_size(8 << 20)
+            .page_bits(14);
         let pool = limited.anonymous().unwrap();
         let map = pool.map_with::<u64, u64>("m", &options).unwrap();
         let texts = pool.map::<u64, [u8]>("texts").unwrap();

@@ -151,7 +151,12 @@ fn levels_go_when_the_table_empties() {
 
 /// Returns a pool of 2 MiB that cannot grow and has no background thread.
 fn limited() -> PoolOptions {
-    PoolOptions::new().background(false).page_bits(12).initial_size(2 << 20).max_size(2 << 20)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .background(false)
+        .page_bits(12)
+        .initial_size(2 << 20)
+        .max_size(2 << 20)
 }
 
 /// Fills a pool with records of another map until no block of any size is left.

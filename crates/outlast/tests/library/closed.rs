@@ -7,7 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 fn open(path: &Path) -> Pool {
     // SAFETY: the file belongs to this test alone.
-    unsafe { PoolOptions::new().background(false).open_or_create(path) }.unwrap()
+    unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .open_or_create(path)
+    }
+    .unwrap()
 }
 
 fn options(scheme: Scheme) -> MapOptions {

@@ -18,7 +18,8 @@ fn the_space_of_a_damaged_map_that_is_dropped_after_a_crash_is_reclaimed() {
 fn is_reclaimed(scheme: Scheme, killed: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("damaged.pool");
-    let options = PoolOptions::new().page_bits(12).background(false);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).page_bits(12).background(false);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let small = MapOptions::new().config(Config::small(scheme));

@@ -39,7 +39,11 @@ fn splits(pool: &Pool) -> u64 {
 #[test]
 fn a_pool_in_which_a_split_found_no_space_is_sound() {
     let (_dir, path) = dir();
-    let options = PoolOptions::new().max_size(4 << 20).background(false).hash_function(0x7e57);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .max_size(4 << 20)
+        .background(false)
+        .hash_function(0x7e57);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     // In the first map, the split succeeds.
@@ -80,7 +84,10 @@ fn a_pool_in_which_a_split_found_no_space_is_sound() {
 /// A thread that finds no space for the next array must leave the array's place to later threads.
 #[test]
 fn a_table_that_found_no_space_for_an_array_grows_once_there_is_some() {
-    let options = PoolOptions::new().max_size(4 << 20).background(false);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .max_size(4 << 20)
+        .background(false);
     let pool = options.anonymous().unwrap();
     let small = sized(2, 5);
     let map = pool.map_with::<u64, u64>("m", &small).unwrap();
@@ -107,7 +114,13 @@ fn an_older_turn_destroys_no_segment() {
     let (_dir, path) = dir();
     let options = sized(1, 1);
     // SAFETY: the file belongs to this test.
-    let pool = unsafe { PoolOptions::new().identity(1, 1).create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .identity(1, 1)
+            .create(&path)
+            .unwrap()
+    };
     let map = pool.map_with::<u64, u64>("m", &options).unwrap();
     for key in 0..KEYS {
         assert!(map.insert(&key, &key).unwrap());
@@ -162,7 +175,11 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
     let mut late = 0;
     for keys in (200..600).step_by(3) {
         let (_dir, path) = dir();
-        let create = PoolOptions::new().identity(1, 1).background(false).hash_function(0x7e57);
+        let create = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .identity(1, 1)
+            .background(false)
+            .hash_function(0x7e57);
         // SAFETY: the file belongs to this test.
         let pool = unsafe { create.create(&path).unwrap() };
         let map = pool.map_with::<u64, u64>("m", &options).unwrap();
@@ -182,7 +199,10 @@ fn a_turn_that_finds_a_late_segment_remembers_it() {
         }
         fs::write(&path, bytes).unwrap();
 
-        let again = PoolOptions::new().background(false).accept_possibly_torn(true);
+        let again = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .accept_possibly_torn(true);
         // SAFETY: as above.
         let pool = unsafe { again.open(&path).unwrap() };
         let map = pool.map_with::<u64, u64>("m", &options).unwrap();

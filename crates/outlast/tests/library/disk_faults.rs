@@ -70,7 +70,10 @@ impl Setup {
     }
 
     fn options(&self) -> PoolOptions {
-        PoolOptions::new().background(false).disk(Disk::watched(Arc::clone(&self.faults) as _))
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .disk(Disk::watched(Arc::clone(&self.faults) as _))
     }
 
     fn open(&self) -> (Pool, Map<u64, str>) {
@@ -357,7 +360,10 @@ fn a_creation_that_fails_leaves_nothing() {
     loop {
         let dir = tempfile::tempdir().unwrap();
         let watch = Arc::new(Nth { left: AtomicI32::new(calls) });
-        let options = PoolOptions::new().background(false).disk(Disk::watched(watch));
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .disk(Disk::watched(watch));
         let path = dir.path().join("p.pool");
         // SAFETY: the file belongs to this test alone.
         match unsafe { options.create(&path) } {
@@ -394,7 +400,14 @@ fn a_snapshot_replaces_no_file_that_came_meanwhile() {
     let (path, copy) = (dir.path().join("p.pool"), dir.path().join("copy"));
     let disk = Disk::watched(Arc::new(Overtaking(copy.clone())));
     // SAFETY: the file belongs to this test alone.
-    let pool = unsafe { PoolOptions::new().background(false).disk(disk).create(&path) }.unwrap();
+    let pool = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .disk(disk)
+            .create(&path)
+    }
+    .unwrap();
     let refused = pool.snapshot(&copy);
     assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     assert_eq!(std::fs::read(&copy).unwrap(), b"another file");
@@ -407,7 +420,10 @@ fn a_snapshot_that_fails_leaves_the_one_before() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("p.pool"), dir.path().join("copy"));
     let watch = Arc::new(Nth { left: AtomicI32::new(-1) });
-    let options = PoolOptions::new().background(false).disk(Disk::watched(Arc::clone(&watch) as _));
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .background(false)
+        .disk(Disk::watched(Arc::clone(&watch) as _));
     // SAFETY: the file belongs to this test alone.
     let pool = unsafe { options.create(&path) }.unwrap();
     let map = pool.map::<u64, str>("m").unwrap();
@@ -507,7 +523,9 @@ impl DiskWatch for Full {
 #[test]
 fn a_full_disk_is_asked_for_space_only_now_and_then() {
     let (dir, full) = (tempfile::tempdir().unwrap(), Arc::new(Full::default()));
-    let options = PoolOptions::new().disk(Disk::watched(full.clone()));
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .disk(Disk::watched(full.clone()));
     // SAFETY: the file belongs to this test alone.
     let pool = unsafe { options.create(dir.path().join("a.pool")) }.unwrap();
     let map = pool.map::<u64, [u8]>("m").unwrap();

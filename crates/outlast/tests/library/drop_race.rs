@@ -15,7 +15,8 @@ fn a_map_is_not_opened_once_it_is_dropped() {
 fn open_and_drop(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("race.pool");
-    let options = PoolOptions::new().page_bits(12).background(false);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).page_bits(12).background(false);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let stop = AtomicBool::new(false);

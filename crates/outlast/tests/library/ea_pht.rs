@@ -23,7 +23,11 @@ const SCHEMES: [Scheme; 3] = [Scheme::EaPht, Scheme::EaPhtH, Scheme::EaPhtHpr];
 
 /// All pools have the same hash seed, because it decides which buckets get overflow buckets.
 fn options() -> PoolOptions {
-    PoolOptions::new().identity(1, 1).page_bits(12).background(false)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .identity(1, 1)
+        .page_bits(12)
+        .background(false)
 }
 
 /// With pages of 4 KiB, the annex of a large table would have more buckets than the largest block

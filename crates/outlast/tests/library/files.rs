@@ -15,7 +15,7 @@ pub(crate) fn dir() -> (TempDir, PathBuf) {
 
 pub(crate) fn create(path: &Path) -> Pool {
     // SAFETY: the file belongs to this test.
-    unsafe { PoolOptions::new().create(path).unwrap() }
+    unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(path).unwrap() }
 }
 
 pub(crate) fn open(path: &Path) -> Result<Pool, Error> {

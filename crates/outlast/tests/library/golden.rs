@@ -148,7 +148,10 @@ fn recovers(scheme: Scheme) {
     words.insert(&word(5000), &1).unwrap();
     std::fs::copy(&path, &killed).unwrap();
     assert!(!offline::walk(&killed).unwrap().clean);
-    let options = PoolOptions::new().background(false).accept_possibly_torn(true);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .background(false)
+        .accept_possibly_torn(true);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.open(&killed).unwrap() };
     check_with_one_more(&pool, scheme);

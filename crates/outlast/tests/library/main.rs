@@ -32,6 +32,7 @@ mod salvage;
 mod signals;
 mod space;
 mod space_waits;
+mod survive;
 mod torn;
 mod transactions;
 mod trim;

@@ -120,7 +120,11 @@ fn changes_in_a_destructor_are_made_while_a_thread_unwinds() {
 fn a_full_pool_takes_what_it_would_take_one_by_one() {
     let value = vec![7u8; 1_000];
     for &scheme in Scheme::ALL {
-        let options = PoolOptions::new().page_bits(12).initial_size(4 << 20).max_size(4 << 20);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(12)
+            .initial_size(4 << 20)
+            .max_size(4 << 20);
         let pool = options.anonymous().unwrap();
         let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
         let full = (0..).find(|key| map.insert(key, &value).is_err()).unwrap();

@@ -25,7 +25,9 @@ impl Random {
 
 fn open(path: &Path) -> Pool {
     // SAFETY: the file belongs to this test.
-    unsafe { PoolOptions::new().open_or_create(path).unwrap() }
+    unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).open_or_create(path).unwrap()
+    }
 }
 
 /// Lists maps of each scheme: with default options, as small as possible, and with each of its

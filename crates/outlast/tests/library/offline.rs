@@ -11,7 +11,11 @@ use outlast_offline::Report;
 use std::path::Path;
 
 fn options(page_bits: u32) -> PoolOptions {
-    PoolOptions::new().page_bits(page_bits).initial_size(300_000).background(false)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(page_bits)
+        .initial_size(300_000)
+        .background(false)
 }
 
 fn open(path: &Path, options: &PoolOptions) -> Pool {
@@ -133,7 +137,7 @@ fn a_pool_that_was_not_closed_has_no_leaks_and_the_same_records() {
     let pool = open(&path, &options(12));
     fill(&pool, &shapes(), 9);
     let expected = counts(&pool);
-    assert!(matches!(offline::walk(&path), Err(outlast::Error::Locked)));
+    assert!(matches!(offline::walk(&path), Err(outlast::Error::Locked { .. })));
     let bytes = std::fs::read(&path).unwrap();
     let report = offline::walk_bytes(&bytes).unwrap();
     assert_eq!(report.problems, []);

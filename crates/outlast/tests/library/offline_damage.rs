@@ -24,7 +24,11 @@ fn row(form: RecordForm, n: u64, of: u64) -> Vec<u8> {
 /// content of its file before it was closed, and after that.
 fn made(dir: &Path, page_bits: u32) -> [Vec<u8>; 2] {
     let path = dir.join("made.pool");
-    let options = PoolOptions::new().page_bits(page_bits).initial_size(300_000).background(false);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(page_bits)
+        .initial_size(300_000)
+        .background(false);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     for &scheme in Scheme::ALL {
@@ -101,7 +105,8 @@ fn repaired(dir: &Path, bytes: &[u8], sound: &Report, what: &str) -> Vec<Damage>
     // Nothing tells the descriptor of a run without a block in use, and nobody needs it.
     assert!(left.is_empty() || repairs.damage.is_empty(), "{what}: {left:?}");
     std::fs::write(&path, bytes).unwrap();
-    let options = PoolOptions::new().accept_possibly_torn(true);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).accept_possibly_torn(true);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.open_read_only(&path).unwrap() };
     for map in pool.raw_maps() {
@@ -154,10 +159,12 @@ fn a_damaged_frontier_hides_nothing() {
             if bit % 16 == 0 {
                 let path = dir.join("frontier.pool");
                 std::fs::write(&path, &damaged).unwrap();
-                let options = PoolOptions::new().accept_possibly_torn(true);
+                let options = PoolOptions::new()
+                    .survive(outlast::Failure::ProcessDeath)
+                    .accept_possibly_torn(true);
                 // SAFETY: the file belongs to this test.
                 let opened = unsafe { options.open_read_only(&path) };
-                assert!(matches!(opened, Err(Error::DamagedHeader(_))), "{what}");
+                assert!(matches!(opened, Err(Error::DamagedHeader { .. })), "{what}");
                 assert_eq!(repaired(dir, &damaged, sound, &what), [problem], "{what}");
             }
         }
@@ -187,7 +194,9 @@ fn what_a_cut_file_lacks_counts_as_zeros() {
             std::fs::write(&path, left).unwrap();
             let repairs = offline::repairs(&path).unwrap();
             assert_eq!((repairs.size, &repairs.damage[0]), (Some(len as u64), &problem), "{what}");
-            let options = PoolOptions::new().accept_possibly_torn(true);
+            let options = PoolOptions::new()
+                .survive(outlast::Failure::ProcessDeath)
+                .accept_possibly_torn(true);
             // SAFETY: the file belongs to this test.
             let opened = unsafe { options.open_read_only(&path) };
             assert!(matches!(opened, Err(Error::Truncated { .. })), "{what}");

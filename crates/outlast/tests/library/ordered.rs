@@ -264,7 +264,9 @@ fn opening_finds_the_same_whatever_the_threads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pool");
     // SAFETY: the file belongs to this test.
-    let mut pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let mut pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     let options = sized(8, 8, 16);
     let map = pool.ordered_map_with::<u64, [u8]>("m", &options).unwrap();
     for n in 0..5_000u64 {

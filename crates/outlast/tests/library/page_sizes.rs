@@ -13,7 +13,10 @@ fn each_page_size(scheme: Scheme) {
     let dir = tempfile::tempdir().unwrap();
     for page_bits in 12..=20 {
         let path = dir.path().join(format!("{page_bits}.pool"));
-        let options = PoolOptions::new().page_bits(page_bits).initial_size(4 << 20);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(page_bits)
+            .initial_size(4 << 20);
         let options = options.background(false);
         for life in 0..3u64 {
             // SAFETY: the file belongs to this test.
@@ -66,7 +69,10 @@ fn values_of_every_length_fit_every_page_size() {
 fn the_longest_value_depends_on_the_page_size() {
     for &scheme in Scheme::ALL {
         for (page_bits, least) in [(12, 1_700_000), (13, 7 << 20), (14, 30 << 20), (16, 1 << 28)] {
-            let options = PoolOptions::new().page_bits(page_bits).background(false);
+            let options = PoolOptions::new()
+                .survive(outlast::Failure::ProcessDeath)
+                .page_bits(page_bits)
+                .background(false);
             let pool = options.anonymous().unwrap();
             let max = pool.max_value_bytes();
             assert!((least..=1 << 28).contains(&max), "2^{page_bits}: {max}");

@@ -28,7 +28,11 @@ fn value(n: u64) -> u64 {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions::new().page_bits(12).background(false).accept_possibly_torn(true)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .page_bits(12)
+        .background(false)
+        .accept_possibly_torn(true)
 }
 
 fn open(path: &Path) -> (Pool, OrderedMap<u64, u64>) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 fn options() -> PoolOptions {
-    PoolOptions::new().page_bits(12).background(false)
+    PoolOptions::new().survive(outlast::Failure::ProcessDeath).page_bits(12).background(false)
 }
 
 fn create(path: &Path) -> Pool {

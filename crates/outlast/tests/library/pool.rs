@@ -50,11 +50,13 @@ fn files_that_are_no_pools() {
     }
     assert!(matches!(open(dir.path()), Err(Error::NotAPool { .. } | Error::Io { .. })));
     // SAFETY: the file belongs to this test.
-    let exists = unsafe { PoolOptions::new().create(&path) };
+    let exists =
+        unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path) };
     assert!(matches!(exists, Err(Error::Io { .. })));
     let nowhere = dir.path().join("no/such/directory/a.pool");
     // SAFETY: there is no file.
-    let nowhere = unsafe { PoolOptions::new().create(nowhere) };
+    let nowhere =
+        unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(nowhere) };
     assert!(matches!(nowhere, Err(Error::Io { .. })));
     // Failed creations leave nothing behind.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -64,7 +66,7 @@ fn files_that_are_no_pools() {
 fn other_versions_and_unknown_features() {
     let (_dir, path) = filled();
     set_header_word(&path, 1, 2 | 512 << 32);
-    assert!(matches!(open(&path), Err(Error::Version { found: 2, supported: 1 })));
+    assert!(matches!(open(&path), Err(Error::Version { found: 2, supported: 1, .. })));
     set_header_word(&path, 1, 1 | 512 << 32);
     let features = header_word(&path, 4);
     set_header_word(&path, 4, features | 1 << 40);
@@ -82,6 +84,45 @@ fn other_versions_and_unknown_features() {
     check_filled(&open(&path).unwrap());
 }
 
+/// Whoever prints an error, or returns it from `main`, learns which file it is of and what caused it.
+#[test]
+fn errors_name_the_file_and_their_cause() {
+    let (dir, path) = filled();
+    let named = |error: outlast::Error| {
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("{}: ", path.display())), "{text}");
+        assert_eq!(format!("{error:?}"), text);
+    };
+    // SAFETY: the file belongs to this test.
+    let read_only = unsafe { PoolOptions::new().open_read_only(&path).unwrap() };
+    named(open(&path).unwrap_err());
+    named(read_only.drop_map("numbers").unwrap_err());
+    named(read_only.map::<u64, u64>("other").unwrap_err());
+    drop(read_only);
+    let whole = fs::read(&path).unwrap();
+    set_header_word(&path, 1, 2 | 512 << 32);
+    named(open(&path).unwrap_err());
+    fs::write(&path, &whole[..70_000]).unwrap();
+    named(open(&path).unwrap_err());
+    fs::write(&path, &whole).unwrap();
+    for copy in HEADERS {
+        flip(&path, copy + 100);
+    }
+    named(open(&path).unwrap_err());
+    fs::write(&path, "no pool").unwrap();
+    named(open(&path).unwrap_err());
+    let live = dir.path().join("live");
+    let pool = create(&live);
+    pool.map::<u64, u64>("numbers").unwrap().insert(&1, &2).unwrap();
+    fs::copy(&live, &path).unwrap();
+    named(open(&path).unwrap_err());
+    let exists = open(&dir.path().join("none/pool")).map(drop).unwrap_err();
+    assert!(format!("{exists:?}").contains("no pool at"), "{exists:?}");
+    // SAFETY: the file belongs to this test.
+    let exists = unsafe { PoolOptions::new().create(&live) }.map(drop).unwrap_err();
+    assert!(format!("{exists:?}").ends_with(": entity already exists"), "{exists:?}");
+}
+
 #[test]
 fn truncated_and_damaged_headers() {
     let (_dir, path) = filled();
@@ -93,14 +134,14 @@ fn truncated_and_damaged_headers() {
         fs::write(&path, &whole[..bytes]).unwrap();
         let actual = bytes as u64;
         assert!(
-            matches!(open(&path), Err(Error::Truncated { expected, actual: found })
+            matches!(open(&path), Err(Error::Truncated { expected, actual: found, .. })
                 if (expected, found) == (size, actual)),
             "{bytes}"
         );
     }
     // If no copy of the header is intact, only the minimum size of a pool is known.
     flip(&path, 100);
-    assert!(matches!(open(&path), Err(Error::Truncated { expected: 131_072, actual: 4500 })));
+    assert!(matches!(open(&path), Err(Error::Truncated { expected: 131_072, actual: 4500, .. })));
     // If one copy is damaged, the other one serves, and the damage is reported.
     for copy in HEADERS {
         fs::write(&path, &whole).unwrap();
@@ -125,10 +166,12 @@ fn truncated_and_damaged_headers() {
     fs::write(&path, &whole).unwrap();
     flip(&path, 100);
     flip(&path, 4196);
-    assert!(matches!(open(&path), Err(Error::DamagedHeader(_))));
+    assert!(matches!(open(&path), Err(Error::DamagedHeader { .. })));
     fs::write(&path, &whole).unwrap();
     flip(&path, 8192);
-    assert!(matches!(open(&path), Err(Error::DamagedHeader(d)) if d.offset() == 8192));
+    assert!(
+        matches!(open(&path), Err(Error::DamagedHeader { damage: d, .. }) if d.offset() == 8192)
+    );
 }
 
 /// After a close, one header copy says that the pool is clean, and the other is the earlier dirty
@@ -158,12 +201,14 @@ fn a_damaged_header_copy_of_a_copied_pool() {
     assert!(
         torn.to_string().contains(&format!("which may be newer, is damaged at offset {clean:#x}"))
     );
-    let Error::PossiblyTorn { reason: TornReason::Copy, damaged_copy: Some(damage_found) } = torn
+    let Error::PossiblyTorn { reason: TornReason::Copy, damaged_copy: Some(damage_found), .. } =
+        torn
     else {
         panic!("{torn}");
     };
     assert_eq!(damage_found.offset(), clean);
-    let options = PoolOptions::new().accept_possibly_torn(true);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).accept_possibly_torn(true);
     // SAFETY: the file belongs to this test.
     let reader = unsafe { options.open_read_only(&copied).unwrap() };
     let found = reader.verify().unwrap();
@@ -180,8 +225,11 @@ fn a_damaged_header_copy_of_a_copied_pool() {
     flip(&path, clean);
     // SAFETY: the file belongs to this test.
     let torn = unsafe { PoolOptions::new().boot_id(1).open(&path).unwrap_err() };
-    let Error::PossiblyTorn { reason: TornReason::EarlierBoot, damaged_copy: Some(damage_found) } =
-        torn
+    let Error::PossiblyTorn {
+        reason: TornReason::EarlierBoot,
+        damaged_copy: Some(damage_found),
+        ..
+    } = torn
     else {
         panic!("{torn}");
     };
@@ -314,16 +362,16 @@ fn read_only_pools_refuse_changes_and_leave_the_file_alone() {
     check_filled(&reader);
     check_filled(&second);
     let map = reader.map::<u64, u64>("numbers").unwrap();
-    assert!(matches!(map.insert(&5000, &1), Err(Error::ReadOnly)));
-    assert!(matches!(map.remove(&5), Err(Error::ReadOnly)));
-    assert!(matches!(map.delete(&5), Err(Error::ReadOnly)));
-    assert!(matches!(map.compare_remove(&5, &1), Err(Error::ReadOnly)));
-    assert!(matches!(map.add(&5, 1), Err(Error::ReadOnly)));
-    assert!(matches!(map.clear(), Err(Error::ReadOnly)));
-    assert!(matches!(reader.map::<u64, u64>("new"), Err(Error::ReadOnly)));
-    assert!(matches!(reader.drop_map("numbers"), Err(Error::ReadOnly)));
+    assert!(matches!(map.insert(&5000, &1), Err(Error::ReadOnly { .. })));
+    assert!(matches!(map.remove(&5), Err(Error::ReadOnly { .. })));
+    assert!(matches!(map.delete(&5), Err(Error::ReadOnly { .. })));
+    assert!(matches!(map.compare_remove(&5, &1), Err(Error::ReadOnly { .. })));
+    assert!(matches!(map.add(&5, 1), Err(Error::ReadOnly { .. })));
+    assert!(matches!(map.clear(), Err(Error::ReadOnly { .. })));
+    assert!(matches!(reader.map::<u64, u64>("new"), Err(Error::ReadOnly { .. })));
+    assert!(matches!(reader.drop_map("numbers"), Err(Error::ReadOnly { .. })));
     assert!(reader.verify().unwrap().is_sound());
-    assert!(matches!(open(&path), Err(Error::Locked)), "no writer beside readers");
+    assert!(matches!(open(&path), Err(Error::Locked { .. })), "no writer beside readers");
     drop(map);
     reader.close().unwrap();
     second.close().unwrap();
@@ -426,7 +474,13 @@ fn opening_tells_how_far_it_is() {
     for &scheme in Scheme::ALL.iter().filter(|scheme| scheme.row().linear_recovery) {
         let (_dir, path) = dir();
         // SAFETY: the file belongs to this test.
-        let pool = unsafe { PoolOptions::new().background(false).create(&path).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new()
+                .survive(outlast::Failure::ProcessDeath)
+                .background(false)
+                .create(&path)
+                .unwrap()
+        };
         let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().scheme(scheme)).unwrap();
         for n in 0..60_000u64 {
             map.insert(&(n * 3), &n.to_be_bytes()).unwrap();
@@ -437,7 +491,8 @@ fn opening_tells_how_far_it_is() {
         pool.close().unwrap();
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);
-        let options = PoolOptions::new().recovery_threads(2);
+        let options =
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).recovery_threads(2);
         let options = options.recovery_progress(move |p| telling.lock().unwrap().push(p));
         // SAFETY: the file belongs to this test.
         let pool = unsafe { options.open(&path).unwrap() };

@@ -82,7 +82,7 @@ fn a_snapshot_replaces_no_pool_that_is_open() {
     }
     let other = dir.path().join("other.pool");
     let second = create(&other);
-    assert!(matches!(pool.snapshot(&other), Err(Error::Locked)));
+    assert!(matches!(pool.snapshot(&other), Err(Error::Locked { .. })));
     assert!(matches!(pool.snapshot(dir.path()), Err(Error::Invalid { .. } | Error::Io { .. })));
     second.close().unwrap();
     pool.snapshot(&other).unwrap();
@@ -173,7 +173,7 @@ fn a_copy_gives_other_users_no_more_than_the_pool() {
 #[test]
 fn an_unclean_pool_of_an_earlier_boot_is_refused() {
     let (dir, path) = filled();
-    let with_boot = |boot| PoolOptions::new().boot_id(boot);
+    let with_boot = |boot| PoolOptions::new().survive(outlast::Failure::ProcessDeath).boot_id(boot);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };
     pool.map::<u64, u64>("numbers").unwrap().update(&3, &10).unwrap();
@@ -210,7 +210,12 @@ fn wait_until_clean(pool: &Pool) {
 #[test]
 fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
     let (_dir, path) = filled();
-    let with_boot = |boot| PoolOptions::new().medium(MediumKind::PageCache).boot_id(boot);
+    let with_boot = |boot| {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .medium(MediumKind::PageCache)
+            .boot_id(boot)
+    };
     // SAFETY: the file belongs to this test.
     let pool = unsafe { with_boot(1).open(&path).unwrap() };
     let map = pool.map::<u64, u64>("numbers").unwrap();
@@ -248,7 +253,10 @@ fn an_idle_pool_is_synced_so_that_a_reboot_finds_it_clean() {
 #[test]
 fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
     let (dir, path) = filled();
-    let options = PoolOptions::new().medium(MediumKind::PageCache).boot_id(1);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .medium(MediumKind::PageCache)
+        .boot_id(1);
     let copy = dir.path().join("copy");
     let open_copy = || {
         fs::copy(&path, &copy).unwrap();
@@ -296,7 +304,8 @@ fn a_copy_of_an_idle_pool_is_refused_until_the_caller_syncs() {
 #[test]
 fn what_the_background_thread_does_does_not_keep_a_pool_from_being_synced() {
     let dir = tempfile::tempdir().unwrap();
-    let options = PoolOptions::new().medium(MediumKind::PageCache);
+    let options =
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).medium(MediumKind::PageCache);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(dir.path().join("pool")).unwrap() };
     let map = pool.map::<u64, str>("m").unwrap();
@@ -319,8 +328,11 @@ fn a_pool_is_not_synced_while_it_is_changed_nor_against_its_options() {
         // SAFETY: the file belongs to this test.
         unsafe { options.medium(MediumKind::PageCache).create(dir.path().join(name)).unwrap() }
     };
-    let busy = create("busy", PoolOptions::new());
-    let without = create("without", PoolOptions::new().idle_sync(false));
+    let busy = create("busy", PoolOptions::new().survive(outlast::Failure::ProcessDeath));
+    let without = create(
+        "without",
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).idle_sync(false),
+    );
     let map = busy.map::<u64, u64>("m").unwrap();
     without.map::<u64, u64>("m").unwrap().insert(&1, &1).unwrap();
     map.insert(&1, &0).unwrap();
@@ -342,15 +354,15 @@ fn a_pool_is_not_synced_while_it_is_changed_nor_against_its_options() {
 #[test]
 fn a_second_process_is_locked_out() {
     if let Some(path) = child_path() {
-        assert!(matches!(open(&path), Err(Error::Locked)));
+        assert!(matches!(open(&path), Err(Error::Locked { .. })));
         // SAFETY: the file belongs to this test.
         let reader = unsafe { PoolOptions::new().open_read_only(&path) };
-        assert!(matches!(reader, Err(Error::Locked)));
+        assert!(matches!(reader, Err(Error::Locked { .. })));
         return;
     }
     let (_dir, path) = filled();
     let pool = open(&path).unwrap();
-    assert!(matches!(open(&path), Err(Error::Locked)), "nor a second time in this one");
+    assert!(matches!(open(&path), Err(Error::Locked { .. })), "nor a second time in this one");
     let child = in_child("processes::a_second_process_is_locked_out", &path).status().unwrap();
     assert!(child.success());
     check_filled(&pool);

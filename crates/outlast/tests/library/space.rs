@@ -9,7 +9,11 @@ use tempfile::TempDir;
 #[test]
 fn a_full_pool_says_so_and_serves_again_after_removals() {
     let (_dir, path) = dir();
-    let options = PoolOptions::new().initial_size(1 << 20).page_bits(12).max_size(1 << 20);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .initial_size(1 << 20)
+        .page_bits(12)
+        .max_size(1 << 20);
     // SAFETY: the file belongs to this test.
     let pool = unsafe { options.create(&path).unwrap() };
     let map = pool
@@ -62,7 +66,7 @@ fn a_full_pool_says_so_and_serves_again_after_removals() {
 #[test]
 fn a_limit_that_is_too_small_is_told() {
     let (_dir, path) = dir();
-    let limited = |max| PoolOptions::new().max_size(max);
+    let limited = |max| PoolOptions::new().survive(outlast::Failure::ProcessDeath).max_size(max);
     // SAFETY: the file belongs to this test.
     let error = unsafe { limited(1).create(&path).unwrap_err() };
     assert!(error.to_string().contains("0 bytes in whole pages (`max_size` is 1)"), "{error}");
@@ -103,7 +107,10 @@ fn a_limit_that_is_too_small_is_told() {
 #[test]
 fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
     for &scheme in Scheme::ALL {
-        let options = PoolOptions::new().max_size(4 << 20).background(false);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .max_size(4 << 20)
+            .background(false);
         let pool = options.anonymous().unwrap();
         let map = pool.map_with::<u64, [u8]>("m", &MapOptions::new().config(Config::small(scheme)));
         let map = map.unwrap();
@@ -121,7 +128,10 @@ fn a_pool_that_has_seen_records_of_every_size_is_not_full() {
 /// such a value takes whole pages, as values of other sizes do.
 #[test]
 fn values_of_more_than_half_a_page_share_pages() {
-    let options = PoolOptions::new().max_size(16 << 20).background(false);
+    let options = PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .max_size(16 << 20)
+        .background(false);
     let pool = options.anonymous().unwrap();
     let map = pool.map::<u64, [u8]>("m").unwrap();
     let fill = |from: u64, len: usize| {
@@ -171,7 +181,11 @@ fn a_full_pool_has_space_where_records_were_removed() {
 #[test]
 fn a_map_grows_in_pages_that_are_not_in_a_row() {
     for &scheme in Scheme::ALL {
-        let options = PoolOptions::new().page_bits(15).max_size(16 << 20).background(false);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(15)
+            .max_size(16 << 20)
+            .background(false);
         let pool = options.anonymous().unwrap();
         let map = MapOptions::new().config(Config::small(scheme));
         let map = pool.map_with::<u64, u64>("m", &map).unwrap();
@@ -257,7 +271,8 @@ fn a_full_disk_is_a_typed_error_and_nothing_is_lost() {
     let filler = File::create(mounted.0.path().join("filler")).unwrap();
     let _ = std::io::copy(&mut std::io::repeat(1), &mut &filler);
     // SAFETY: the file belongs to this test.
-    let refused = unsafe { PoolOptions::new().create(&other) };
+    let refused =
+        unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&other) };
     assert!(matches!(refused, Err(Error::DiskFull { .. } | Error::Io { .. })));
     assert!(!other.exists());
     let refused = pool.snapshot(&other);
@@ -328,7 +343,9 @@ fn what_is_kept_in_dram_is_what_was_touched() {
     const RECORDS: u64 = 200_000;
     let (_dir, path) = dir();
     // SAFETY: only this test uses the file.
-    let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     let ahead = pool.stats().shadow_bytes.unwrap();
     assert!(ahead <= 2 << 20, "of an empty pool nothing is known; {ahead} bytes lie ready");
     let map = pool.map::<u64, u64>("m").unwrap();
@@ -392,7 +409,9 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
         return;
     }
     // SAFETY: only this test uses the file.
-    let pool = unsafe { PoolOptions::new().create(&path).unwrap() };
+    let pool = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path).unwrap()
+    };
     let map = pool.map::<u64, u64>("m").unwrap();
     for key in 0..1_000_000 {
         map.insert(&key, &!key).unwrap();
@@ -424,7 +443,10 @@ fn opening_a_pool_on_a_disk_does_not_read_all_of_it() {
 fn max_size_bounds_small_pools_too() {
     for max_size in [512 << 10, 1 << 20, 3 << 20, (3 << 20) + 5] {
         let (_dir, path) = dir();
-        let options = PoolOptions::new().initial_size(300 << 10).max_size(max_size);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .initial_size(300 << 10)
+            .max_size(max_size);
         // SAFETY: the file belongs to this test.
         let pool = unsafe { options.create(&path).unwrap() };
         let map = pool.map::<u64, u64>("numbers").unwrap();
@@ -436,7 +458,12 @@ fn max_size_bounds_small_pools_too() {
     }
     let (_dir, path) = dir();
     // SAFETY: the file belongs to this test.
-    let refused = unsafe { PoolOptions::new().initial_size(u64::MAX).create(&path) };
+    let refused = unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .initial_size(u64::MAX)
+            .create(&path)
+    };
     assert!(refused.is_err() && !path.exists());
 }
 
@@ -445,7 +472,11 @@ fn max_size_bounds_small_pools_too() {
 #[test]
 fn the_space_of_a_dropped_map_is_there_when_the_pool_is_full() {
     for &scheme in Scheme::ALL {
-        let options = PoolOptions::new().page_bits(12).max_size(4 << 20).background(false);
+        let options = PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .page_bits(12)
+            .max_size(4 << 20)
+            .background(false);
         let pool = options.anonymous().unwrap();
         let open = || pool.map_with::<u64, u64>("m", &MapOptions::new().scheme(scheme)).unwrap();
         for _ in 0..3 {

@@ -15,7 +15,11 @@ const HEADERS: usize = 8192;
 const BATCH_WORD: usize = 8256;
 
 fn options(boot: u128) -> PoolOptions {
-    PoolOptions::new().medium(MediumKind::PageCache).background(false).boot_id(boot)
+    PoolOptions::new()
+        .survive(outlast::Failure::ProcessDeath)
+        .medium(MediumKind::PageCache)
+        .background(false)
+        .boot_id(boot)
 }
 
 fn create(options: &PoolOptions, path: &Path) -> Pool {

@@ -103,7 +103,7 @@ fn a_pool_that_is_open_read_only_has_reading_transactions() {
     let both = pool.transaction(|t| Ok::<_, Error>((t.get(&map, "a")?, t.get(&map, "b")?)));
     assert_eq!(both.unwrap(), (Some(1), Some(2)));
     let refused = pool.transaction(|t| t.put(&map, "a", &3));
-    assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
+    assert!(matches!(refused, Err(Error::ReadOnly { .. })), "{refused:?}");
 }
 
 /// Threads move amounts between accounts in two maps. The sum that a transaction reads never changes.
@@ -163,4 +163,66 @@ fn a_reading_transaction_sees_one_moment() {
         assert_eq!(all.sum::<u64>(), 2 * ACCOUNTS * 100, "{scheme}");
         assert!(sums.into_inner() > 0, "{scheme}");
     }
+}
+
+/// Threads move amounts between accounts in two maps until SIGKILL ends them, whatever they are doing.
+/// What is left is as of one moment.
+#[test]
+fn a_kill_leaves_whole_transactions() {
+    const ACCOUNTS: u64 = 6;
+    let test = "transactions::a_kill_leaves_whole_transactions";
+    if let Some(path) = crate::files::child_path() {
+        let pool = crate::files::open(&path).unwrap();
+        let banks = ["one", "two"].map(|name| pool.map::<u64, [u8; 12]>(name).unwrap());
+        println!("ready");
+        std::thread::scope(|threads| {
+            for seed in [1, 2] {
+                let (pool, banks) = (&pool, &banks);
+                threads.spawn(move || {
+                    for n in seed.. {
+                        let moved = pool.transaction(|t| {
+                            let (from, to) = (n * 7 % ACCOUNTS, n * 5 % ACCOUNTS);
+                            let has = amount(t.get(&banks[0], &from)?);
+                            t.put(&banks[0], &from, &value(has - 1))?;
+                            let has = amount(t.get(&banks[1], &to)?);
+                            t.put(&banks[1], &to, &value(has + 1))
+                        });
+                        moved.unwrap();
+                    }
+                });
+            }
+        });
+    }
+    /// Values in blocks of their own.
+    fn value(amount: i64) -> [u8; 12] {
+        let mut value = [7; 12];
+        value[..8].copy_from_slice(&amount.to_le_bytes());
+        value
+    }
+    fn amount(value: Option<[u8; 12]>) -> i64 {
+        value.map_or(0, |value| i64::from_le_bytes(value[..8].try_into().unwrap()))
+    }
+    let (_dir, path) = crate::files::dir();
+    crate::files::create(&path).close().unwrap();
+    let mut moved = 0;
+    for kill in 0..20 {
+        let mut child = crate::files::in_child(test, &path);
+        let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(lines.map(Result::unwrap).any(|line| line.contains("ready")));
+        std::thread::sleep(std::time::Duration::from_micros(997 * kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let pool = crate::files::open(&path).unwrap();
+        let banks = ["one", "two"].map(|name| pool.map::<u64, [u8; 12]>(name).unwrap());
+        let sums = banks.each_ref().map(|bank| {
+            (0..ACCOUNTS).map(|account| amount(bank.get(&account).unwrap())).sum::<i64>()
+        });
+        assert_eq!(sums[0] + sums[1], 0, "kill {kill}: {sums:?}");
+        assert!(sums[1] >= moved, "kill {kill}: {sums:?}, and {moved} were moved before");
+        moved = sums[1];
+        pool.verify().unwrap().ensure_sound().unwrap();
+        pool.close().unwrap();
+    }
+    assert!(moved > 0);
 }

@@ -21,7 +21,7 @@ fn blocks(path: &Path) -> u64 {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions::new()
+    PoolOptions::new().survive(outlast::Failure::ProcessDeath)
 }
 
 /// Returns options that give space back as soon as it is free.
@@ -160,7 +160,7 @@ fn a_pool_whose_records_were_removed_frees_their_blocks() {
         // free.
         let table = pool.verify().unwrap().used_bytes;
         let most = small().max(2 * MIB + table + table / 4);
-        let after = wait_for(&path, most, Duration::from_secs(10));
+        let after = wait_for(&path, most, Duration::from_secs(30));
         println!(
             "{scheme}: {n} records, {before} bytes of blocks, {after} after {:?}, table {table}",
             start.elapsed()

@@ -9,7 +9,13 @@ use std::path::Path;
 
 fn open(path: &Path) -> Pool {
     // SAFETY: the file belongs to this test alone.
-    unsafe { PoolOptions::new().background(false).open_or_create(path) }.unwrap()
+    unsafe {
+        PoolOptions::new()
+            .survive(outlast::Failure::ProcessDeath)
+            .background(false)
+            .open_or_create(path)
+    }
+    .unwrap()
 }
 
 /// Overwrites the only place in a closed pool's file that holds these bytes.
@@ -25,7 +31,7 @@ fn overwrite(path: &Path, old: &[u8], new: &[u8]) {
 /// Returns whether each of the three verifications finds the pool sound: that of a read-only pool,
 /// that of a pool open for writing, and the offline walk.
 fn verdicts(path: &Path) -> [bool; 3] {
-    let read_only = PoolOptions::new();
+    let read_only = PoolOptions::new().survive(outlast::Failure::ProcessDeath);
     // SAFETY: the file belongs to this test alone.
     let read_only = unsafe { read_only.open_read_only(path) }.unwrap().verify().unwrap();
     let pool = open(path);

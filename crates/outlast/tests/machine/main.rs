@@ -105,7 +105,7 @@ impl Life {
 
     fn options(&self) -> PoolOptions {
         if !self.journaled.load(SeqCst) {
-            return PoolOptions::new();
+            return PoolOptions::new().survive(outlast::Failure::ProcessDeath);
         }
         let journal = JournalOptions::new().interval(Duration::from_millis(1));
         PoolOptions::new().journal(journal.working_directory(self.dir.path()))

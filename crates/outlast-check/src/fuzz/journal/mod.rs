@@ -160,7 +160,7 @@ impl Fuzzer {
         pool.close().map_err(|error| format!("opened, and closing fails: {error}"))?;
         self.place.write(&files).map_err(io)?;
         let again = match open(&self.place, 11) {
-            Err(outlast::Error::IncompleteJournal(_))
+            Err(outlast::Error::IncompleteJournal { .. })
                 if died && evidence::has_damaged_lines(image, mutant) =>
             {
                 return Ok("damaged lines in an earlier segment, noticed by the next rebuild");

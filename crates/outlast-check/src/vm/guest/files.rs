@@ -29,7 +29,7 @@ fn io(what: &str, path: &Path) -> impl Fn(std::io::Error) -> Fault {
 
 fn create(path: &Path) -> Checked<Pool> {
     // SAFETY: here and below, only this process uses the file systems of the guest.
-    Ok(unsafe { PoolOptions::new().create(path)? })
+    Ok(unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(path)? })
 }
 
 fn open(path: &Path) -> outlast::Result<Pool> {
@@ -76,13 +76,15 @@ pub(super) fn unarmed(port: &Port) -> Checked {
     };
     read_only(open(&path), "a pool is opened for writing on an unarmed device")?;
     // SAFETY: as in `create`.
-    let created = unsafe { PoolOptions::new().create(dir.join("new.pool")) };
+    let created = unsafe {
+        PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(dir.join("new.pool"))
+    };
     read_only(created, "a pool is created on an unarmed device")?;
     // SAFETY: as in `create`.
     let pool = unsafe { PoolOptions::new().open_read_only(&path)? };
     let map: Map<u64, u64> = pool.map("numbers")?;
     ensure(map.get(&1)? == Some(2), || "the record is not there".into())?;
-    let refused = matches!(map.insert(&3, &4), Err(Error::ReadOnly));
+    let refused = matches!(map.insert(&3, &4), Err(Error::ReadOnly { .. }));
     ensure(refused, || "a pool that is open read-only was changed".into())?;
     say_medium("unarmed-read-only", &pool, port)
 }

@@ -72,7 +72,7 @@ pub(super) fn fill(scheme: Scheme, port: &Port) -> Checked {
     fs::write(&filler, vec![1; FILLER_BYTES]).map_err(io)?;
     let path = dir.join("full.pool");
     // SAFETY: only this process uses the file systems of the guest.
-    let pool = unsafe { PoolOptions::new().create(&path)? };
+    let pool = unsafe { PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(&path)? };
     let full_map = map(&pool, scheme)?;
     let first = insert_all(&full_map, 0, port)?;
     port.say(&Said::Done { thread: 0, operations: first })?;

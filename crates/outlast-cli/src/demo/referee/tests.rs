@@ -31,7 +31,9 @@ impl Run {
             (0..2).map(|t| Journal::create(dir.path(), &plan, t, 10).unwrap()).collect();
         let run = Run { dir, plan, items, journals };
         // SAFETY: the file is this test's own.
-        let pool = unsafe { PoolOptions::new().create(run.path()).unwrap() };
+        let pool = unsafe {
+            PoolOptions::new().survive(outlast::Failure::ProcessDeath).create(run.path()).unwrap()
+        };
         let map = workspace::map(&pool, &run.plan).unwrap();
         for (thread, journal) in run.journals.iter().enumerate() {
             Hand::new(&map, &run.items, journal).work(&run.plan.script(thread as u32)).unwrap();

@@ -52,9 +52,12 @@ impl Run {
     }
 }
 
-/// Returns the command.
+/// Returns the command. Without another word, the pools that it makes have no journal: most tests are
+/// of one file.
 pub(crate) fn command() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_outlast"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outlast"));
+    command.env("OUTLAST_SURVIVE", "process-death");
+    command
 }
 
 impl Place {

@@ -278,7 +278,7 @@ impl<S: MapSeam> Store<S> {
                 changes?;
                 return match options.accept_possibly_torn {
                     true => Ok(()),
-                    false => Err(Error::Unfinished),
+                    false => Err(Error::Unfinished { path: self.core().options().path.clone() }),
                 };
             }
             core.change_alone(|| self.finish(log, changes))

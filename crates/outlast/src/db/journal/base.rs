@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Returns the error for a pool that cannot be rebuilt from its journal.
 pub(in crate::layers::db) fn incomplete(rebuilt: Rebuilt, path: &Path, directory: &Path) -> Error {
     let directory = directory.display();
-    Error::IncompleteJournal(match rebuilt {
+    Error::incomplete_journal(match rebuilt {
         Rebuilt::Missing { found, needed } => {
             format!(
                 "{directory} can be read up to epoch {found}, but epoch {needed} is needed; what should \
@@ -22,7 +22,9 @@ pub(in crate::layers::db) fn incomplete(rebuilt: Rebuilt, path: &Path, directory
             format!("{} has {found} bytes, but must have at least {needed}", path.display())
         }
         Rebuilt::Damaged(damage) => format!("in {directory}, {damage}"),
-        Rebuilt::Gone | Rebuilt::Whole { .. } => format!("{directory} has none of its segments"),
+        Rebuilt::Gone | Rebuilt::Whole { .. } => format!(
+            "{directory} has none of its segments (was the pool renamed, or opened through a link?)"
+        ),
     })
 }
 

@@ -132,7 +132,7 @@ impl<'o> Opening<'o> {
 
     fn open_base(&self) -> Result<Base> {
         Base::open(self.disk_file()?).map_err(|e| self.io(e))?.map_err(|_| {
-            Error::IncompleteJournal("the pool's file no longer says that it has one".into())
+            Error::incomplete_journal("the pool's file no longer says that it has one")
         })
     }
 
@@ -193,7 +193,7 @@ impl<'o> Opening<'o> {
                 "a copy of a pool that was not closed is completed from its journal; the original has \
                  later changes in its working file"
             ),
-            _ if refuses => return Err(Error::NoWorkingFile),
+            _ if refuses => return Err(Error::NoWorkingFile { path: Default::default() }),
             _ => tracing::warn!(
                 path = %self.path.display(),
                 "the working file is gone, although the machine was not restarted; what was not durable \
@@ -276,7 +276,7 @@ impl<'o> Opening<'o> {
         let pool = header.id();
         let before = found.as_ref().map(Base::meta);
         if before.as_ref().is_some_and(|meta| meta.pool != pool) {
-            return Err(Error::IncompleteJournal("it belongs to another pool".into()));
+            return Err(Error::incomplete_journal("it belongs to another pool"));
         }
         let (life, end) = before.as_ref().map_or((0, Some(0)), |meta| (meta.life, meta.end()));
         self.check_others(Owner { pool, life }, end)?;
@@ -367,8 +367,9 @@ impl<'o> Opening<'o> {
                 MappingError::DiskFull { source, .. }
                     if source.kind() == ErrorKind::FileTooLarge =>
                 {
-                    let why = "the file must be over 2.2 TB long, although most of it takes no space. The \
-                               process's limit on file sizes (`ulimit -f`) or the file system's is lower";
+                    let why = "the file must be over 2.2 TB long, although most of it takes no space. \
+                               The process's limit on file sizes (`ulimit -f`) or the file system's is \
+                               lower. A pool made with `survive(Failure::ProcessDeath)` needs no such file";
                     io(std::io::Error::new(source.kind(), why))
                 }
                 error => mapping_error(error),
@@ -397,7 +398,7 @@ impl<'o> Opening<'o> {
         let file = working.file.try_clone().map_err(io)?;
         match self.options.store_of(file, working.header.clone(), true, true) {
             // Opening for writing finishes a batch.
-            Ok(_) | Err(Error::Unfinished) => Ok(()),
+            Ok(_) | Err(Error::Unfinished { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -480,7 +481,9 @@ impl PoolOptions {
         };
         match search.find()? {
             Found::Working(found) => Ok((found.file, found.header, Some(file))),
-            Found::Nothing | Found::Originals { .. } => Err(Error::Unfinished),
+            Found::Nothing | Found::Originals { .. } => {
+                Err(Error::Unfinished { path: Default::default() })
+            }
         }
     }
 

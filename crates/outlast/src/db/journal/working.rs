@@ -187,7 +187,7 @@ pub(super) fn lock_patiently(file: &File, how: FlockOperation) -> Result<()> {
     let start = Instant::now();
     loop {
         match lock(file, how) {
-            Err(Error::Locked) if start.elapsed() < PATIENCE => {
+            Err(Error::Locked { .. }) if start.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             locked => return locked,

@@ -225,6 +225,7 @@ impl RawRange {
     }
 
     /// Sets how many records are read in one step and buffered. Default: 64.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_batch(mut self, records: usize) -> Self {
         self.batch = records.max(1);

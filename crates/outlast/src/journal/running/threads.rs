@@ -21,13 +21,14 @@ impl Journal {
             }
         });
         let (mut due, mut pause) = (Instant::now(), RETRY.0);
-        while let Some(state) = self.due(due) {
+        let mut if_asked = due;
+        while let Some(state) = self.due(due, if_asked) {
             let start = Instant::now();
             let outcome = self.take_turn(state, source);
-            due = match outcome {
-                Outcome::Done => start + self.settings.interval.min(LONGEST),
-                Outcome::Busy => Instant::now() + BUSY,
-                Outcome::Failed => Instant::now() + pause,
+            (due, if_asked) = match outcome {
+                Outcome::Done => (start + self.settings.interval.min(LONGEST), start),
+                Outcome::Busy => (Instant::now() + BUSY, Instant::now() + BUSY),
+                Outcome::Failed => (Instant::now() + pause, Instant::now() + pause),
                 Outcome::Ended => return,
             };
             pause = match outcome {
@@ -37,14 +38,18 @@ impl Journal {
         }
     }
 
-    /// Waits until a turn is due. Returns `None` if the thread must stop.
-    fn due(&self, mut due: Instant) -> Option<MutexGuard<'_, State>> {
+    /// Waits until a turn is due, at `if_asked` if a task waits for it. Returns `None` if the thread must stop.
+    fn due(&self, mut due: Instant, if_asked: Instant) -> Option<MutexGuard<'_, State>> {
         let mut state = lock(&self.state);
         loop {
             if state.stop || state.ended {
                 return None;
             }
             let now = Instant::now();
+            let asked = state.asked && !state.busy;
+            if asked && now >= if_asked {
+                return Some(state);
+            }
             if now >= due {
                 // A failed turn is repeated even if nothing has changed since.
                 if !state.busy && (self.notes.any() || state.failure.is_some()) {
@@ -52,7 +57,8 @@ impl Journal {
                 }
                 due = now + self.settings.interval.min(LOOK);
             }
-            let waited = self.wake.wait_timeout(state, due - now);
+            let until = if asked { due.min(if_asked) } else { due };
+            let waited = self.wake.wait_timeout(state, until - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -75,7 +81,9 @@ impl Journal {
         let mut state = lock(&self.state);
         state.stop = true;
         self.wake.notify_all();
-        self.told.notify_all();
+        drop(state);
+        self.tell();
+        let mut state = lock(&self.state);
         while state.running > 0 || state.busy {
             state = self.told.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

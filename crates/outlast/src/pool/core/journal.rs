@@ -47,7 +47,11 @@ impl<S: Seam> Core<S> {
         // Some file systems count no names, and the file of a pool that is being made has none yet.
         let is_named = self.backing.is_named()?;
         let was_named = self.was_named.fetch_or(is_named, Ordering::Relaxed);
-        if was_named && !is_named { Err(Error::FileGone) } else { Ok(()) }
+        if was_named && !is_named {
+            Err(Error::FileGone { path: self.options.path.clone() })
+        } else {
+            Ok(())
+        }
     }
 
     /// If an operation has failed because the working file of a journaled pool has no room to grow, moves

@@ -98,7 +98,7 @@ impl<S: Seam> Core<S> {
     /// a read-only pool.
     pub fn enter_to_change(&self) -> Result<Writing<'_>> {
         if self.options.read_only {
-            return Err(Error::ReadOnly);
+            return Err(Error::ReadOnly { path: self.options.path.clone() });
         }
         self.enter()
     }
@@ -481,7 +481,7 @@ impl<S: Seam> Core<S> {
     /// makes changes.
     pub fn change_alone<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         if self.options.read_only {
-            return Err(Error::ReadOnly);
+            return Err(Error::ReadOnly { path: self.options.path.clone() });
         }
         let seam = self.memory.seam();
         let _control = seam.lock(&self.control);

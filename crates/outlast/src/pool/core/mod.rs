@@ -254,7 +254,11 @@ impl<S: Seam> Core<S> {
             // just writing it, in the middle of changes, when the file was copied or the power
             // failed. The two cases look the same, so the intact copy's dirty mark decides.
             let reason = reason.clone();
-            return Err(Error::PossiblyTorn { reason, damaged_copy: header.copy_damaged });
+            return Err(Error::PossiblyTorn {
+                path: options.path,
+                reason,
+                damaged_copy: header.copy_damaged,
+            });
         }
         // A close must not mark such a pool clean before it has been verified.
         let suspect = header.is_suspect() || torn.is_some() || options.mixed;
@@ -271,7 +275,7 @@ impl<S: Seam> Core<S> {
         let frontier = unpack_frontier(word)
             .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))
             .ok_or_else(|| {
-                Error::DamagedHeader(Damage::new(
+                Error::damaged_header(Damage::new(
                     FRONTIER_OFFSET,
                     "the frontier: a number of pages and its checksum",
                     format!("{word:#x}"),

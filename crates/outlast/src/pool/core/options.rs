@@ -3,6 +3,7 @@
 use crate::pmem::MediumKind;
 use crate::pool::geometry::DEFAULT_PAGE_BITS;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Progress in opening a map whose scheme then reads the whole map, or in rebuilding a pool from
@@ -78,6 +79,8 @@ pub struct CoreOptions {
     pub accept_possibly_torn: bool,
     /// Options for opening maps.
     pub recovery: Recovery,
+    /// The path by which the pool was opened, for errors.
+    pub path: PathBuf,
 }
 
 impl Default for CoreOptions {
@@ -95,6 +98,7 @@ impl Default for CoreOptions {
             mixed: false,
             accept_possibly_torn: false,
             recovery: Recovery { threads: 1, progress: None },
+            path: PathBuf::new(),
         }
     }
 }

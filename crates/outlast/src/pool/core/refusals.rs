@@ -37,12 +37,12 @@ impl Refusals {
             again && last.when.elapsed() < BACK_OFF
         }) {
             let source = io::Error::from_raw_os_error(last.errno);
-            return Err(Error::DiskFull { needed: last.needed, source });
+            return Err(Error::disk_full(last.needed, source));
         }
         let done = call();
         match &done {
             Ok(()) => self.forget(),
-            Err(Error::DiskFull { needed, source }) => self.note(bytes, *needed, source),
+            Err(Error::DiskFull { needed, source, .. }) => self.note(bytes, *needed, source),
             Err(_) => {}
         }
         done
@@ -85,7 +85,7 @@ mod tests {
 
     fn full() -> Result<()> {
         let source = io::Error::from_raw_os_error(libc::EDQUOT);
-        Err(Error::DiskFull { needed: 7, source })
+        Err(Error::disk_full(7, source))
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
         // More than what was refused is refused as well; less may be there.
         let refused =
             refusals.ask(200, || if begin.elapsed() < BACK_OFF { never() } else { full() });
-        let Err(Error::DiskFull { needed: 7, source }) = refused else { panic!("{refused:?}") };
+        let Err(Error::DiskFull { needed: 7, source, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(source.raw_os_error(), Some(libc::EDQUOT));
         let mut asked = false;
         let _ = refusals.ask(99, || {

@@ -443,10 +443,10 @@ impl<S: Seam> Core<S> {
 
     pub(super) fn grow_backing(&self, target: u64) -> Result<()> {
         let needed = target.saturating_sub(self.size());
-        self.refusals.ask(needed, || {
+        let grown = self.refusals.ask(needed, || {
             if self.memory.seam().refuses(needed) {
                 let source = std::io::ErrorKind::StorageFull.into();
-                return Err(Error::DiskFull { needed, source });
+                return Err(Error::disk_full(needed, source));
             }
             self.backing.grow(target).map_err(|error| {
                 // A journal notices such an error of its base itself.
@@ -455,12 +455,14 @@ impl<S: Seam> Core<S> {
                 }
                 mapping_error(error)
             })
-        })
+        });
+        grown.map_err(|error| error.at(&self.backing.path()))
     }
 
     /// Gets disk blocks for a part of the file, which may have been given back.
     pub(in crate::layers::pool) fn fill(&self, range: Range<u64>) -> Result<()> {
-        self.refusals.ask(range.end - range.start, || self.backing.fill(range))
+        let filled = self.refusals.ask(range.end - range.start, || self.backing.fill(range));
+        filled.map_err(|error| error.at(&self.backing.path()))
     }
 
     /// Announces that an index will soon allocate `bytes` within a short time. The background
