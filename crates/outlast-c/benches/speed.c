@@ -36,7 +36,7 @@ static outlast_map *map_of(outlast_pool *pool, const char *type) {
 }
 
 int main(int argc, char **argv) {
-    outlast_options options = {.initial_size = 256 << 20};
+    outlast_options options = {.initial_size = 256 << 20, .flags = OUTLAST_NO_JOURNAL};
     outlast_pool *pool;
     outlast_map *words, *strings;
     uint64_t number, sum = 0;

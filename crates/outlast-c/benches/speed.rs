@@ -1,6 +1,6 @@
 //! Does through the Rust interface what `benches/speed.c` does through the C interface.
 
-use library::PoolOptions;
+use library::{Failure, PoolOptions};
 use std::time::Instant;
 
 const RECORDS: u32 = 1_000_000;
@@ -21,7 +21,9 @@ fn report(what: &str, begun: Instant) {
 fn main() -> library::Result<()> {
     let path = std::env::args().nth(1).expect("usage: speed POOL");
     // SAFETY: the file belongs to this program.
-    let pool = unsafe { PoolOptions::new().initial_size(256 << 20).create(path)? };
+    let pool = unsafe {
+        PoolOptions::new().survive(Failure::ProcessDeath).initial_size(256 << 20).create(path)?
+    };
     let words = pool.map::<u64, u64>("u64")?;
     let strings = pool.map::<[u8], [u8]>("bytes")?;
     let mut sum = 0;

@@ -28,9 +28,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     try {
-        outlast_options options = {};
-        options.flags = OUTLAST_JOURNAL;
-        outlast::pool pool = outlast::pool::open_or_create(argv[1], &options);
+        outlast::pool pool = outlast::pool::open_or_create(argv[1]);
         outlast::map accounts = pool.map("accounts", "str", "u64");
         accounts.insert("ada", number{1000});
         accounts.insert("bob", number{1000});

@@ -50,8 +50,8 @@
 // What outlast_error_offset returns if the error has no offset.
 #define OUTLAST_NO_OFFSET UINT64_MAX
 
-// A flag of outlast_options: gives the pool a journal, so that it survives a power loss on an ordinary disk. A pool
-// that has a journal keeps it, with or without this flag.
+// A flag of outlast_options: gives an existing pool a journal, so that it survives a power loss on an ordinary disk.
+// New pools have one anyway, and a pool that has a journal keeps it.
 #define OUTLAST_JOURNAL 1
 
 // A flag: closing keeps the working file, so that the pool opens faster until the next reboot.
@@ -72,6 +72,10 @@
 
 // A flag: the pool keeps free space instead of giving it back to the file system.
 #define OUTLAST_NO_TRIM 64
+
+// A flag: a new pool need not survive a power loss, so it has no journal. After a power loss, it is what it was when
+// it was last closed or synced, if nothing has changed since; otherwise it is refused.
+#define OUTLAST_NO_JOURNAL 128
 
 // A bound of a range: there is none.
 #define OUTLAST_UNBOUNDED 0

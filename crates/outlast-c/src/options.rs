@@ -2,12 +2,12 @@
 
 use crate::argument::{borrow, path};
 use crate::code::{Result, invalid};
-use library::{JournalOptions, PoolOptions, RecoveryProgress};
+use library::{Failure, JournalOptions, PoolOptions, RecoveryProgress};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
-/// A flag of outlast_options: gives the pool a journal, so that it survives a power loss on an ordinary disk. A pool
-/// that has a journal keeps it, with or without this flag.
+/// A flag of outlast_options: gives an existing pool a journal, so that it survives a power loss on an ordinary disk.
+/// New pools have one anyway, and a pool that has a journal keeps it.
 pub const OUTLAST_JOURNAL: u32 = 1;
 /// A flag: closing keeps the working file, so that the pool opens faster until the next reboot.
 pub const OUTLAST_KEEP_WORKING_FILE: u32 = 2;
@@ -23,7 +23,11 @@ pub const OUTLAST_NO_IDLE_SYNC: u32 = 32;
 /// A flag: the pool keeps free space instead of giving it back to the file system.
 pub const OUTLAST_NO_TRIM: u32 = 64;
 
-const ALL_FLAGS: u32 = 127;
+/// A flag: a new pool need not survive a power loss, so it has no journal. After a power loss, it is what it was when
+/// it was last closed or synced, if nothing has changed since; otherwise it is refused.
+pub const OUTLAST_NO_JOURNAL: u32 = 128;
+
+const ALL_FLAGS: u32 = 255;
 
 /// Receives the progress of an opening: `done` of `all` parts. Any of the opening threads may call it, several at the
 /// same time. It must not call outlast.
@@ -114,7 +118,19 @@ pub unsafe fn read(options: *const outlast_options) -> Result<PoolOptions> {
         let progress = Progress(tell, given.progress_context);
         read = read.recovery_progress(move |parts| progress.tell(parts));
     }
-    if has(OUTLAST_JOURNAL) {
+    if has(OUTLAST_NO_JOURNAL) {
+        read = read.survive(Failure::ProcessDeath);
+    }
+    if has(OUTLAST_JOURNAL) && has(OUTLAST_NO_JOURNAL) {
+        return Err(invalid(
+            "options",
+            "OUTLAST_JOURNAL and OUTLAST_NO_JOURNAL exclude each other",
+        ));
+    }
+    if has(OUTLAST_JOURNAL)
+        || !given.journal_directory.is_null()
+        || !given.working_directory.is_null()
+    {
         // SAFETY: the caller's promise.
         read = read.journal(unsafe { journal(given)? });
     }

@@ -64,10 +64,11 @@ static int summary(void) {
     return failed > 0 || lost > 0;
 }
 
-/* Options for pools of tests: with a limit, because valgrind has few addresses to give. */
+/* Options for pools of tests: with a limit, because valgrind has few addresses to give, and without a journal. */
 static inline const outlast_options *small(void) {
     static outlast_options options;
     options.max_size = 64 << 20;
+    options.flags = OUTLAST_NO_JOURNAL;
     return &options;
 }
 

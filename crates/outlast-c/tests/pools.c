@@ -134,7 +134,7 @@ static void a_pool_tells_its_numbers(void) {
     bool more = true;
     outlast_options options = *small();
     outlast_pool *pool = NULL;
-    options.flags = OUTLAST_NO_BACKGROUND;
+    options.flags = OUTLAST_NO_JOURNAL | OUTLAST_NO_BACKGROUND;
     OK(outlast_open_anonymous(&options, &pool));
     while (more) {
         OK(outlast_step(pool, &more));
@@ -334,7 +334,7 @@ static void wrong_types_are_refused(void) {
 }
 
 static void limits_are_errors(void) {
-    outlast_options options = {.max_size = 4 << 20};
+    outlast_options options = {.max_size = 4 << 20, .flags = OUTLAST_NO_JOURNAL};
     outlast_pool *pool = NULL;
     char *long_key = calloc(1, 65537);
     OK(outlast_create(file, &options, &pool));
@@ -350,6 +350,8 @@ static void limits_are_errors(void) {
     free(long_key);
     outlast_map_free(map);
     outlast_pool_free(pool);
+    options.flags = OUTLAST_JOURNAL | OUTLAST_NO_JOURNAL;
+    EXPECT_CODE(OUTLAST_ERROR_INVALID, outlast_open(file, &options, &pool));
     options.flags = 1 << 20;
     EXPECT_CODE(OUTLAST_ERROR_INVALID, outlast_open(file, &options, &pool));
     options = (outlast_options){.reserved = {1}};

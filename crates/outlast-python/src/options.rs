@@ -1,9 +1,9 @@
 //! The options of a pool.
 
 use crate::fail::{Result, invalid};
-use library::{JournalOptions, PoolOptions};
+use library::{Failure, JournalOptions, PoolOptions};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBool, PyDict};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> Result<PoolOptions> {
             "recovery_threads" => read.recovery_threads(value.extract()?),
             "accept_possibly_torn" => read.accept_possibly_torn(value.extract()?),
             "require_working_file" => read.require_working_file(value.extract()?),
+            "journal" if value.is_instance_of::<PyBool>() => read.survive(Failure::ProcessDeath),
             "journal" => read.journal(journal(&value)?),
             "progress" => {
                 let tell: Py<PyAny> = value.unbind();

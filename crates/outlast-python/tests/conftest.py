@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pool(path: Path) -> Iterator[outlast.Pool]:
-    with outlast.open(path) as pool:
+    with outlast.open(path, journal=False) as pool:
         yield pool
 
 

@@ -212,7 +212,8 @@ def open(
     """Open a pool.
 
     ``mode`` is ``"c"`` (create the file if there is none), ``"w"`` (the file must exist), ``"x"`` (it must not) or
-    ``"r"`` (only read). ``journal=True`` makes the pool survive a power loss on an ordinary disk. ``progress`` gets the
+    ``"r"`` (only read). A new pool has a journal, with which it survives a power loss on an ordinary disk; with
+    ``journal=False``, it has none, and with ``journal=True``, an existing one gets a journal. ``progress`` gets the
     parts that are done, and all parts, where opening takes long; any thread may call it, and it must not use the pool.
 
     While the pool is open, nothing else may write or truncate the file. A lock keeps other users of outlast out, but
@@ -221,7 +222,7 @@ def open(
     if journal is True:
         journal = Journal()
     options = {
-        "journal": journal or None,
+        "journal": journal,
         "initial_size": initial_size,
         "max_size": max_size,
         "page_bits": page_bits,
