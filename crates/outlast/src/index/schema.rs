@@ -102,6 +102,19 @@ fn part(rest: &mut &str, bytes: &mut usize, bools: &mut u128) -> Option<()> {
     Some(())
 }
 
+impl RecordForm {
+    /// Returns the default form of an untyped map with these schemas: inline if both are integers, `bool`,
+    /// floats, arrays of bytes or tuples of these, and at most 8 bytes long. Otherwise byte strings.
+    pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
+        let is_word = |schema| matches!(Known::of(schema), Known::Fixed { bytes: ..=8, .. });
+        if is_word(key_schema) && is_word(value_schema) {
+            RecordForm::Inline
+        } else {
+            RecordForm::Bytes
+        }
+    }
+}
+
 /// Which keys and values a map can hold.
 #[derive(Debug)]
 pub struct Schemas<R: Record> {

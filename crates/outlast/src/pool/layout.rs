@@ -283,50 +283,6 @@ impl RecordForm {
     pub fn from_media(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|f| *f as u8 == number)
     }
-
-    /// Returns the default form of an untyped map with these schemas: inline if both are integers, `bool`,
-    /// floats, arrays of bytes or tuples of these, and at most 8 bytes long. Otherwise byte strings.
-    pub fn of_schemas(key_schema: &str, value_schema: &str) -> Self {
-        let word = |schema: &str| {
-            let mut rest = schema;
-            fixed_bytes(&mut rest).is_some_and(|bytes| bytes <= 8) && rest.is_empty()
-        };
-        if word(key_schema) && word(value_schema) { RecordForm::Inline } else { RecordForm::Bytes }
-    }
-}
-
-/// Takes the schema of a type of fixed size from the front of `rest`. Returns the size of its encoding, in
-/// bytes, or `None` if there is no such schema of the library's own types.
-fn fixed_bytes(rest: &mut &str) -> Option<u64> {
-    if let Some(parts) = rest.strip_prefix('(') {
-        *rest = parts;
-        let mut sum = fixed_bytes(rest)?;
-        while let Some(more) = rest.strip_prefix(',') {
-            *rest = more;
-            sum = sum.checked_add(fixed_bytes(rest)?)?;
-        }
-        *rest = rest.strip_prefix(')')?;
-        if rest.starts_with(' ') {
-            // The name of an ordered struct.
-            *rest = &rest[rest.find([',', ')']).unwrap_or(rest.len())..];
-        }
-        return Some(sum);
-    }
-    if let Some(array) = rest.strip_prefix("[u8;") {
-        let (bytes, after) = array.split_once(']')?;
-        *rest = after;
-        return bytes.parse().ok();
-    }
-    let (name, after) = rest.split_at(rest.find([',', ')']).unwrap_or(rest.len()));
-    *rest = after;
-    match name {
-        "u8" | "i8" | "bool" => Some(1),
-        "u16" | "i16" => Some(2),
-        "u32" | "i32" | "f32" => Some(4),
-        "u64" | "i64" | "f64" => Some(8),
-        "u128" | "i128" => Some(16),
-        _ => None,
-    }
 }
 
 impl fmt::Display for RecordForm {
