@@ -320,13 +320,18 @@ def test_other_threads_run_while_one_waits(path: Path) -> None:
                 pool.wait_durable()
             is_over = True
 
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while not is_over:
-            steps += 1
-            time.sleep(0)
-        thread.join()
-        assert steps > 30
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(100)  # So a thread runs only when another one lets it.
+        try:
+            thread = threading.Thread(target=wait)
+            thread.start()
+            while not is_over:
+                steps += 1
+                time.sleep(0)
+            thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        assert steps > 5
 
 
 def test_interrupts_stop_long_loops(path: Path) -> None:
