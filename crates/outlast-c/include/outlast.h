@@ -246,8 +246,8 @@ typedef struct outlast_verification {
     uint64_t leaked_bytes;
 } outlast_verification;
 
-// Receives a damaged place: its offset in the pool, and what is wrong there. The text is valid during the call. If
-// it returns something other than 0, it is not called again.
+// Receives a damaged place: its offset in the pool, and a text that describes the damage, which is valid during the
+// call. If it returns something other than 0, it is not called again.
 typedef int (*outlast_damage_fn)(uint64_t offset, const char *message, void *context);
 
 // Bytes that belong to somebody else. `data` may be null if `len` is 0.
@@ -542,7 +542,7 @@ enum outlast_code outlast_each(const struct outlast_map *map,
                                void *context);
 
 // Calls `receive` for the records of an ordered map whose keys are in `*range`, in the order of the keys or against
-// it. A null range is all keys. What is received is as for outlast_each. OUTLAST_ERROR_INVALID if the map has no
+// it. A null range is all keys. `receive` gets the same as from outlast_each. OUTLAST_ERROR_INVALID if the map has no
 // order.
 enum outlast_code outlast_range_each(const struct outlast_map *map,
                                      const struct outlast_range *range,
@@ -645,7 +645,7 @@ enum outlast_code outlast_batch_require_absent(const struct outlast_batch *batch
 enum outlast_code outlast_batch_commit(const struct outlast_batch *batch,
                                        size_t *failed);
 
-// Frees the handle of a batch, and forgets what was not committed; null is ignored.
+// Frees the handle of a batch with the changes that were not committed; null is ignored.
 void outlast_batch_free(struct outlast_batch *batch);
 
 // Runs a transaction: calls `run`, and then makes all its changes as one, or none. If another thread has meanwhile

@@ -122,7 +122,7 @@ pub unsafe extern "C" fn outlast_batch_commit(
     })
 }
 
-/// Frees the handle of a batch, and forgets what was not committed; null is ignored.
+/// Frees the handle of a batch with the changes that were not committed; null is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlast_batch_free(batch: *mut outlast_batch) {
     answer(|| {

@@ -1,4 +1,4 @@
-//! What a call returns, and what is kept of an error.
+//! The codes that calls return, and the message of the last error of each thread.
 
 use library::Error;
 use std::any::Any;
@@ -110,7 +110,7 @@ pub fn answer(body: impl FnOnce() -> Result<outlast_code>) -> outlast_code {
 
 #[cold]
 fn failed(error: &Error) -> outlast_code {
-    keep(&message_of(error), offset_of(error));
+    keep(&format!("{error:?}"), offset_of(error));
     code_of(error)
 }
 
@@ -136,17 +136,6 @@ fn keep(message: &str, offset: Option<u64>) {
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-/// Returns the message of an error, with those of its causes.
-fn message_of(error: &Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        message += &format!(": {error}");
-        cause = error.source();
-    }
-    message
 }
 
 fn offset_of(error: &Error) -> Option<u64> {

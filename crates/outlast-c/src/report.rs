@@ -86,8 +86,8 @@ pub struct outlast_verification {
     pub leaked_bytes: u64,
 }
 
-/// Receives a damaged place: its offset in the pool, and what is wrong there. The text is valid during the call. If
-/// it returns something other than 0, it is not called again.
+/// Receives a damaged place: its offset in the pool, and a text that describes the damage, which is valid during the
+/// call. If it returns something other than 0, it is not called again.
 pub type outlast_damage_fn = Option<
     unsafe extern "C" fn(offset: u64, message: *const c_char, context: *mut c_void) -> c_int,
 >;

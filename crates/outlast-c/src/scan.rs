@@ -61,6 +61,20 @@ impl Receiver {
         unsafe { (self.receive)(key.as_slice().into(), value.as_slice().into(), self.context) == 0 }
     }
 
+    /// Passes the records of a range on, in order or in reverse.
+    fn pass_on_range(
+        &self,
+        map: &outlast_map,
+        records: RawRange,
+        is_reverse: bool,
+    ) -> Result<outlast_code> {
+        if is_reverse {
+            self.pass_on_all(map, records.rev())
+        } else {
+            self.pass_on_all(map, records)
+        }
+    }
+
     /// Passes all records on.
     fn pass_on_all(
         &self,
@@ -92,7 +106,7 @@ pub unsafe extern "C" fn outlast_each(
 }
 
 /// Calls `receive` for the records of an ordered map whose keys are in `*range`, in the order of the keys or against
-/// it. A null range is all keys. What is received is as for outlast_each. OUTLAST_ERROR_INVALID if the map has no
+/// it. A null range is all keys. `receive` gets the same as from outlast_each. OUTLAST_ERROR_INVALID if the map has no
 /// order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlast_range_each(
@@ -106,11 +120,7 @@ pub unsafe extern "C" fn outlast_range_each(
         let (map, receiver) = unsafe { (borrow(map, "map")?, Receiver::new(receive, context)?) };
         // SAFETY: the header's rules.
         let (records, is_reverse) = unsafe { read(map, range)? };
-        if is_reverse {
-            receiver.pass_on_all(map, records.rev())
-        } else {
-            receiver.pass_on_all(map, records)
-        }
+        receiver.pass_on_range(map, records, is_reverse)
     })
 }
 
@@ -134,11 +144,7 @@ pub unsafe extern "C" fn outlast_prefix_each(
         let above = above_all_with(prefix);
         let high = above.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let records = map.raw.range(Bound::Included(prefix), high)?;
-        if is_reverse {
-            receiver.pass_on_all(map, records.rev())
-        } else {
-            receiver.pass_on_all(map, records)
-        }
+        receiver.pass_on_range(map, records, is_reverse)
     })
 }
 

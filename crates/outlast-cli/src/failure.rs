@@ -1,6 +1,5 @@
 //! The ways in which a command fails, and their exit codes.
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
 /// The exit code after a signal that asked the program to stop.
@@ -88,15 +87,7 @@ impl Failure {
 
 impl From<outlast::Error> for Failure {
     fn from(error: outlast::Error) -> Self {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.contains(&cause_text) {
-                text = format!("{text}: {cause_text}");
-            }
-            source = cause.source();
-        }
+        let mut text = format!("{error:?}");
         if matches!(error, outlast::Error::Suspect) {
             // The library advises to call `verify`. The command of that name changes nothing, so
             // name the one that helps.

@@ -30,8 +30,9 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Lets other processes read the pool, which was opened at `path`, until this is dropped.
 ///
-/// It holds a handle of the pool. So drop it before you close the pool, or call [`close`](Pool::close), after
-/// which readers get an error.
+/// Dropping it ends the requests of slow readers, but waits for what the pool is just doing for one: counting
+/// records, or making a copy. It holds a handle of the pool. So drop it before you close the pool, or call
+/// [`close`](Pool::close), after which readers get an error.
 #[derive(Debug)]
 #[must_use = "readers are answered until it is dropped"]
 pub struct Serving {
@@ -104,7 +105,7 @@ pub fn serve(pool: &Pool, path: impl AsRef<Path>) -> io::Result<Serving> {
         process: std::process::id(),
     };
     let served = Served { pool: pool.clone(), path };
-    let wait = move || listen(&listener, &Arc::new(served), &stop);
+    let wait = move || listen(&listener, &served, &stop);
     let started = std::thread::Builder::new().name("outlast-live".into()).spawn(wait);
     match started {
         Ok(thread) => serving.thread = Some(thread),
@@ -125,49 +126,45 @@ struct Served {
 /// The connections of the readers that are being answered, by number.
 type Readers = Mutex<HashMap<u64, UnixStream>>;
 
-fn listen(listener: &UnixListener, served: &Arc<Served>, stop: &Arc<AtomicBool>) {
-    let readers = Arc::new(Readers::default());
-    let all = |readers: &Readers| readers.lock().unwrap_or_else(PoisonError::into_inner).len();
-    for number in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            break;
+fn listen(listener: &UnixListener, served: &Served, stop: &AtomicBool) {
+    let readers = Readers::default();
+    let readers = || readers.lock().unwrap_or_else(PoisonError::into_inner);
+    // It ends once all readers are answered.
+    std::thread::scope(|threads| {
+        for number in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let mut events = [PollFd::new(listener, PollFlags::IN)];
+            // An error is looked at by `accept`; a signal interrupts the wait.
+            let _ = poll(&mut events, Some(&LOOK));
+            let Ok((stream, _)) = listener.accept() else { continue };
+            if readers().len() >= READERS {
+                let busy =
+                    Message::reply(Reply::Failed).bytes(b"too many read it at the same time");
+                // As in `answer`, the request is read first.
+                let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+                let _ = receive(&mut &stream, REQUEST_MAX);
+                let _ = busy.send(&mut &stream);
+                continue;
+            }
+            let Ok(kept) = stream.try_clone() else { continue };
+            readers().insert(number, kept);
+            let answer = move || {
+                // An error of the connection ends it; there is nobody to tell.
+                let _ = answer(served, &stream, stop);
+                readers().remove(&number);
+            };
+            let thread = std::thread::Builder::new().name("outlast-live".into());
+            if thread.spawn_scoped(threads, answer).is_err() {
+                readers().remove(&number);
+            }
         }
-        let mut events = [PollFd::new(listener, PollFlags::IN)];
-        // An error is looked at by `accept`; a signal interrupts the wait.
-        let _ = poll(&mut events, Some(&LOOK));
-        let Ok((stream, _)) = listener.accept() else { continue };
-        if all(&readers) >= READERS {
-            let busy = Message::reply(Reply::Failed).bytes(b"too many read it at the same time");
-            // As in `answer`, the request is read first.
-            let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
-            let _ = receive(&mut &stream, REQUEST_MAX);
-            let _ = busy.send(&mut &stream);
-            continue;
+        // Readers that are slow are not waited for.
+        for stream in readers().values() {
+            let _ = stream.shutdown(Shutdown::Both);
         }
-        let Ok(kept) = stream.try_clone() else { continue };
-        readers.lock().unwrap_or_else(PoisonError::into_inner).insert(number, kept);
-        let (served, among, stop) = (Arc::clone(served), Arc::clone(&readers), Arc::clone(stop));
-        let leave = move || {
-            among.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        };
-        let left = leave.clone();
-        let answer = move || {
-            // An error of the connection ends it; there is nobody to tell.
-            let _ = answer(&served, &stream, &stop);
-            drop((served, stream));
-            leave();
-        };
-        if std::thread::Builder::new().name("outlast-live".into()).spawn(answer).is_err() {
-            left();
-        }
-    }
-    // The pool must not be held longer than `Serving` lives, so readers that are slow are not waited for.
-    for stream in readers.lock().unwrap_or_else(PoisonError::into_inner).values() {
-        let _ = stream.shutdown(Shutdown::Both);
-    }
-    while all(&readers) > 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    });
 }
 
 /// Returns whether the process at the other end may read the pool's file.

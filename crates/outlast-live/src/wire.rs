@@ -1,12 +1,12 @@
 //! What goes over a socket: one request, and messages until the end of the answer.
 //!
 //! A message is its length, of 4 bytes, and as many bytes; fields in it are numbers of 8 bytes, and byte strings
-//! of 4 bytes of length and their content. All numbers are little-endian. The first byte of a request says what
-//! is asked, that of an answer's message what it is.
+//! of 4 bytes of length and their content. All numbers are little-endian. The first byte of a request is an [`Ask`],
+//! that of an answer's message a [`Reply`].
 
 use std::io::{self, Read, Write};
 
-/// What is asked.
+/// What a reader asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// The maps: for each, its name, scheme, form and schemas.

@@ -24,7 +24,7 @@ fn create(path: &Path) -> Pool {
 }
 
 /// Every record that stays is read exactly once by each scan, whatever happens to the others, in maps of all
-/// schemes. What is counted and looked up is what the owner sees.
+/// schemes. Counts and lookups give what the owner sees.
 #[test]
 fn what_stays_is_read_while_threads_change_the_rest() {
     let (_dir, path) = dir();

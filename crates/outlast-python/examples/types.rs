@@ -9,7 +9,7 @@
 use library::{Key, Map, MapInfo, OrderedKey, Pool, PoolOptions, Value};
 use std::fmt::Debug;
 
-/// What is done with each record.
+/// Whether the program writes the records or checks them.
 enum Task {
     Write,
     Check,

@@ -67,7 +67,7 @@ impl Batch {
         Ok(self.locked(py, commit)?)
     }
 
-    /// Forgets what was not committed.
+    /// Drops the changes and requirements that were not committed.
     fn _forget(&self, py: Python<'_>) {
         let empty = self.pool.batch();
         self.locked(py, |batch| *batch = empty);

@@ -57,19 +57,8 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let make = MAKE.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("outlast._errors")?.getattr("make")?.unbind())
     })?;
-    let arguments = (class_of(error), message_of(error), offset_of(error), errno_of(error));
+    let arguments = (class_of(error), format!("{error:?}"), offset_of(error), errno_of(error));
     Ok(PyErr::from_value(make.bind(py).call1(arguments)?))
-}
-
-/// Returns the message of an error, with those of its causes.
-fn message_of(error: &Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        message += &format!(": {error}");
-        cause = error.source();
-    }
-    message
 }
 
 fn offset_of(error: &Error) -> Option<u64> {

@@ -482,13 +482,17 @@ impl fmt::Display for NotOpen {
 /// The message, and the messages of its causes: what a program prints whose `main` returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")?;
+        let mut text = self.to_string();
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let why = error.to_string();
+            // Some messages have that of their cause in them.
+            if !text.contains(&why) {
+                text = format!("{text}: {why}");
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 

@@ -52,12 +52,16 @@ pub(super) fn unused(path: &Path, id: u128) -> Option<File> {
     lock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     let len = file.metadata().ok()?.len();
     let is_it = header_of(&file, len, path).is_ok_and(|header| header.id() == id);
-    let has_map = |slot| {
+    (is_it && !may_have_map(&file)).then_some(file)
+}
+
+/// Returns whether the pool in this file has a map, or it cannot be told.
+pub(super) fn may_have_map(file: &File) -> bool {
+    (0..ROOT_SLOTS).any(|slot| {
         let mut commit = [0; 8];
         let read = file.read_exact_at(&mut commit, root_offset(slot).raw());
         read.is_err() || commit != [0; 8]
-    };
-    (is_it && !(0..ROOT_SLOTS).any(has_map)).then_some(file)
+    })
 }
 
 /// How many names are tried for the old pool.

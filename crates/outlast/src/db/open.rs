@@ -1,6 +1,6 @@
 //! Creating and opening pools.
 
-use super::files::{header_of, lock, open_parent, parent, unused};
+use super::files::{header_of, lock, may_have_map, open_parent, parent, unused};
 use super::handle::Pool;
 use super::journal;
 use super::opened::Guarded;
@@ -9,6 +9,7 @@ use super::snapshot;
 use super::store::Store;
 use super::worker::Worker;
 use crate::error::{Error, Result};
+use crate::journal::files::DiskDirectory;
 use crate::journal::meta::Meta;
 use crate::pmem::{Call, MapAccess, Mapping, MediumKind, Real, rename_new};
 use crate::pool::backing::{Backing, mapping_error};
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io::Error as IoError;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 impl PoolOptions {
@@ -60,7 +61,23 @@ impl PoolOptions {
         if self.journal.is_some() || self.needs_journal(path) {
             return self.create_journaled(path);
         }
+        if let Some(directory) = self.own_directory(path) {
+            // Empty, and left by a pool that was there before. It would make this pool look unfinished.
+            let _ = std::fs::remove_dir(directory);
+        }
         self.create_plain(path)
+    }
+
+    /// Returns the directory of the journal of the pool at `path`, if no other pool can use it.
+    fn own_directory(&self, path: &Path) -> Option<PathBuf> {
+        let options = self.journal.clone().unwrap_or_default();
+        (!options.has_directory()).then(|| options.directory_for(path))
+    }
+
+    /// Returns whether the pool without a journal in this file was to get one, and the process that created
+    /// it died before. See [`create_journaled`](Self::create_journaled).
+    fn is_unfinished(&self, path: &Path, file: &File) -> bool {
+        self.own_directory(path).is_some_and(|it| it.is_dir()) && !may_have_map(file)
     }
 
     /// Returns whether a new pool at `path` must have a journal to survive what it must. Persistent memory
@@ -84,6 +101,10 @@ impl PoolOptions {
 
     /// Creates a pool, closes it, and opens it with a journal, unless it lies on persistent memory and
     /// nobody asked for a journal.
+    ///
+    /// A crash in between leaves a pool without a journal and without a map. The journal's directory, which is
+    /// made durably before the pool gets its name, says that it was to have one: the next opening for writing
+    /// goes on from there. (If the user chose the directory, the next opening is asked for a journal anyway.)
     fn create_journaled(&self, path: &Path) -> Result<Pool> {
         if self.emulate_pm.is_some() {
             return Err(Error::Invalid {
@@ -92,13 +113,23 @@ impl PoolOptions {
             });
         }
         let plain = PoolOptions { journal: None, background: false, ..self.clone() };
-        let made = plain.create_plain(path)?;
-        let id = made.id();
         let missing = self.missing_directory(path);
+        let no_directory = || {
+            // The directory stays if anything is in it.
+            let _ = missing.as_ref().map(std::fs::remove_dir);
+        };
+        if let Some(directory) = self.own_directory(path) {
+            DiskDirectory::open_or_create(directory, self.disk.clone(), snapshot::MODE)
+                .map_err(|e| Error::io(format!("creating the journal of {}", path.display()), e))?;
+        }
+        let made = plain.create_plain(path).inspect_err(|_| no_directory())?;
+        let id = made.id();
         let needed = made.durability().medium == MediumKind::PageCache;
         let mut with = self.clone();
         if needed {
             with.journal.get_or_insert_default();
+        } else if with.journal.is_none() {
+            no_directory();
         }
         let opened = made.close().and_then(|()| with.open_file(path, false));
         if opened.is_err()
@@ -107,8 +138,7 @@ impl PoolOptions {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
             self.clear_journal(path, id);
-            // The directory stays if anything else is in it.
-            let _ = missing.map(std::fs::remove_dir);
+            no_directory();
         }
         opened
     }
@@ -358,7 +388,8 @@ impl PoolOptions {
             }
             (None, _) => {
                 let header = header_of(&file, len, path)?;
-                if self.journal.is_none() || read_only {
+                let plain = self.journal.is_none() && !self.is_unfinished(path, &file);
+                if plain || read_only {
                     return self.open_plain(file, header, read_only, None);
                 }
                 if header.is_dirty() || header.is_synced_idle() {

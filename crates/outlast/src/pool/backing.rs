@@ -5,7 +5,6 @@ use crate::error::{Error, Result};
 use crate::journal::running::Journal;
 use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -346,15 +345,6 @@ impl Backing {
             Backing::Journaled(j) => Some(&j.mapping),
             Backing::Heap(_) => None,
         }
-    }
-
-    /// Returns the path of the file that grows with the pool, as the system knows it. Empty if there is none,
-    /// if it has no name, and in a journaled pool, where it can be the base or the working file.
-    pub fn path(&self) -> PathBuf {
-        let Backing::Mapped(mapping) = self else { return PathBuf::new() };
-        let link = mapping.as_file().map(|file| format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let path = link.and_then(|link| std::fs::read_link(link).ok()).unwrap_or_default();
-        if path.exists() { path } else { PathBuf::new() }
     }
 }
 

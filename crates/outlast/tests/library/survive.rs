@@ -99,3 +99,63 @@ fn who_reads_nothing_loses_no_pool() {
         pool.close().unwrap();
     }
 }
+
+/// A process that is killed while it creates its first pool leaves nothing, a pool with a journal, or one that the next
+/// opening gives its journal.
+#[test]
+fn a_creation_that_was_killed_goes_on_to_a_journal() {
+    let test = "survive::a_creation_that_was_killed_goes_on_to_a_journal";
+    if let Some(path) = child_path() {
+        println!("\nready");
+        // SAFETY: the file belongs to this test.
+        drop(unsafe { PoolOptions::new().open_or_create(path).unwrap() });
+        std::thread::sleep(std::time::Duration::from_secs(60));
+    }
+    let Some(dir) = ordinary() else { return };
+    let mut unfinished = 0;
+    for kill in 0..60 {
+        let path = dir.path().join(format!("{kill}.pool"));
+        let mut child = in_child(test, &path);
+        let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        assert!(lines.map(Result::unwrap).any(|line| line == "ready"));
+        std::thread::sleep(std::time::Duration::from_micros(500 * kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let facts = PoolOptions::new().facts(&path);
+        unfinished += u32::from(facts.is_ok_and(|facts| facts.journal.is_none()));
+        // SAFETY: the file belongs to this test.
+        let pool = unsafe { PoolOptions::new().open_or_create(&path).unwrap() };
+        assert_eq!(
+            pool.durability().medium,
+            MediumKind::Journal,
+            "killed after {kill} times 0.5 ms"
+        );
+        pool.verify().unwrap().ensure_sound().unwrap();
+        pool.close().unwrap();
+    }
+    println!("{unfinished} of 60 were unfinished");
+}
+
+/// The state in between, made by hand; and pools that look like it, but are as they were meant to be.
+#[test]
+fn only_an_unfinished_creation_goes_on_to_a_journal() {
+    let Some(dir) = ordinary() else { return };
+    let at = |name: &str| dir.path().join(name);
+    let plain = PoolOptions::new().survive(Failure::ProcessDeath);
+    assert_eq!(medium(&plain, &at("cut short")), MediumKind::PageCache);
+    std::fs::create_dir(at("cut short.journal")).unwrap();
+    // SAFETY: the file belongs to this test.
+    let opened = |name: &str| unsafe { PoolOptions::new().open(at(name)).unwrap() };
+    assert_eq!(opened("cut short").durability().medium, MediumKind::Journal);
+    // An empty directory of a pool that was there before.
+    std::fs::create_dir(at("plain.journal")).unwrap();
+    assert_eq!(medium(&plain, &at("plain")), MediumKind::PageCache);
+    assert!(!at("plain.journal").exists());
+    // A pool with a map is finished.
+    let pool = opened("plain");
+    pool.map::<u64, u64>("m").unwrap();
+    pool.close().unwrap();
+    std::fs::create_dir(at("plain.journal")).unwrap();
+    assert_eq!(opened("plain").durability().medium, MediumKind::PageCache);
+}

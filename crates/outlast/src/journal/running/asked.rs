@@ -1,5 +1,13 @@
 //! Waiting for durability without holding a thread: a task asks, is woken once a turn has ended, and asks
 //! again whether all is done.
+//!
+//! Threads and tasks wait for the same thing ([`Asked`]): a cut that begins after they asked. What the caller had
+//! done before is noted by then, so that cut takes it, or an earlier one did; and `done` reaches the cut's number
+//! only once all that it took is durable. So a power loss after the future was ready undoes nothing of it.
+//!
+//! No task is forgotten. A task that is not done leaves its waker under the lock of the state, and each turn that
+//! ends, in whatever way, and the end of the journal wake all tasks that have left theirs; so a task looks again
+//! after each. A turn that has not begun is asked for, and the journal's thread makes it.
 
 use super::*;
 use std::task::{Context, Poll};
@@ -26,7 +34,10 @@ impl Journal {
         if let Some(outcome) = asked.outcome(&state) {
             return Poll::Ready(outcome);
         }
-        state.tasks.push(task.waker().clone());
+        // One task can ask many times before a turn ends.
+        if !state.tasks.last().is_some_and(|last| last.will_wake(task.waker())) {
+            state.tasks.push(task.waker().clone());
+        }
         // A cut that has begun already is not the one that the task needs.
         state.asked |= state.begun < asked.target;
         self.wake.notify_all();

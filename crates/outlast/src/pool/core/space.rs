@@ -456,13 +456,19 @@ impl<S: Seam> Core<S> {
                 mapping_error(error)
             })
         });
-        grown.map_err(|error| error.at(&self.backing.path()))
+        grown.map_err(|error| self.named(error))
+    }
+
+    /// Names the pool's file as the one that found no space. In a journaled pool it can also be the working
+    /// file, so none is named.
+    fn named(&self, error: Error) -> Error {
+        if self.journal().is_some() { error } else { error.at(&self.options.path) }
     }
 
     /// Gets disk blocks for a part of the file, which may have been given back.
     pub(in crate::layers::pool) fn fill(&self, range: Range<u64>) -> Result<()> {
         let filled = self.refusals.ask(range.end - range.start, || self.backing.fill(range));
-        filled.map_err(|error| error.at(&self.backing.path()))
+        filled.map_err(|error| self.named(error))
     }
 
     /// Announces that an index will soon allocate `bytes` within a short time. The background
