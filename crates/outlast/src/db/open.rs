@@ -120,6 +120,7 @@ impl PoolOptions {
         };
         if let Some(directory) = self.own_directory(path) {
             DiskDirectory::open_or_create(directory, self.disk.clone(), snapshot::MODE)
+                .inspect_err(|_| no_directory())
                 .map_err(|e| Error::io(format!("creating the journal of {}", path.display()), e))?;
         }
         let made = plain.create_plain(path).inspect_err(|_| no_directory())?;
