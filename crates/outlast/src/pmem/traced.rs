@@ -423,6 +423,30 @@ impl Seam for Traced {
         value
     }
 
+    /// Makes one scheduling point for the line, and records a load of each word in `mask`.
+    fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        self.before(false);
+        let records =
+            self.0.recording.load(Ordering::Relaxed) && self.0.loads.load(Ordering::Relaxed);
+        let mut events = records.then(|| self.events());
+        let mut found = 0;
+        for (number, place) in line.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+            let (offset, value) = (self.offset(place), place.0.load(Ordering::Relaxed));
+            found |= u32::from(value == word) << number;
+            if let Some(events) = &mut events {
+                let access = Access::Load { offset, value };
+                if let Some(control) = &self.0.control {
+                    control.after(&access, None);
+                }
+                events.push(Event { thread: self.thread(), point: None, access });
+            }
+            if let Some(watch) = &self.0.watch {
+                watch.read(offset, value);
+            }
+        }
+        found
+    }
+
     fn reuses_at_once(&self) -> bool {
         self.0.reuses.load(Ordering::Relaxed)
     }
