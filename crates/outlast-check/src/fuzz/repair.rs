@@ -64,7 +64,7 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             set_word(bytes, at + 16, crc(&words[3..]));
         }
         What::Directory { depth } => {
-            let word = dash::directory_identity(at, depth);
+            let word = dash::DIRECTORY.identity(at, depth);
             set_word(bytes, at, word);
         }
         What::Segment { shape } => {

@@ -179,7 +179,6 @@
 
 pub mod bugs;
 mod change;
-mod directory;
 pub mod layout;
 mod lock;
 mod lookup;
@@ -204,7 +203,7 @@ use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
-pub(crate) use directory::{Directory, Doubled};
+pub(crate) use crate::index::kit::arrays::{Directory, Doubled};
 use layout::{BUCKET_BYTES, Bucket, LINE_SLOTS, SLOTS, Slot};
 use metadata::BucketRef;
 pub(crate) use split::write_empty;

@@ -3,6 +3,7 @@
 //! A scheme supplies its structure, its commit points and its concurrency protocol. The kit
 //! supplies everything else, as parts that a scheme can take or leave.
 
+pub(crate) mod arrays;
 pub(crate) mod audit;
 #[cfg(test)]
 pub(crate) mod beside;
