@@ -9,15 +9,15 @@ use crate::pool::core::{Core, root_offset};
 use std::ops::RangeInclusive;
 
 /// Bytes of a directory before its entries.
-pub const DIRECTORY_HEADER: u64 = 64;
+pub(crate) const DIRECTORY_HEADER: u64 = 64;
 
 /// The first 64 bytes of a directory. Its entries, offsets of blocks, follow.
 #[repr(C, align(64))]
-pub struct DirectoryHeader {
+pub(crate) struct DirectoryHeader {
     /// See [`DirectoryForm::identity`].
-    pub identity: Word,
+    pub(crate) identity: Word,
     /// Unused, of any content.
-    pub unused: [Word; 7],
+    pub(crate) unused: [Word; 7],
 }
 // SAFETY: consists of words.
 unsafe impl Media for DirectoryHeader {}

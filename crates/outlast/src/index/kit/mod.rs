@@ -7,6 +7,8 @@ pub(crate) mod arrays;
 pub(crate) mod audit;
 #[cfg(test)]
 pub(crate) mod beside;
+#[cfg(feature = "line")]
+pub(crate) mod cells;
 pub(crate) mod change;
 pub(crate) mod collect;
 pub(crate) mod directory;
