@@ -213,10 +213,6 @@ impl Shape {
         HashRange { low: group + part(self.number) as u64, high: group + end as u64 }
     }
 
-    /// Returns the range of the group of a hash.
-    pub(crate) fn group(self, hash: u64) -> HashRange {
-        Shape { count: 1, number: 0, ..self }.range(hash)
-    }
 }
 
 /// A segment.
@@ -330,7 +326,7 @@ mod tests {
         for depth in [1, 2, 7, 23] {
             for count in 1..=MAX_COUNT {
                 let shape = |number| Shape { size: 5, depth, count, number };
-                let group = shape(0).group(u64::MAX / 5);
+                let group = Shape { count: 1, ..shape(0) }.range(u64::MAX / 5);
                 let (mut low, mut cell) = (group.low, cell_of(group.low, depth + 1));
                 for number in 0..count {
                     let range = shape(number).range(group.low);

@@ -12,6 +12,8 @@ pub mod points;
 mod rebuild;
 mod recover;
 mod resize;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod walk;
 
@@ -26,7 +28,6 @@ use crate::index::kit::media::{Link, empty_words};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counters, HashRange};
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::version::LockWord;
 use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Seam, SeededBug, SharedWord, Word, words_of};
 use crate::pool::core::{Core, root_offset};
