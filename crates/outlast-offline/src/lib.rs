@@ -191,6 +191,7 @@ pub enum What {
     PhtArea,
     PhtLink,
     LineRoot,
+    LineIntent,
     LineDirectory { depth: u32 },
     Cell,
     LineSegment { size: u32 },

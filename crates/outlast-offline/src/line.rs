@@ -166,6 +166,7 @@ impl Walk<'_, '_> {
         if word == 0 {
             return Ok(());
         }
+        self.region(at, 8, What::LineIntent);
         let (mut next, rest) = unpack(at, word)?;
         let mut segments: Vec<Segment> = Vec::new();
         while next != 0 {

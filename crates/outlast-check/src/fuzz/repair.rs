@@ -171,10 +171,8 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             let word = word_at(bytes, at);
             let depth = (word >> 48) as u32 & 0xff;
             set_word(bytes, at, line::pack_root(word & ((1 << 48) - 1), depth));
-            if word_at(bytes, at + 8) != 0 {
-                set_link(bytes, at + 8, at + 8);
-            }
         }
+        What::LineIntent => set_link(bytes, at, at),
         What::LineDirectory { depth } => {
             set_word(bytes, at, line::DIRECTORY.identity(at, depth));
         }
