@@ -81,7 +81,8 @@ impl Walk<'_, '_> {
         };
         let (depth, first, mut cells) = self.line_directory(place, word)?;
         map.depth = depth;
-        if let Err(error) = self.apply_intent(place + 8, intent, largest, depth, first, &mut cells) {
+        if let Err(error) = self.apply_intent(place + 8, intent, largest, depth, first, &mut cells)
+        {
             let Error::Damaged(damage) = error else { return Err(error) };
             self.problem(damage);
         }
@@ -187,7 +188,8 @@ impl Walk<'_, '_> {
             for cell in cell_of(segment.low, depth)..=cell_of(segment.high, depth) {
                 if cells[cell] != segment.offset && self.report.free_state {
                     let found = format!("{:#x}", cells[cell]);
-                    let expected = format!("{:#x}, as the last rebuild has left it", segment.offset);
+                    let expected =
+                        format!("{:#x}, as the last rebuild has left it", segment.offset);
                     return Err(Damage::new(first + 8 * cell as u64, expected, found).into());
                 }
                 cells[cell] = segment.offset;
@@ -294,8 +296,14 @@ impl Walk<'_, '_> {
         for (number, words) in words.as_chunks().0.iter().enumerate() {
             let place = at + number as u64 * 16;
             let line = own.then_some(1 + number as u64 / 4);
-            match self.walk_line_slot(map, segment, empty, line, Slot { place, words: *words }, keys)
-            {
+            match self.walk_line_slot(
+                map,
+                segment,
+                empty,
+                line,
+                Slot { place, words: *words },
+                keys,
+            ) {
                 Err(Error::Damaged(damage)) => self.problem(damage),
                 walked => walked?,
             }

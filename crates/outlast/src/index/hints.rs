@@ -59,9 +59,9 @@ impl Whose {
 /// Returns a word with bit 6 of each entry that is this home's and has this tag, whatever its place.
 #[inline(always)]
 fn matching(word: u64, whose: Whose) -> u64 {
-    let differs = word ^ LOWEST * whose.low_bits();
+    let differs = word ^ (LOWEST * whose.low_bits());
     // 0x3f + 0x3f does not carry into the next entry.
-    let differs = (differs & LOWEST * 0x3f) + LOWEST * 0x3f;
+    let differs = (differs & (LOWEST * 0x3f)) + LOWEST * 0x3f;
     !differs & LOWEST << 6
 }
 
@@ -175,7 +175,8 @@ mod tests {
 
         fn rebuild(&mut self) {
             self.records.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
-            self.word = self.records.iter().fold(0, |word, &(whose, place)| with(word, whose, place));
+            self.word =
+                self.records.iter().fold(0, |word, &(whose, place)| with(word, whose, place));
         }
     }
 
@@ -195,7 +196,8 @@ mod tests {
                     let place = 1 + next(7) as u32;
                     let before = model.word;
                     model.word = with(model.word, whose, place);
-                    evicted += u32::from(before >> WITHIN != model.word >> WITHIN && place >= STASH);
+                    evicted +=
+                        u32::from(before >> WITHIN != model.word >> WITHIN && place >= STASH);
                     model.records.push((whose, place));
                 } else {
                     let at = next(model.records.len() as u64) as usize;

@@ -3,7 +3,9 @@
 pub use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::journal::running::Journal;
-use crate::pmem::{Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE, SIDE_FIXED, side_bytes};
+use crate::pmem::{
+    Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE, SIDE_FIXED, side_bytes,
+};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -229,7 +231,8 @@ impl Backing {
             // All of it was touched when it was filled.
             Backing::Heap(h) => {
                 let capacity = h.file.capacity;
-                let bytes = Heap::shadow_layout(capacity).size() + Heap::side_layout(capacity).size();
+                let bytes =
+                    Heap::shadow_layout(capacity).size() + Heap::side_layout(capacity).size();
                 let bytes = bytes as u64;
                 Some(Resident { bytes, huge: 0 })
             }

@@ -12,8 +12,7 @@ use outlast::internals::index::line::layout::NODE_SLOTS;
 use outlast::internals::index::line::points;
 use outlast::internals::pmem::Point;
 
-const REBUILD: &[&Point] =
-    &[&points::REBUILD_NEW, &points::REBUILD_COMMIT, &points::REBUILD_CELLS];
+const REBUILD: &[&Point] = &[&points::REBUILD_NEW, &points::REBUILD_COMMIT, &points::REBUILD_CELLS];
 const FILL: &[&Point] = &[
     &points::INSERT,
     &points::INSERT_AWAY,

@@ -47,12 +47,7 @@ pub(super) const ALL: &[Workload] = &[
         before: Before::Point(&points::INSERT_AWAY),
         ..PLAIN
     },
-    Workload {
-        name: "stash",
-        about: "records in the stash",
-        before: OVERFLOW,
-        ..PLAIN
-    },
+    Workload { name: "stash", about: "records in the stash", before: OVERFLOW, ..PLAIN },
     Workload {
         name: "duel-stash",
         about: "lookups and changes of a key in the stash",

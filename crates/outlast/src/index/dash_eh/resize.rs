@@ -32,7 +32,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
         let segment = Segment { offset: block.offset(), depth: 1, low: (half as u64) << 63 };
         write_empty(&core.memory, size, segment, empty[half], &points::CREATE)?;
     }
-    let (directory, word) = Directory::create(core, &layout::DIRECTORY, 1, halves.iter().map(|b| b.offset()))?;
+    let (directory, word) =
+        Directory::create(core, &layout::DIRECTORY, 1, halves.iter().map(|b| b.offset()))?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
     halves.into_iter().chain([directory]).for_each(|mut block| block.set_linked());

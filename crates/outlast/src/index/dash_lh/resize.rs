@@ -48,7 +48,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
         write_empty(&core.memory, size, segment, empty, &points::CREATE)?;
     }
     let entries = once(array.offset()).chain(repeat(0)).take(1 << DIRECTORY_DEPTH);
-    let (mut directory, word) = Directory::create(core, &layout::DIRECTORY, DIRECTORY_DEPTH, entries)?;
+    let (mut directory, word) =
+        Directory::create(core, &layout::DIRECTORY, DIRECTORY_DEPTH, entries)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
     words[1] = Turn { late: false, depth, next: 0 }.pack();

@@ -1,9 +1,10 @@
 //! Changes of one key.
 
-use super::layout::{BLOCK_LINES, FROZEN, Node, NODE_BYTES, Slot, SlotLine, node_identity};
+use super::layout::{BLOCK_LINES, FROZEN, NODE_BYTES, Node, Slot, SlotLine, node_identity};
 use super::lookup::{FIRST_WORDS, Found, Part};
 use super::{At, Line, Spot, bugs, line_words, points, whose, with_hint};
 use crate::error::{Boxed, Result};
+use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::hints::{self, STASH};
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
@@ -12,7 +13,6 @@ use crate::index::kit::media::{Link, ones};
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::{UnlinkedBlock, UnlinkedRecord};
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::Changed;
 use crate::pmem::{Offset, Point, Seam, words_of};
 use std::sync::atomic::Ordering;
 

@@ -142,13 +142,13 @@ impl Size {
     /// Returns the home line of a hash.
     #[inline(always)]
     pub const fn home_of(&self, hash: u64) -> u32 {
-        ((hash & 0xffff_ffff) * self.home as u64 >> 32) as u32
+        (((hash & 0xffff_ffff) * self.home as u64) >> 32) as u32
     }
 
     /// Returns the stash line of a hash at this position of its window.
     #[inline(always)]
     pub const fn stash_of(&self, hash: u64, position: u32) -> u32 {
-        let first = ((hash & 0xffff) * self.stash as u64 >> 16) as u32;
+        let first = (((hash & 0xffff) * self.stash as u64) >> 16) as u32;
         let line = first + position;
         if line < self.stash { line } else { line - self.stash }
     }
@@ -212,7 +212,6 @@ impl Shape {
         let end = part(self.number + 1) - 1;
         HashRange { low: group + part(self.number) as u64, high: group + end as u64 }
     }
-
 }
 
 /// A segment.

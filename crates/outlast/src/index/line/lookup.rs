@@ -234,9 +234,7 @@ impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Line<S, R> {
         }
         let spot = self.spot(route.word, key.hash);
         let before = match version(&spot.lock) {
-            None if self.seeded(&index_bugs::CHANGING_IGNORED) => {
-                spot.lock.load(Ordering::Relaxed)
-            }
+            None if self.seeded(&index_bugs::CHANGING_IGNORED) => spot.lock.load(Ordering::Relaxed),
             None => return Read::Raced,
             Some(before) => before,
         };

@@ -32,10 +32,10 @@ use crate::index::{Growth, Scheme};
 use crate::pmem::{Offset, Seam, SeededBug, SharedWord, Word, words_of};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use lookup::Part;
 use layout::{
     BLOCK_LINES, Block, DIRECTORY, LINE_BYTES, Node, SIZES, Segment, SegmentHeader, Size, SlotLine,
 };
+use lookup::Part;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
@@ -189,7 +189,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         // from one whose whole extent was checked (by `check_segment`, or by an allocation of that
         // size), at a multiple of 1,024. The block is inside it, and its line a multiple of four.
         let (block, hint) = unsafe {
-            (memory.at_unchecked(Offset::<Block>::new(offset)), memory.side().hint_unchecked(offset))
+            (
+                memory.at_unchecked(Offset::<Block>::new(offset)),
+                memory.side().hint_unchecked(offset),
+            )
         };
         (block, VersionLock::new(memory.seam(), stripe), hint)
     }
@@ -234,10 +237,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     }
 
     /// Yields the lines of a segment and its nodes, each with its part.
-    fn lines(
-        &self,
-        segment: &Segment,
-    ) -> impl Iterator<Item = Result<(At, &SlotLine), Damage>> {
+    fn lines(&self, segment: &Segment) -> impl Iterator<Item = Result<(At, &SlotLine), Damage>> {
         let (offset, size) = (segment.offset, segment.size());
         let home = (0..size.home).map(move |line| {
             let (block, ..) = self.block(offset, size, line / BLOCK_LINES);

@@ -231,7 +231,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         for segment in segments {
             // If the group was rebuilt meanwhile, that rebuild has marked its blocks.
-            for (kind, offset, _) in self.read_segment(segment.low, 1, |now| self.blocks_of(now))?? {
+            for (kind, offset, _) in
+                self.read_segment(segment.low, 1, |now| self.blocks_of(now))??
+            {
                 let is_moved = kind == BlockKind::Record;
                 if !(is_moved && self.seeded(&bugs::MOVED_UNMARKED)) {
                     self.core.before_unlink(offset)?;

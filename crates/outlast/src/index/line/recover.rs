@@ -356,7 +356,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             .rev()
             .find(|&size| check_block(core, offset, layout::SIZES[size as usize].bytes()).is_ok());
         let shapes = (1..depth).flat_map(|depth| {
-            (1..=MAX_COUNT).flat_map(move |count| (0..count).map(move |number| (depth, count, number)))
+            (1..=MAX_COUNT)
+                .flat_map(move |count| (0..count).map(move |number| (depth, count, number)))
         });
         for (part, count, number) in shapes {
             let Some(size) = size else { break };

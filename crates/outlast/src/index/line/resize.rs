@@ -71,7 +71,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let grows = 2 * records > u64::from(count) * group[0].size().slots();
         let outcome = match count {
             _ if !grows => Outcome::NoRoom,
-            1 if size < self.largest => self.rebuild(&group, shapes(depth, 1, size + 1), in_nodes)?,
+            1 if size < self.largest => {
+                self.rebuild(&group, shapes(depth, 1, size + 1), in_nodes)?
+            }
             1 | 2 => self.rebuild(&group, shapes(depth, count + 1, size), in_nodes)?,
             _ if depth == MAX_DEPTH => Outcome::NoRoom,
             _ if self.cells.depth(self.seam()) < depth + 2 => {
@@ -131,4 +133,3 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(true)
     }
 }
-

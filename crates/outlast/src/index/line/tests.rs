@@ -33,7 +33,8 @@ fn check(table: &Table, model: &HashMap<u64, u64>) {
     assert_eq!(found.len(), model.len());
     assert_eq!(found.into_iter().collect::<HashMap<_, _>>(), *model);
     let passed = table.core.enter().unwrap();
-    let verified = table.verify(&mut |_, _, _| Ok(()), Schemas::<Inline>::new("u64", "u64")).unwrap();
+    let verified =
+        table.verify(&mut |_, _, _| Ok(()), Schemas::<Inline>::new("u64", "u64")).unwrap();
     drop(passed);
     assert!(verified.damage.is_empty(), "{:?}", verified.damage);
     assert_eq!(verified.records, model.len() as u64);
