@@ -17,6 +17,7 @@ pub(crate) mod lookup;
 pub(crate) mod media;
 pub(crate) mod open;
 pub(crate) mod parallel;
+pub(crate) mod row;
 pub(crate) mod table;
 pub(crate) mod unlinked;
 pub(crate) mod walk;

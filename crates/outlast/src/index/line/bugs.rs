@@ -40,11 +40,13 @@ crate::seeded_bugs! {
     /// A rebuild leaves out the records beyond the first new node.
     NODES_NOT_CARRIED = "NodesNotCarried";
     /// A doubled directory is used before the root that names it is durable.
-    DOUBLED_BEFORE_DURABLE = "DoubledBeforeDurable";
+    DOUBLED_BEFORE_DURABLE = "LineDoubledBeforeDurable";
     /// A rebuild does not mark the moved records for the trace.
     MOVED_UNMARKED = "MovedUnmarked";
     /// An iteration takes every record of the cursor's range from a segment.
     SCAN_FROM_CURSOR_LOW = "ScanFromCursorLow";
+    /// Changes that share a fence are shown to readers before it.
+    ROW_SHOWN_EARLY = "LineRowShownEarly";
     /// The words of a removed byte string match its key's hash.
     EMPTY_MATCHES = "EmptyMatches";
 }

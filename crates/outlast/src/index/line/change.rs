@@ -10,6 +10,7 @@ use crate::index::hints::{self, STASH};
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held, HeldLock};
 use crate::index::kit::media::{Link, ones};
+use crate::index::kit::row::change_sharing_fence;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::{UnlinkedBlock, UnlinkedRecord};
 use crate::index::record::{SlotRecord, SlotWords};
@@ -22,6 +23,13 @@ pub(crate) struct Progress<'i, S: Seam, R: SlotRecord> {
     new: Option<UnlinkedRecord<'i, S, R>>,
     /// How often the change has waited for a rebuild.
     waited: u32,
+}
+
+impl<'i, S: Seam, R: SlotRecord> Progress<'i, S, R> {
+    /// A change whose new record is written.
+    pub(super) fn of(new: UnlinkedRecord<'i, S, R>) -> Self {
+        Progress { new: Some(new), waited: 0 }
+    }
 }
 
 impl<S: Seam, R: SlotRecord> Default for Progress<'_, S, R> {
@@ -102,6 +110,14 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
     #[cold]
     fn grow(&self, key: HashedKey<'_, R>, word: u64) -> Result<()> {
         self.make_room(key.hash, word)
+    }
+
+    fn change_in_row(
+        &self,
+        changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
+        done: &mut Vec<Changed<R>>,
+    ) -> Boxed<()> {
+        change_sharing_fence(self, changes, done)
     }
 }
 
@@ -244,7 +260,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Returns the slots of a line that are empty, as bits of their first words.
     #[inline(always)]
-    fn free(&self, line: &SlotLine, empty: u64) -> u32 {
+    pub(super) fn free(&self, line: &SlotLine, empty: u64) -> u32 {
         self.core.memory.matching(line_words(line), FIRST_WORDS, empty)
     }
 

@@ -1,13 +1,107 @@
 //! Line hashing: a hash index whose unit is the cache line.
 //!
-//! An aligned line of 64 bytes holds four records and nothing else. The hash names a line, so a lookup
-//! of a present key usually reads one line of the pool, and an insert stores to one, flushes it and
-//! fences once.
+//! # Structure
 //!
+//! ```text
+//!  root       [ directory | intent ]
+//!  directory  [ cell 0 | cell 1 | ... ]      in PM; a copy in DRAM
+//!                  \     |
+//!  segment    [ header | stash lines | home lines ] -> overflow nodes
+//!  line       [ 4 slots of 16 bytes ]
+//!  block      [ 4 home lines ]               in DRAM: a stripe and a hint word
+//!  hash       [ cell: the top bits | tag (32..36) | home line: the low half | stash (0..16) ]
+//! ```
+//!
+//! The hash of a record names a *home line* of its segment. The record is there, in another line of
+//! the *block*, in the *stash* (a window of at most 8 lines, which the hash names), or in a node. A
+//! record outside of its home line is *away*.
+//!
+//! Segments have 1 to 32 KiB. The 1 to 3 segments whose hashes share a prefix are a *group*. A group
+//! grows by a *rebuild*, which copies its segments into new ones: to twice the size up to 32 KiB, then
+//! from one segment to two, to three, and to two groups of two. There are three times a power of two
+//! cells, so each segment of a group has a whole number of them.
+//!
+//! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
+//! *stripe*), which several blocks can share, a lock for each stash, a [hint word](super::hints) for
+//! each block, and for each 1/64 of the map's hashes a [turn](super::turn).
+//!
+//! # Invariants
+//!
+//! 1. A slot holds a record if and only if its first word is not the *empty word*: for byte strings 0,
+//!    for inline records a key whose hash is in the half of the hash space to which the segment does
+//!    not belong. That is why the depth of a group is at least 1.
+//! 2. Each record is in its home line, in another line of its block, in its window of the stash, or in
+//!    a node of its segment. A key has one record.
+//! 3. The hint word of a block says where its records are that are away; see [`hints`].
+//! 4. All changes of a key, and of its block's hint word, happen under the block's stripe while it is
+//!    marked as changing. What is stored is durable when the mark goes.
+//! 5. The directory's depth is greater than that of any group.
+//! 6. The intent leads to the segments that the last rebuild has made. The cells of all earlier
+//!    rebuilds are durable.
+//!
+//! # Commit points
+//!
+//! *Lines* are the cache lines that an operation flushes; *record*, *segment* and the like stand for
+//! all lines of such a block. An operation fences after the last store that it flushes. This last
+//! fence is counted, but not always listed.
+//!
+//! | operation | stores, in order | lines, fences | a crash in between leaves |
+//! |---|---|---|---|
+//! | map | the directory and two segments, completely; fence (shared with the root's fixed words); the root's commit word | all, 0 | blocks that the sweep frees |
+//! | insert, inline | slot: value, key (commit) | 1, 1 | an empty slot, or the record |
+//! | insert, bytes | record block; fence; slot: hash, link (commit) | record + 1, 2 | a record block that no slot links to |
+//! | update, inline | value (commit) | 1, 1 | the old value or the new |
+//! | update, bytes | record block; fence; link (commit) | record + 1, 2 | the old record or the new; the sweep frees the other block |
+//! | remove | first word: empty (commit) | 1, 1 | the record or none |
+//! | up to 16 changes of one call | their stores and flushes as above; one fence (bytes: one more before the links) | as above, 1 (bytes: 2) | any of them |
+//! | overflow node | the node, completely; fence; the segment's link (commit) | node + 1, 2 | a block that the sweep frees, or an empty node |
+//! | rebuild | new segments and nodes, completely; fence; the intent (commit); fence; the cells | segments + 1 + cells, 3 | before the commit, blocks that the sweep frees; after it, cells that the next process completes (*settles*) |
+//! | doubling | the new directory, completely; fence; root (commit) | directory + 1, 2 | a block that the sweep frees |
+//!
+//! Why no fewer: a change must fence once before it returns. A block and the word that links to it are
+//! different lines. The cells of a rebuild may become durable in any order, so they come after the
+//! intent, which is one word.
+//!
+//! # Concurrency
+//!
+//! Linearization points: a change takes effect with the store that unlocks its stripe, or, if it does
+//! not apply, with its search. A lookup takes effect with its load of the stripe's version.
+//!
+//! A lookup reads the turn of its hash, the cell, the stripe's version, and then slots and hints. It is
+//! valid if version and turn are the same afterwards. The turn tells that no rebuild has led operations
+//! to another segment meanwhile. A rebuild frees the old segments at once, so neither the cell nor the
+//! version would do: both can be the same again after a rebuild has put another segment there.
+//!
+//! A change locks the stripe and looks at the cell again. A rebuild freezes the cells, locks and
+//! unlocks each stripe once (*grace*), and copies. So each change either ends before the copy, or sees
+//! that the cell is frozen and waits. Readers go on in the old segments.
+//!
+//! Lock order: one stripe; then the stash lock; `structure` is never taken with one of them held, and
+//! none is taken under it. No thread allocates from the pool while it holds a lock, and a frozen cell
+//! is waited for with nothing held.
+//!
+//! Changes of several keys (`many.rs`) keep their stripes until the fence that they share. They only
+//! try-lock, and never wait while they hold a lock.
+//!
+//! An iteration reads a part of a segment under the versions of its blocks and the turns of its range.
+//! After 1,024 invalid reads it freezes the segment for the next one.
+//!
+//! # After a crash
+//!
+//! The first touch of any segment *settles*: it stores the cells of the segments that the intent leads
+//! to, and makes them durable. Then, and at the first touch of each other segment: header, cells, nodes
+//! and slots are checked, what was found is flushed (the process may have died between a store and its
+//! flush), the hint words are made, and the cells in DRAM are filled. There is nothing to repair inside
+//! a segment: no operation moves a record in place.
+//!
+//! If all space is accounted for, all maps were settled in an earlier life, so a difference between
+//! intent and cells is damage.
+
 pub mod bugs;
 mod change;
 pub mod layout;
 mod lookup;
+mod many;
 pub mod points;
 mod rebuild;
 mod recover;

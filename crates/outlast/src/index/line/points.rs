@@ -18,6 +18,10 @@ crate::commit_points! { "line":
     UPDATE_LINK = "update: link": store, flush, fence;
     /// Remove.
     REMOVE = "remove: slot": store, flush, fence;
+    /// Changes of several keys: what they share the fence of. Their slots are flushed as above.
+    MANY = "many: fence": fence;
+    /// The blocks of the records of such changes, which [`RECORD`] has flushed.
+    MANY_RECORDS = "many: record blocks": fence;
     /// A new overflow node.
     NODE_NEW = "overflow: new node": store, flush, fence;
     /// The link to a new overflow node.
