@@ -96,14 +96,8 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Rows<S, R> for Dash<S, R, A> {
             Part::Next => (Action::Empty, Some(try_lock(next)?)),
             _ => return None,
         };
-        let found = RowPlace {
-            action,
-            bucket: place.bucket,
-            slot: place.slot,
-            hash,
-            here,
-            _next: locked,
-        };
+        let found =
+            RowPlace { action, bucket: place.bucket, slot: place.slot, hash, here, _next: locked };
         Some(InRow::Present(Some(found), place.words))
     }
 

@@ -2,7 +2,7 @@
 
 crate::seeded_bugs! {
     /// A rebuild copies the segments immediately after it has frozen their cells.
-    GRACE_SKIPPED = "GraceSkipped";
+    GRACE_SKIPPED = "RebuildGraceSkipped";
     /// The second look at the cell ignores that it is frozen.
     FROZEN_IGNORED = "FrozenIgnored";
     /// A change does not look at the cell again after it has locked its stripe.
@@ -47,6 +47,4 @@ crate::seeded_bugs! {
     SCAN_FROM_CURSOR_LOW = "ScanFromCursorLow";
     /// Changes that share a fence are shown to readers before it.
     ROW_SHOWN_EARLY = "LineRowShownEarly";
-    /// The words of a removed byte string match its key's hash.
-    EMPTY_MATCHES = "EmptyMatches";
 }
