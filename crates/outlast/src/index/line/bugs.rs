@@ -45,6 +45,8 @@ crate::seeded_bugs! {
     MOVED_UNMARKED = "MovedUnmarked";
     /// An iteration takes every record of the cursor's range from a segment.
     SCAN_FROM_CURSOR_LOW = "ScanFromCursorLow";
+    /// Groups are merged to any depth.
+    MERGED_TOO_SHALLOW = "MergedTooShallow";
     /// Changes that share a fence are shown to readers before it.
     ROW_SHOWN_EARLY = "LineRowShownEarly";
 }

@@ -169,6 +169,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             new.set_linked();
         } else {
             self.remove::<FIRST>(spot, found)?;
+            self.note_removal(here.changes());
         }
         Ok(Step::Done(decision.finish(&self.core)))
     }

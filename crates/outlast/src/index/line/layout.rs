@@ -223,9 +223,17 @@ pub struct Segment {
     pub shape: Shape,
     /// The first hash of its range.
     pub low: u64,
+    /// The last hash of its range.
+    pub high: u64,
 }
 
 impl Segment {
+    /// Returns the segment of this shape at this offset that holds a hash of its group.
+    pub fn new(offset: u64, shape: Shape, hash: u64) -> Segment {
+        let HashRange { low, high } = shape.range(hash);
+        Segment { offset, shape, low, high }
+    }
+
     /// Returns the segment of a cell's word; see [`Segment::word`]. The hash is one of its range.
     #[inline(always)]
     pub fn of(word: u64, hash: u64) -> Segment {
@@ -235,7 +243,7 @@ impl Segment {
             count: ((word >> 54) as u32 & 3) + 1,
             number: (word >> 56) as u32 & 3,
         };
-        Segment { offset: offset_of_word(word), shape, low: shape.range(hash).low }
+        Segment::new(offset_of_word(word), shape, hash)
     }
 
     /// Returns the word of the DRAM cells in its range.
@@ -258,7 +266,7 @@ impl Segment {
     }
 
     pub(crate) fn range(&self) -> HashRange {
-        self.shape.range(self.low)
+        HashRange { low: self.low, high: self.high }
     }
 
     /// Returns the numbers of the cells in its range.
@@ -308,9 +316,8 @@ mod tests {
         for packed in 0..=u16::MAX {
             let Some(shape) = Shape::unpack(packed) else { continue };
             assert_eq!(shape.pack(), packed);
-            let low = shape.range(0x5555_5555_5555_5555).low;
-            let segment = Segment { offset: 0xffff_ffff_fc00, shape, low };
-            for hash in [low, segment.range().high] {
+            let segment = Segment::new(0xffff_ffff_fc00, shape, 0x5555_5555_5555_5555);
+            for hash in [segment.low, segment.high] {
                 assert_eq!(Segment::of(segment.word(), hash), segment);
                 assert_eq!(Segment::of(segment.word() | FROZEN, hash), segment);
                 assert!(segment.range().holds(hash));
@@ -330,7 +337,7 @@ mod tests {
                 for number in 0..count {
                     let range = shape(number).range(group.low);
                     assert_eq!(range.low, low);
-                    let segment = Segment { offset: 1024, shape: shape(number), low };
+                    let segment = Segment::new(1024, shape(number), low);
                     let cells = segment.cells(depth + 1);
                     assert_eq!((cells.start, cells.len()), (cell, 6 / count as usize));
                     low = range.high.wrapping_add(1);

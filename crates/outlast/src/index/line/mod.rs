@@ -18,7 +18,8 @@
 //!
 //! Segments have 1 to 32 KiB. The 1 to 3 segments whose hashes share a prefix are a *group*. A group
 //! grows by a *rebuild*, which copies its segments into new ones: to twice the size up to 32 KiB, then
-//! from one segment to two, to three, and to two groups of two. There are three times a power of two
+//! from one segment to two, to three, and to two groups of two. After many removals, the pool's worker
+//! lets groups shrink the same way back, but not to a depth far below the directory's. There are three times a power of two
 //! cells, so each segment of a group has a whole number of them.
 //!
 //! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
@@ -106,6 +107,7 @@ pub mod points;
 mod rebuild;
 mod recover;
 mod resize;
+mod shrink;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -130,6 +132,7 @@ use layout::{
     BLOCK_LINES, Block, DIRECTORY, LINE_BYTES, Node, SIZES, Segment, SegmentHeader, Size, SlotLine,
 };
 use lookup::Part;
+use shrink::{Removals, Shrinking};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
@@ -143,6 +146,7 @@ struct Structure {
     intent: Option<Damage>,
     /// A range whose cells contradict the intent although all space is accounted for.
     lost: Option<HashRange>,
+    shrinking: Shrinking,
 }
 
 /// A hash table. See the module's documentation.
@@ -158,6 +162,7 @@ pub struct Line<S: Seam, R: SlotRecord> {
     cells: Cells,
     structure: Mutex<Structure>,
     counters: Counters,
+    removals: Removals,
     form: PhantomData<R>,
 }
 
@@ -214,7 +219,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let directory = Directory::open(core, &DIRECTORY, slot)?;
         let cells = Cells::new(core.memory.seam(), directory.depth);
-        let structure = Structure { directory, settled: false, intent: None, lost: None };
+        let removals = Removals::new(DIRECTORY.entries(directory.depth), 2 << config.segment_bits);
+        let structure = Structure {
+            directory,
+            settled: false,
+            intent: None,
+            lost: None,
+            shrinking: Shrinking::default(),
+        };
         Ok(Line {
             core: Arc::clone(core),
             slot,
@@ -223,6 +235,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             cells,
             structure: Mutex::new(structure),
             counters: Counters::default(),
+            removals,
             form: PhantomData,
         })
     }
@@ -497,5 +510,13 @@ impl<S: Seam, R: SlotRecord> Table<S, R> for Line<S, R> {
 
     fn growth(&self) -> Growth {
         self.counters.growth()
+    }
+
+    fn has_work(&self) -> bool {
+        self.wants_shrinking()
+    }
+
+    fn step(&self) -> Result<bool> {
+        self.shrink_step()
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn segment_words(segment: &Segment, empty: u64) -> Vec<u64> {
 
 impl<'c, S: Seam> Draft<'c, S> {
     fn new(block: UnlinkedBlock<'c, S>, shape: Shape, low: u64, empty: u64) -> Self {
-        let segment = Segment { offset: block.offset(), shape, low };
+        let segment = Segment::new(block.offset(), shape, low);
         let words = segment_words(&segment, empty);
         let used = vec![0; segment.size().lines as usize];
         let (hints, late, nodes) = ([0; MAX_BLOCKS], Vec::new(), Vec::new());
@@ -193,6 +193,16 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             counts[is_node] += u64::from(LINE_SLOTS as u32 - free.count_ones());
         }
         Ok(counts)
+    }
+
+    /// Does the same for all of these segments.
+    pub(super) fn count_all(&self, segments: &[Segment]) -> Result<[u64; 2]> {
+        let mut sums = [0; 2];
+        for segment in segments {
+            let counts = self.count(segment)?;
+            sums = [sums[0] + counts[0], sums[1] + counts[1]];
+        }
+        Ok(sums)
     }
 
     /// Freezes the cells of these segments, so that no change begins there. `None` if the directory
@@ -331,7 +341,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         self.commit(&new, link)?;
         frozen.is_armed = false;
         drop(frozen);
-        self.counters.splits.add_one();
         if !freed_early {
             free();
         }
@@ -394,7 +403,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         if is_late {
             store_intent();
         }
-        let turns = || (turn_of(first.low)..=turn_of(last.range().high)).map(|n| self.turn(n));
+        let turns = || (turn_of(first.low)..=turn_of(last.high)).map(|n| self.turn(n));
         turn::begin(turns());
         for segment in new {
             self.cells.set(seam, segment.cells(depth), segment.word());

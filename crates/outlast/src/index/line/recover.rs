@@ -192,7 +192,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             let found = format!("{identity:#x}, first hash {low:#x}");
             return Err(Damage::new(offset, "a segment", found));
         };
-        let segment = Segment { offset, shape, low };
+        let segment = Segment::new(offset, shape, low);
         memory.words(offset, segment.size().bytes())?;
         Ok(segment)
     }
@@ -258,10 +258,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 }
             }
             Ok(segments) if !segments.is_empty() => {
-                let range = HashRange {
-                    low: segments[0].low,
-                    high: segments[segments.len() - 1].range().high,
-                };
+                let range =
+                    HashRange { low: segments[0].low, high: segments[segments.len() - 1].high };
                 let all = cell_of(range.low, depth)..cell_of(range.high, depth) + 1;
                 let one = self.seeded(&bugs::SETTLE_ONE_SEGMENT);
                 let served = self.seeded(&index_bugs::HALF_SPLIT_SERVED);
@@ -311,7 +309,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             let segment = self.check_segment(next, depth)?;
             let follows = segments
                 .last()
-                .is_none_or(|before| before.range().high.checked_add(1) == Some(segment.low));
+                .is_none_or(|before| before.high.checked_add(1) == Some(segment.low));
             if !follows || segments.len() == MAX_NEW {
                 let expected = format!("at most {MAX_NEW} segments, each after the one before it");
                 return Err(Damage::new(next, expected, format!("{segment:?}")));
@@ -339,7 +337,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let last = first_hash(end, depth).wrapping_sub(1);
         let damage = match self.check_header(offset) {
             Ok(segment) if segment.range().holds(hash) => {
-                return Ok((segment, last.min(segment.range().high)));
+                return Ok((segment, last.min(segment.high)));
             }
             Ok(segment) => {
                 let found = format!("first hash {:#x}", segment.low);
@@ -362,10 +360,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         for (part, count, number) in shapes {
             let Some(size) = size else { break };
             let shape = layout::Shape { size, depth: part, count, number };
-            let low = shape.range(hash).low;
-            let segment = Segment { offset, shape, low };
+            let segment = Segment::new(offset, shape, hash);
             if segment.cells(depth) == (start..end) && segment.range().holds(hash) {
-                return Ok((segment, segment.range().high));
+                return Ok((segment, segment.high));
             }
         }
         Err(damage.into())

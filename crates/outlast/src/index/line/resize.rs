@@ -32,7 +32,7 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
     let block = || UnlinkedBlock::allocate(core, super::SIZES[0].bytes());
     let halves = [block()?, block()?];
     for (half, block) in halves.iter().enumerate() {
-        let segment = Segment { offset: block.offset(), shape, low: (half as u64) << 63 };
+        let segment = Segment::new(block.offset(), shape, (half as u64) << 63);
         let words = core.memory.words(segment.offset, segment.size().bytes())?;
         let values = segment_words(&segment, empty[half]);
         core.memory.write_new(words, &values, &points::CREATE);
@@ -47,7 +47,7 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
 }
 
 /// Yields the shapes of the segments of a group.
-fn shapes(depth: u32, count: u32, size: u32) -> impl Iterator<Item = Shape> {
+pub(super) fn shapes(depth: u32, count: u32, size: u32) -> impl Iterator<Item = Shape> {
     (0..count).map(move |number| Shape { size, depth, count, number })
 }
 
@@ -57,12 +57,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// afterwards.
     pub(super) fn make_room(&self, hash: u64, word: u64) -> Result<()> {
         let Some(group) = self.group(hash, word)? else { return Ok(()) };
-        let (mut records, mut in_nodes) = (0, 0);
-        for segment in &group {
-            let [lines, nodes] = self.count(segment)?;
-            records += lines;
-            in_nodes += nodes;
-        }
+        let [mut records, in_nodes] = self.count_all(&group)?;
         if self.seeded(&bugs::NODES_COUNTED) {
             records += in_nodes;
         }
@@ -88,7 +83,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             }
         };
         match outcome {
-            Outcome::Done | Outcome::Changed => Ok(()),
+            Outcome::Done => {
+                self.counters.splits.add_one();
+                Ok(())
+            }
+            Outcome::Changed => Ok(()),
             Outcome::NoSpace | Outcome::NoRoom => self.extend_chain(hash, word),
         }
     }

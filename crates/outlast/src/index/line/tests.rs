@@ -3,7 +3,7 @@
 use super::{Config, Line};
 use crate::index::kit::beside::pool_of;
 use crate::index::kit::change::change;
-use crate::index::kit::table::{HashedKey, Lookup, Verify, Walk};
+use crate::index::kit::table::{HashedKey, Lookup, Table as _, Verify, Walk};
 use crate::index::{Change, Cursor, Inline, Previous, Schemas};
 use crate::pmem::Traced;
 use std::collections::HashMap;
@@ -83,6 +83,35 @@ fn records_are_found_while_the_table_grows_and_after_it_is_opened_again() {
             let expected = model.remove(&key);
             let done = change(&table, key, Change::Remove, Previous::WANTED).unwrap();
             assert_eq!(done.before, expected, "{key}");
+        }
+        check(&table, &model);
+        assert!(table.has_work());
+        let passed = table.core.enter().unwrap();
+        let mut steps = 0;
+        while table.step().unwrap() {
+            steps += 1;
+            assert!(steps < 10_000);
+        }
+        drop(passed);
+        let stats = table.stats().unwrap();
+        println!("{segment_bits}: {steps} steps, {stats:?}");
+        assert!(!table.has_work());
+        // All groups of the least depth have one segment of the smallest size.
+        let cells = stats.directory_entries;
+        assert!(stats.segments <= (cells / 192).max(2), "{stats:?}");
+        assert_eq!(stats.slots, 60 * stats.segments);
+        check(&table, &model);
+        for key in 1..=most / 2 {
+            change(&table, key, Change::Insert(key + 9), Previous::UNWANTED).unwrap();
+            model.insert(key, key + 9);
+        }
+        for key in (1..=most / 2).filter(|key| key % 4 != 0) {
+            change(&table, key, Change::Remove, Previous::UNWANTED).unwrap();
+            model.remove(&key);
+            if key % 64 == 1 {
+                let _passed = table.core.enter().unwrap();
+                while table.step().unwrap() {}
+            }
         }
         check(&table, &model);
     }
