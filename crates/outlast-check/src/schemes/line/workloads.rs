@@ -1,6 +1,6 @@
 //! Schedules for line hashing's own code paths.
 
-use crate::parts::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Beside, PLAIN, Workload};
 use outlast::internals::index::line::points;
 
 const OVERFLOW: Before = Before::Point(&points::INSERT_OVERFLOW);
@@ -67,14 +67,6 @@ pub(super) const ALL: &[Workload] = &[
         about: "keys that no growth separates, and a new overflow node",
         before: Before::Point(&points::NODE_COMMIT),
         degenerate: true,
-        ..PLAIN
-    },
-    Workload {
-        name: "touch-race",
-        about: "first touches after a crash in a rebuild",
-        before: Before::Growth,
-        start: Start::CrashedIn(&points::REBUILD_COMMIT),
-        aim: Aim::Last,
         ..PLAIN
     },
 ];

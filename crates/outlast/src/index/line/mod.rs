@@ -134,6 +134,7 @@ use layout::{
 use lookup::Part;
 use shrink::{Removals, Shrinking};
 use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 /// The state that rebuilds, doublings and first touches use, one thread at a time.
@@ -397,6 +398,13 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             .collect()
     }
 
+    /// Returns whether everything read since these turns were found is valid.
+    fn are_same(&self, turns: &[(u64, u64)]) -> bool {
+        // Pairs with the Release fence in `turn::begin`.
+        fence(Ordering::Acquire);
+        turns.iter().all(|&(number, found)| turn::is_same(&self.turn(number), found))
+    }
+
     /// Reads the segment of a hash without locks, until a read is valid. The thread has passed the
     /// gate `inside` times.
     fn read_segment<T>(
@@ -431,11 +439,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 && self.cells.find(self.seam(), hash) & !layout::FROZEN == word & !layout::FROZEN
             {
                 let read = once(&segment);
-                std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-                let unchecked = self.seeded(&bugs::TURN_UNCHECKED_SCAN);
-                let same = |&(number, found)| turn::is_same(&self.turn(number), found) || unchecked;
                 if let Some(read) = read
-                    && turns.iter().all(same)
+                    && (self.are_same(&turns) || self.seeded(&bugs::TURN_UNCHECKED_SCAN))
                 {
                     return Ok(Some(read));
                 }

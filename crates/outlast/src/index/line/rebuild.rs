@@ -13,6 +13,7 @@ use crate::index::hints::STASH;
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::media::Link;
 use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::kit::walk::HashRange;
 use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{BlockKind, turn};
 use crate::pmem::Seam;
@@ -182,8 +183,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(Some(segments))
     }
 
-    /// Counts the records in the lines of a segment, and those in its nodes. Without a lock, the
-    /// result may be wrong.
+    /// Counts the records in the lines of a segment, and those in its nodes. Beside changes the result
+    /// is not exact.
     pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2]> {
         let (empty, mut counts) = (self.empty(segment.low), [0; 2]);
         for line in self.lines(segment) {
@@ -195,14 +196,24 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(counts)
     }
 
-    /// Does the same for all of these segments.
-    pub(super) fn count_all(&self, segments: &[Segment]) -> Result<[u64; 2]> {
-        let mut sums = [0; 2];
-        for segment in segments {
-            let counts = self.count(segment)?;
-            sums = [sums[0] + counts[0], sums[1] + counts[1]];
+    /// Does the same for all segments of a group. `None` if the group was rebuilt meanwhile: then the
+    /// memory can be another structure's.
+    pub(super) fn count_group(&self, group: &[Segment]) -> Result<Option<[u64; 2]>> {
+        let range = HashRange { low: group[0].low, high: group[group.len() - 1].high };
+        let Some(turns) = self.turns(range) else { return Ok(None) };
+        let leads = |segment: &Segment| {
+            self.cells.find(self.seam(), segment.low) & !FROZEN == segment.word()
+        };
+        if !group.iter().all(leads) {
+            return Ok(None);
         }
-        Ok(sums)
+        let counts = group.iter().map(|segment| self.count(segment));
+        let counts: Result<Vec<_>> = counts.collect();
+        if !self.are_same(&turns) {
+            return Ok(None);
+        }
+        let sum = |sums: [u64; 2], counts: &[u64; 2]| [sums[0] + counts[0], sums[1] + counts[1]];
+        Ok(Some(counts?.iter().fold([0; 2], sum)))
     }
 
     /// Freezes the cells of these segments, so that no change begins there. `None` if the directory

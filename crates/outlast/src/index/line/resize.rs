@@ -57,7 +57,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// afterwards.
     pub(super) fn make_room(&self, hash: u64, word: u64) -> Result<()> {
         let Some(group) = self.group(hash, word)? else { return Ok(()) };
-        let [mut records, in_nodes] = self.count_all(&group)?;
+        let Some([mut records, in_nodes]) = self.count_group(&group)? else { return Ok(()) };
         if self.seeded(&bugs::NODES_COUNTED) {
             records += in_nodes;
         }

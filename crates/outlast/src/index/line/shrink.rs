@@ -71,9 +71,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let group = if word & FROZEN == 0 { self.group(at, word)? } else { None };
         let (mut records, mut last, mut is_rebuilt) = (0, Segment::of(word, at).high, false);
         if let Some(group) = group {
-            let counts = self.count_all(&group)?;
-            (records, last) = (counts[0] + counts[1], group[group.len() - 1].high);
-            is_rebuilt = counts[1] == 0 && self.shrink(group, records)?;
+            last = group[group.len() - 1].high;
+            if let Some([in_lines, in_nodes]) = self.count_group(&group)? {
+                records = in_lines + in_nodes;
+                is_rebuilt = in_nodes == 0 && self.shrink(group, records)?;
+            }
         }
         let mut structure = self.seam().lock(&self.structure);
         let walk = &mut structure.shrinking;
@@ -117,7 +119,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 let word = self.cell(next, 1)?;
                 let sibling = if word & FROZEN == 0 { self.group(next, word)? } else { None };
                 let Some(sibling) = sibling else { return Ok(false) };
-                let [more, in_nodes] = self.count_all(&sibling)?;
+                let Some([more, in_nodes]) = self.count_group(&sibling)? else { return Ok(false) };
                 let Shape { depth: other, count, .. } = sibling[0].shape;
                 if (other, count, in_nodes) != (depth, 2, 0) || !fit(records + more, 3 * slots) {
                     return Ok(false);
