@@ -289,42 +289,7 @@ impl<'a> Tapes<'a> {
     fn life_after(&self, tape: &Tape, moment: usize) -> Checked<Option<Tape>> {
         let Some(next) = tape.second(moment, self.alive)? else { return Ok(None) };
         match next.undurable(&next.events) {
-            Some(found) => {
-                if std::env::var_os("DEBUG_LIVES").is_some() {
-                    eprintln!("DEBUG {} {found} start {}", next.name, next.start);
-                    let at = |e: &outlast::internals::pmem::Event| {
-                        !matches!(
-                            e.access,
-                            outlast::internals::pmem::Access::Load { .. }
-                                | outlast::internals::pmem::Access::Dram
-                        )
-                    };
-                    for (n, e) in
-                        next.events.iter().enumerate().filter(|(n, e)| {
-                            *n + 3000 > next.start && *n < next.start + 4000 && at(e)
-                        })
-                    {
-                        eprintln!("  {n} {:?} {:?}", e.point.map(|p| p.name), e.access);
-                    }
-                    let place = found
-                        .split("0x")
-                        .nth(1)
-                        .and_then(|t| t.split(',').next())
-                        .and_then(|t| u64::from_str_radix(t, 16).ok())
-                        .unwrap_or(0);
-                    for (n, e) in next.events.iter().enumerate() {
-                        let line = match e.access {
-                            outlast::internals::pmem::Access::Store { offset, .. }
-                            | outlast::internals::pmem::Access::Flush { offset, .. } => offset / 64,
-                            _ => 0,
-                        };
-                        if line == place / 64 {
-                            eprintln!("  LINE {n} {:?} {:?}", e.point.map(|p| p.name), e.access);
-                        }
-                    }
-                }
-                Err(Fault(format!("{}: {found}", next.name)))
-            }
+            Some(found) => Err(Fault(format!("{}: {found}", next.name))),
             None => Ok(Some(next)),
         }
     }

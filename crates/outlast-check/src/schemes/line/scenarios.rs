@@ -35,6 +35,12 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.phases.push(STASH_MOVED);
             expected.mends.push(&points::REPAIR_CELLS);
         }
+        "many" => {
+            expected.reaches.push(&points::MANY);
+            if bytes {
+                expected.reaches.push(&points::MANY_RECORDS);
+            }
+        }
         "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
         "collide" => {
             expected.reaches.extend(COLLIDE);

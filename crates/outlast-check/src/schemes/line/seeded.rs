@@ -53,8 +53,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         RESIZE_BEFORE_DURABLE,
-        Seeded::InCode(&line_bugs::DOUBLED_BEFORE_DURABLE),
-        "double: published before the root is durable",
+        Seeded::InCode(&line_bugs::SHOWN_BEFORE_CELLS),
+        "commit: readers are led to the new segments first",
         Stopped,
     ),
     bug(ONE_HASH, Seeded::InCode(&line_bugs::NODES_COUNTED), "make_room", Alone),
@@ -89,6 +89,19 @@ pub(super) const LINES: &[Line] = &[
         EachStep("duel-rebuild"),
     ),
     bug(
+        "A rebuild's cells are not durable when another thread's intent replaces its own",
+        Seeded::NoFence(&points::REBUILD_CELLS),
+        "seam: a rebuild's cells",
+        Held("rebuild"),
+    )
+    .slow(),
+    bug(
+        "Changes that share a fence are found before it, and a crash undoes them",
+        Seeded::InCode(&line_bugs::ROW_SHOWN_EARLY),
+        "the kit's row: shown before the fence",
+        Stopped,
+    ),
+    bug(
         "Recovery completes the first segment of a rebuild only",
         Seeded::InCode(&line_bugs::SETTLE_ONE_SEGMENT),
         "settle",
@@ -98,6 +111,54 @@ pub(super) const LINES: &[Line] = &[
         "A record in a node is not found: its block's hints lack it",
         Seeded::InCode(&line_bugs::BEYOND_NOT_SET),
         "insert_away",
+        Alone,
+    ),
+    bug(
+        "A change in a segment that is being rebuilt is lost",
+        Seeded::InCode(&line_bugs::FROZEN_IGNORED),
+        "leads_to: a frozen cell is taken for what it was",
+        Held("race-frozen"),
+    ),
+    bug(
+        "An iteration reads a segment that was freed and used again",
+        Seeded::InCode(&line_bugs::TURN_UNCHECKED_SCAN),
+        "try_read_segment",
+        Held("scan-rebuild"),
+    ),
+    bug(
+        "An iteration returns records twice after a group was rebuilt into other ranges",
+        Seeded::InCode(&line_bugs::SCAN_FROM_CURSOR_LOW),
+        "read_part: the range of the cursor, not from the hash on",
+        Held("scan-rebuild"),
+    ),
+    bug(
+        "A lookup reads an old segment whose block has another use",
+        Seeded::InCode(&line_bugs::FREED_BEFORE_SWITCH),
+        "rebuild: freed before readers are led away",
+        Held("rebuild"),
+    ),
+    bug(
+        "Two inserts take one slot of the stash",
+        Seeded::InCode(&line_bugs::STASH_UNLOCKED),
+        "insert_away: no stash lock",
+        Held("apart-stash"),
+    ),
+    bug(
+        "First touch leaves the stash in the caches of the process that died",
+        Seeded::InCode(&line_bugs::FOUND_STASH_UNFLUSHED),
+        "persist_found",
+        Alone,
+    ),
+    bug(
+        "A removal makes lookups miss records of its block in nodes",
+        Seeded::InCode(&line_bugs::BEYOND_CLEARED),
+        "hint_of_block: the flags",
+        Alone,
+    ),
+    bug(
+        "A removal makes lookups miss records of its block in the stash",
+        Seeded::InCode(&line_bugs::REHINT_BLOCK_ONLY),
+        "hint_of_block: the stash",
         Alone,
     ),
     bug(

@@ -7,8 +7,6 @@ crate::seeded_bugs! {
     FROZEN_IGNORED = "FrozenIgnored";
     /// A change does not look at the cell again after it has locked its stripe.
     CELL_NOT_RECHECKED = "CellNotRechecked";
-    /// Cells stay frozen after an error.
-    FROZEN_KEPT = "FrozenKept";
     /// Lookups do not check the turn.
     TURN_UNCHECKED = "TurnUnchecked";
     /// Iterations do not check the turns.
@@ -25,8 +23,6 @@ crate::seeded_bugs! {
     SETTLE_ONE_SEGMENT = "SettleOneSegment";
     /// First touch flushes the home lines only.
     FOUND_STASH_UNFLUSHED = "FoundStashUnflushed";
-    /// A removal removes the first entry of the home and the tag from the hints, whatever its place.
-    HINT_KEPT = "HintKept";
     /// A record in a node gets no flag.
     BEYOND_NOT_SET = "BeyondNotSet";
     /// The hints that a removal computes anew lack the flags of records in nodes.
@@ -39,14 +35,12 @@ crate::seeded_bugs! {
     NODES_COUNTED = "NodesCounted";
     /// A rebuild leaves out the records beyond the first new node.
     NODES_NOT_CARRIED = "NodesNotCarried";
-    /// A doubled directory is used before the root that names it is durable.
-    DOUBLED_BEFORE_DURABLE = "LineDoubledBeforeDurable";
     /// A rebuild does not mark the moved records for the trace.
     MOVED_UNMARKED = "MovedUnmarked";
     /// An iteration takes every record of the cursor's range from a segment.
     SCAN_FROM_CURSOR_LOW = "ScanFromCursorLow";
-    /// Groups are merged to any depth.
-    MERGED_TOO_SHALLOW = "MergedTooShallow";
+    /// A rebuild leads readers to the new segments before its intent is durable.
+    SHOWN_BEFORE_CELLS = "ShownBeforeCells";
     /// Changes that share a fence are shown to readers before it.
     ROW_SHOWN_EARLY = "LineRowShownEarly";
 }

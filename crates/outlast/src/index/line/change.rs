@@ -215,7 +215,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Removes a record, whose slot is empty, from the hints of its block. The stripe is changing.
     fn forget(&self, spot: &Spot<'_, S>, place: u32) -> Result<()> {
-        seed!(self, bugs::HINT_KEPT => return Ok(()));
         let hint = match hints::without(self.hint(spot), spot.whose, place) {
             Some(hint) => hint,
             None => self.hint_of_block(spot)?,

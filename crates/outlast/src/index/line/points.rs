@@ -38,8 +38,8 @@ crate::commit_points! { "line":
     DOUBLE_NEW = "doubling: new directory": store, flush, fence;
     /// A doubling's commit: the root.
     DOUBLE_COMMIT = "doubling: root": store, flush, fence;
-    /// Recovery: the cells of the last rebuild that committed.
-    REPAIR_CELLS = "repair: cells": store, flush, fence;
+    /// Recovery: the cells of the last rebuild that committed. Fenced by [`REPAIR_FOUND`].
+    REPAIR_CELLS = "repair: cells": store, flush;
     /// Recovery: flushes a segment and its nodes before any operation uses them. If an earlier
     /// process died between a store and its flush, the store is still in the processor's caches.
     REPAIR_FOUND = "repair: what was found": flush, fence;

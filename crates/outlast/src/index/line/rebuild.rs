@@ -147,7 +147,7 @@ impl<S: Seam, R: SlotRecord> Drop for Frozen<'_, S, R> {
     fn drop(&mut self) {
         // After a panic the gate is poisoned.
         let table = self.table;
-        if !self.is_armed || std::thread::panicking() || table.seeded(&bugs::FROZEN_KEPT) {
+        if !self.is_armed || std::thread::panicking() {
             return;
         }
         let structure = table.seam().lock(&table.structure);
@@ -397,7 +397,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             memory.persist(intent, &points::REBUILD_COMMIT);
         };
         let is_late = self.seeded(&bugs::INTENT_LATE);
+        let is_early = self.seeded(&bugs::SHOWN_BEFORE_CELLS);
         link();
+        if is_early {
+            self.lead_to(new, depth);
+        }
         if !is_late {
             store_intent();
         }
@@ -414,12 +418,20 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         if is_late {
             store_intent();
         }
+        if !is_early {
+            self.lead_to(new, depth);
+        }
+        Ok(())
+    }
+
+    /// Leads operations to new segments, which follow each other. The caller has locked the structure.
+    fn lead_to(&self, new: &[Segment], depth: u32) {
+        let (first, last) = (&new[0], &new[new.len() - 1]);
         let turns = || (turn_of(first.low)..=turn_of(last.high)).map(|n| self.turn(n));
         turn::begin(turns());
         for segment in new {
-            self.cells.set(seam, segment.cells(depth), segment.word());
+            self.cells.set(self.seam(), segment.cells(depth), segment.word());
         }
         turn::end(turns());
-        Ok(())
     }
 }

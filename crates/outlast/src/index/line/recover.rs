@@ -12,7 +12,7 @@ use crate::index::kit::cells::{cell_of, first_hash};
 use crate::index::kit::media::{Link, check_block, check_identity};
 use crate::index::kit::walk::HashRange;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::pmem::{Offset, Seam, Word};
+use crate::pmem::{Offset, Point, Seam, Word};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
@@ -37,6 +37,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         self.settle(structure)?;
         let segment = self.check_cell(structure, hash)?;
         self.persist_found(&segment)?;
+        structure.settled = true;
         let mut hints = [0; MAX_BLOCKS];
         // The stash comes first, so that its records get entries before those in blocks.
         let size = segment.size();
@@ -233,7 +234,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     // ---- Settling ---------------------------------------------------------------
 
-    /// Completes the last rebuild that has committed, if this process has not done so yet.
+    /// Completes the last rebuild that has committed, unless this process has done so. The fence of
+    /// the first touch makes the cells durable.
     ///
     /// Storing its cells again does no harm. Each rebuild makes its own intent durable before it
     /// stores a cell, and one rebuild at a time does. So a durable intent is that of the last rebuild
@@ -244,54 +246,51 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         if structure.settled {
             return Ok(());
         }
-        let (core, memory) = (&self.core, &self.core.memory);
-        let depth = structure.directory.depth;
+        let (memory, depth) = (&self.core.memory, structure.directory.depth);
         let cells = structure.directory.entries(memory)?;
-        let is_accounted = core.alloc().old_frontier() == 0;
-        match self.intended(depth) {
+        let is_accounted = self.core.alloc().old_frontier() == 0;
+        let segments = match self.intended(depth) {
+            Ok(segments) => segments,
             Err(damage) => {
                 // If some of its cells were stored, the first touches of that range fail. What is
                 // there must be durable before results depend on it.
                 structure.intent = Some(damage);
                 if !is_accounted {
-                    self.persist_cells(cells);
+                    self.flush_found(cells, &points::REPAIR_CELLS);
                 }
+                return Ok(());
             }
-            Ok(segments) if !segments.is_empty() => {
-                let range =
-                    HashRange { low: segments[0].low, high: segments[segments.len() - 1].high };
-                let all = cell_of(range.low, depth)..cell_of(range.high, depth) + 1;
-                let one = self.seeded(&bugs::SETTLE_ONE_SEGMENT);
-                let served = self.seeded(&index_bugs::HALF_SPLIT_SERVED);
-                let mut differ = false;
-                for segment in &segments[..if one { 1 } else { segments.len() }] {
-                    for cell in &cells[segment.cells(depth)] {
-                        if memory.load(cell) == segment.offset || served {
-                            continue;
-                        }
-                        differ = true;
-                        if !is_accounted {
-                            memory.store(cell, segment.offset, &points::REPAIR_CELLS);
-                        }
-                    }
-                }
-                if is_accounted {
-                    // All maps were traced, and so settled, before all space was accounted for.
-                    structure.lost = differ.then_some(range);
-                } else {
-                    self.persist_cells(&cells[all]);
-                }
-            }
-            Ok(_) => {}
+        };
+        let ([first, ..], [.., last]) = (&segments[..], &segments[..]) else { return Ok(()) };
+        let range = HashRange { low: first.low, high: last.high };
+        let all = first.cells(depth).start..last.cells(depth).end;
+        if is_accounted {
+            // All maps were traced, and so settled, before all space was accounted for.
+            let is_other = |segment: &Segment| {
+                cells[segment.cells(depth)].iter().any(|cell| memory.load(cell) != segment.offset)
+            };
+            structure.lost = segments.iter().any(is_other).then_some(range);
+            return Ok(());
         }
-        structure.settled = true;
+        let all_but = match self.seeded(&bugs::SETTLE_ONE_SEGMENT) {
+            true => segments.len() - 1,
+            false => 0,
+        };
+        if !self.seeded(&index_bugs::HALF_SPLIT_SERVED) {
+            for segment in &segments[..segments.len() - all_but] {
+                // Without a look at them: what they hold may not be durable.
+                for cell in &cells[segment.cells(depth)] {
+                    memory.store(cell, segment.offset, &points::REPAIR_CELLS);
+                }
+            }
+        }
+        self.flush_found(&cells[all], &points::REPAIR_CELLS);
         Ok(())
     }
 
-    fn persist_cells(&self, cells: &[Word]) {
+    fn flush_found(&self, words: &[Word], at: &'static Point) {
         if !self.core.options().read_only {
-            self.core.memory.flush_words(cells, &points::REPAIR_CELLS);
-            self.core.memory.fence(&points::REPAIR_CELLS);
+            self.core.memory.flush_words(words, at);
         }
     }
 

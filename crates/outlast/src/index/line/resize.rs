@@ -118,16 +118,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let at = &points::DOUBLE_COMMIT;
         let twice = |old: Vec<u64>| old.into_iter().flat_map(|cell| [cell; 2]).collect();
         let doubled = structure.directory.double(&self.core, new, twice, at)?;
-        let is_late = self.seeded(&bugs::DOUBLED_BEFORE_DURABLE);
-        if !is_late {
-            doubled.persist(&self.core, at)?;
-        }
+        doubled.persist(&self.core, at)?;
         self.cells.double(self.seam());
         self.counters.doublings.add_one();
         drop(structure);
-        if is_late {
-            doubled.persist(&self.core, at)?;
-        }
         doubled.retire(&self.core);
         Ok(true)
     }

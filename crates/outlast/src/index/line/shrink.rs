@@ -1,9 +1,9 @@
 //! Shrinking: after many removals, a walk over all groups rebuilds those that are too empty.
 
+use super::Line;
 use super::layout::{FROZEN, Segment, Shape};
 use super::rebuild::Outcome;
 use super::resize::shapes;
-use super::{Line, bugs};
 use crate::error::Result;
 use crate::index::record::SlotRecord;
 use crate::pmem::Seam;
@@ -105,7 +105,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let Shape { size, depth, count, .. } = group[0].shape;
         let slots = group[0].size().slots();
         let least = self.cells.depth(self.seam()).saturating_sub(MOST_BELOW).max(1);
-        let least = if self.seeded(&bugs::MERGED_TOO_SHALLOW) { 1 } else { least };
         // At most 0.55 of the slots are in use afterwards, and growth begins at about 0.85.
         let fit = |records: u64, slots: u64| 20 * records <= 11 * slots;
         let new = match count {
