@@ -20,37 +20,39 @@ const DIRECTORY: u64 = 0x11e0;
 const SEGMENT: u64 = 0x11e1;
 const NODE: u64 = 0x11e2;
 const DIRECTORY_HEADER: u64 = 64;
-const LINE: u64 = 64;
+pub(super) const LINE: u64 = 64;
+/// The lines of a node after its header.
+pub(super) const LINES_OF_NODE: u64 = 31;
 const NODE_BYTES: u64 = 2048;
 /// The most segments that one rebuild makes.
 const MOST_NEW: usize = 4;
 
 /// A segment, after its header was checked.
 #[derive(Debug, Clone, Copy)]
-struct Segment {
-    offset: u64,
+pub(super) struct Segment {
+    pub(super) offset: u64,
     size: u64,
     depth: u32,
     count: u64,
     number: u64,
-    low: u64,
-    high: u64,
+    pub(super) low: u64,
+    pub(super) high: u64,
     sibling: u64,
-    chain: u64,
+    pub(super) chain: u64,
 }
 
 impl Segment {
     /// Its lines, and the number of those before the home lines.
-    fn lines(&self) -> (u64, u64) {
+    pub(super) fn lines(&self) -> (u64, u64) {
         (16 << self.size, [4, 4, 8, 12, 20, 40][self.size as usize])
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.lines().0 * LINE
     }
 
     /// Returns whether a record with this hash can be in a line.
-    fn has_place(&self, line: u64, hash: u64) -> bool {
+    pub(super) fn has_place(&self, line: u64, hash: u64) -> bool {
         let (lines, before) = self.lines();
         if line >= before {
             let home = before + ((hash & 0xffff_ffff) * (lines - before) >> 32);
@@ -199,7 +201,12 @@ impl Walk<'_, '_> {
     }
 
     /// Reads a segment's header.
-    fn line_segment(&self, offset: u64, largest: u64, directory: u32) -> Result<Segment> {
+    pub(super) fn line_segment(
+        &self,
+        offset: u64,
+        largest: u64,
+        directory: u32,
+    ) -> Result<Segment> {
         let bad = |found: String| Error::from(Damage::new(offset, "a segment", found));
         if !offset.is_multiple_of(1024) {
             return Err(bad("a misaligned offset".into()));
@@ -256,27 +263,33 @@ impl Walk<'_, '_> {
         self.claim(segment.offset, segment.bytes(), Owner::Structure)?;
         self.region(segment.offset, 32, What::LineSegment { size: segment.size as u32 });
         map.segments += 1;
+        self.seen.add_range(map, segment.offset, (segment.low, segment.high));
         let mut keys = ByKey::new();
         let lines = segment.lines().0;
         self.walk_lines(map, segment, empty, segment.offset + LINE, lines - 1, true, &mut keys)?;
         let (mut node, mut seen) = (segment.chain, HashSet::new());
         while node != 0 {
-            let bad = |found: String| Error::from(Damage::new(node, "an overflow node", found));
-            if !node.is_multiple_of(LINE) || !seen.insert(node) {
-                return Err(bad("a misaligned offset, or one for the second time".into()));
+            let next = self.line_node(node, segment.offset)?;
+            if !seen.insert(node) {
+                let found = "one for the second time";
+                return Err(Damage::new(node, "an overflow node", found).into());
             }
-            let [found, next] = self.image.array(node)?;
-            if found != identity(NODE, 0, node, segment.offset) {
-                return Err(bad(format!("{found:#x}")));
-            }
-            let (next, _) = unpack(node + 8, next)?;
             self.claim(node, NODE_BYTES, Owner::Structure)?;
             self.region(node, 16, What::LineNode);
             map.nodes += 1;
-            self.walk_lines(map, segment, empty, node + LINE, 31, false, &mut keys)?;
+            self.walk_lines(map, segment, empty, node + LINE, LINES_OF_NODE, false, &mut keys)?;
             node = next;
         }
         Ok(())
+    }
+
+    /// Reads the header of an overflow node of a segment. Returns the offset of the next one.
+    pub(super) fn line_node(&self, node: u64, segment: u64) -> Result<u64> {
+        let [found, next] = self.image.array(node)?;
+        if !node.is_multiple_of(LINE) || found != identity(NODE, 0, node, segment) {
+            return Err(Damage::new(node, "an overflow node", format!("{found:#x}")).into());
+        }
+        Ok(unpack(node + 8, next)?.0)
     }
 
     /// Walks lines. If `own` is set, they are those of the segment, from line 1 on.

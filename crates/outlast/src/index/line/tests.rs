@@ -76,7 +76,6 @@ fn records_are_found_while_the_table_grows_and_after_it_is_opened_again() {
         }
         let stats = table.stats().unwrap();
         assert!(stats.splits > 5 && stats.doublings > 0, "{stats:?}");
-        println!("{segment_bits}: {stats:?}");
         table = Table::open(&table.core, 0, Config { segment_bits }).unwrap();
         check(&table, &model);
         for key in 1..=most {
@@ -94,7 +93,6 @@ fn records_are_found_while_the_table_grows_and_after_it_is_opened_again() {
         }
         drop(passed);
         let stats = table.stats().unwrap();
-        println!("{segment_bits}: {steps} steps, {stats:?}");
         assert!(!table.has_work());
         // All groups of the least depth have one segment of the smallest size.
         let cells = stats.directory_entries;
