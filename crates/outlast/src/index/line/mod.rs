@@ -23,8 +23,8 @@
 //! cells, so each segment of a group has a whole number of them.
 //!
 //! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
-//! *stripe*), which several blocks can share, a lock for each stash, a [hint word](super::hints) for
-//! each block, and for each 1/64 of the map's hashes a [turn](super::turn).
+//! *stripe*), which several blocks can share, a lock for each stash, a hint word (`hints`) for
+//! each block, and for each 1/64 of the map's hashes a `turn`.
 //!
 //! # Invariants
 //!
@@ -33,7 +33,7 @@
 //!    not belong. That is why the depth of a group is at least 1.
 //! 2. Each record is in its home line, in another line of its block, in its window of the stash, or in
 //!    a node of its segment. A key has one record.
-//! 3. The hint word of a block says where its records are that are away; see [`hints`].
+//! 3. The hint word of a block says where its records are that are away; see `hints`.
 //! 4. All changes of a key, and of its block's hint word, happen under the block's stripe while it is
 //!    marked as changing. What is stored is durable when the mark goes.
 //! 5. The directory's depth is greater than that of any group.
