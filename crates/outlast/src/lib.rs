@@ -244,6 +244,7 @@ pub mod config {
 
 pub use db::backup::Backup;
 pub use db::batch::Batch;
+pub use db::expiry::Expiry;
 pub use db::facts::{JournalFacts, PoolFacts};
 pub use db::handle::Pool;
 pub use db::journal::{JournalOptions, WorkingFile, WorkingFileUse};
