@@ -244,7 +244,13 @@ impl Served {
                         .bytes(info.scheme().name().as_bytes())
                         .number(match info.form {
                             outlast::RecordForm::Inline => 1,
-                            outlast::RecordForm::Bytes => if info.expires { 2 } else { 0 },
+                            outlast::RecordForm::Bytes => {
+                                if info.expires {
+                                    2
+                                } else {
+                                    0
+                                }
+                            }
                         })
                         .bytes(info.key_schema.as_bytes())
                         .bytes(info.value_schema.as_bytes())

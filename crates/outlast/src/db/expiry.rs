@@ -3,7 +3,7 @@
 //! [`index::expiring`](crate::index::expiring) has the protocol.
 
 use super::batch::Batch;
-use super::open_map::{check_types, OpenMap};
+use super::open_map::{OpenMap, check_types};
 use super::options::PoolOptions;
 use super::raw::{RawIter, RawMap};
 use crate::error::{Error, Result};

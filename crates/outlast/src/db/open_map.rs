@@ -2,7 +2,9 @@
 
 use super::roots::MapInfo;
 use crate::error::{Error, NotOpen, Result};
-use crate::index::{Bytes, Cursor, Expiring, ExpiringIndex, Index, Inline, Record, RecordForm, Visitor};
+use crate::index::{
+    Bytes, Cursor, Expiring, ExpiringIndex, Index, Inline, Record, RecordForm, Visitor,
+};
 #[cfg(feature = "traced")]
 use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};

@@ -4,7 +4,9 @@ use crate::error::{Damage, Error, Result};
 use crate::index::{Config, Record, RecordForm, Schemas, Scheme};
 use crate::pmem::Seam;
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::{EXPIRES, FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, TIME_BYTES};
+use crate::pool::layout::{
+    EXPIRES, FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, TIME_BYTES,
+};
 use crate::pool::roots;
 
 /// A map's description in its root. Fixed when the map is created.

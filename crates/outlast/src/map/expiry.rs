@@ -170,9 +170,8 @@ impl Batch {
     ) -> Result<&mut Self> {
         map.raw.map.expiring()?;
         key.with_bytes(|key| {
-            let put = |value: &[u8]| {
-                self.put_raw_until(&map.raw, key, value, Expiry::At(time)).map(drop)
-            };
+            let put =
+                |value: &[u8]| self.put_raw_until(&map.raw, key, value, Expiry::At(time)).map(drop);
             value.with_bytes(put)
         })?;
         Ok(self)

@@ -65,6 +65,10 @@ mod tests {
         assert_eq!(to_media(UNIX_EPOCH + Duration::from_secs(1 << 40)), NEVER - 1);
         let clock = Clock::new(|| UNIX_EPOCH + Duration::from_secs(7));
         assert_eq!(clock.after(second), 8 * SECOND);
-        assert_eq!(clock.after(Duration::MAX), NEVER - 1, "a record with a time is not one without");
+        assert_eq!(
+            clock.after(Duration::MAX),
+            NEVER - 1,
+            "a record with a time is not one without"
+        );
     }
 }

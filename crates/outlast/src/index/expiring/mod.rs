@@ -34,19 +34,18 @@
 //! way: a record that was renewed meanwhile is not the one that it compares with. It runs only while some
 //! record may have expired, and less often if it finds little.
 
-use super::record::RecordRef;
-use super::{
-    Bytes, Care, Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex,
-    Previous, Scheme, Verified, Visitor,
-};
+mod ops;
+mod sweep;
+
+use super::{Bytes, Care, Change, Changed, Index, Previous};
 use crate::error::{Boxed, Damage, Error, Result};
 use crate::pmem::Seam;
-use crate::pool::clock::{NEVER, SECOND};
+use crate::pool::clock::NEVER;
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{MAX_VALUE_BYTES, TIME_BYTES};
-use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use sweep::Sweep;
 
 crate::pmem::seeded_bugs! {
     /// A batch of lookups returns records that have expired.
@@ -62,13 +61,6 @@ crate::pmem::seeded_bugs! {
     /// An update makes the record one that never expires.
     TIME_LOST = "TimeLost";
 }
-
-/// The shortest time between two passes of the sweep.
-const PAUSE: u64 = SECOND;
-/// The longest one, after passes that found little.
-const PAUSE_MAX: u64 = 64 * SECOND;
-/// A pass that removes less than one record in this many doubles the time until the next one.
-const FEW: u64 = 16;
 
 /// A record's time and its value.
 pub type Timed<'v> = (u64, &'v [u8]);
@@ -124,20 +116,6 @@ pub struct Expiring<S: Seam> {
     sweep: Mutex<Sweep>,
 }
 
-/// Where the sweep is.
-struct Sweep {
-    /// The position of a pass under way. It is absent while a thread does a step.
-    cursor: Option<Cursor>,
-    /// Records of this pass that the sweep has looked at, and those that it has removed.
-    seen: u64,
-    removed: u64,
-    /// The earliest time of those that it has left.
-    earliest: u64,
-    /// When the next pass may begin, and the time between passes.
-    next: u64,
-    pause: u64,
-}
-
 /// What becomes of a record.
 enum Next<'v> {
     /// The change does not apply.
@@ -167,18 +145,10 @@ fn check_len(value: &[u8]) -> Result<()> {
 impl<S: Seam> Expiring<S> {
     /// Wraps the index of the map whose root is in this slot.
     pub fn new(core: Arc<Core<S>>, slot: usize, stored: Box<dyn Index<Bytes>>) -> Self {
-        let sweep = Sweep {
-            cursor: Some(Cursor::start()),
-            seen: 0,
-            removed: 0,
-            earliest: NEVER,
-            next: 0,
-            pause: PAUSE,
-        };
         let root = root_offset(slot).raw();
         // What the map holds is not known before the first pass.
         let earliest = AtomicU64::new(0);
-        Expiring { core, root, stored, earliest, sweep: Mutex::new(sweep) }
+        Expiring { core, root, stored, earliest, sweep: Mutex::new(Sweep::new()) }
     }
 
     fn now(&self) -> u64 {
@@ -225,19 +195,6 @@ impl<S: Seam> Expiring<S> {
             if self.bury(key, &stored)? {
                 return Ok(None);
             }
-        }
-    }
-
-    /// Remembers that a record with this time was stored.
-    fn expect(&self, time: u64) {
-        if time == NEVER {
-            return;
-        }
-        // Pairs with the fence in `sweep_part`: a pass that begins finds the record, or this load finds what
-        // the pass has stored.
-        fence(Ordering::SeqCst);
-        if time < self.earliest.load(Ordering::Relaxed) {
-            self.earliest.fetch_min(time, Ordering::Relaxed);
         }
     }
 
@@ -366,75 +323,6 @@ impl<S: Seam> Expiring<S> {
         out.truncate(kept);
         Ok(())
     }
-
-    // ---- The sweep ----------------------------------------------------------------
-
-    /// Returns whether the sweep has something to do.
-    fn is_due(&self) -> bool {
-        let earliest = self.earliest.load(Ordering::Relaxed);
-        let sweep = self.core.memory.seam().lock(&self.sweep);
-        let under_way = sweep.cursor.as_ref().is_some_and(|cursor| *cursor != Cursor::start());
-        if under_way || sweep.cursor.is_none() {
-            return sweep.cursor.is_some();
-        }
-        let now = self.now();
-        // A clock that went back does not stop the sweep for longer than its longest pause.
-        earliest <= now && (sweep.next <= now || sweep.next - now > PAUSE_MAX)
-    }
-
-    /// Sweeps the next part of the map. Returns whether there is more to sweep.
-    fn sweep_part(&self) -> Result<bool> {
-        let seam = self.core.memory.seam();
-        let Some(mut cursor) = seam.lock(&self.sweep).cursor.take() else { return Ok(false) };
-        if cursor == Cursor::start() {
-            // Times that are put from now on count for the next pass.
-            self.earliest.store(NEVER, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-        }
-        let swept = self.sweep_at(&mut cursor);
-        let mut sweep = seam.lock(&self.sweep);
-        let (more, failed) = match &swept {
-            Ok((seen, removed, earliest)) => {
-                sweep.seen += seen;
-                sweep.removed += removed;
-                sweep.earliest = sweep.earliest.min(*earliest);
-                (!cursor.is_done(), false)
-            }
-            Err(_) => (false, true),
-        };
-        if more {
-            sweep.cursor = Some(cursor);
-            return Ok(true);
-        }
-        let few = failed || sweep.removed * FEW < sweep.seen;
-        let pause = if few { (2 * sweep.pause).min(PAUSE_MAX) } else { PAUSE };
-        // What a pass that has failed left is not known.
-        self.expect(if failed { 0 } else { sweep.earliest });
-        let next = self.now().saturating_add(pause);
-        let cursor = Some(Cursor::start());
-        *sweep = Sweep { cursor, seen: 0, removed: 0, earliest: NEVER, next, pause };
-        swept.map(|_| false)
-    }
-
-    /// Sweeps one part. Returns how many records it has seen and removed, and the earliest time of the
-    /// others.
-    fn sweep_at(&self, cursor: &mut Cursor) -> Result<(u64, u64, u64)> {
-        let mut records = Vec::new();
-        self.stored.scan(cursor, &mut records)?;
-        let (now, mut removed, mut earliest) = (self.now(), 0, NEVER);
-        for (key, stored) in &records {
-            // A record without a time is found by whoever reads it.
-            let Ok((time, _)) = self.split(stored) else { continue };
-            if time > now {
-                earliest = earliest.min(time);
-            } else if self.core.memory.seam().seeded(&SWEPT_UNCOMPARED) {
-                self.stored.change(key, Change::Remove, Previous::UNWANTED)?;
-            } else {
-                removed += u64::from(self.bury(key, stored)?);
-            }
-        }
-        Ok((records.len() as u64, removed, earliest))
-    }
 }
 
 impl<S: Seam> ExpiringIndex for Expiring<S> {
@@ -505,214 +393,5 @@ impl<S: Seam> ExpiringIndex for Expiring<S> {
         let applied = self.stored.change(key, change, Previous::UNWANTED)?.applied;
         self.expect(time);
         Ok(applied)
-    }
-}
-
-impl<S: Seam> Index<Bytes> for Expiring<S> {
-    fn scheme(&self) -> Scheme {
-        self.stored.scheme()
-    }
-
-    fn get(&self, key: &[u8]) -> Boxed<Option<Vec<u8>>> {
-        Ok(self.read(key)?.map(strip))
-    }
-
-    fn contains(&self, key: &[u8]) -> Boxed<bool> {
-        Ok(self.get_ref(key)?.is_some())
-    }
-
-    fn get_ref(&self, key: &[u8]) -> Boxed<Option<RecordRef<'_>>> {
-        loop {
-            let Some(mut record) = self.stored.get_ref(key)? else { return Ok(None) };
-            if record.len() < TIME_BYTES {
-                return Err(self.untimed(record.len()).into());
-            }
-            let mut time = [0; TIME_BYTES];
-            record.read_at(0, &mut time)?;
-            if !self.has_passed(u64::from_le_bytes(time)) {
-                record.skip(TIME_BYTES);
-                return Ok(Some(record));
-            }
-            drop(record);
-            if self.read(key)?.is_none() {
-                return Ok(None);
-            }
-        }
-    }
-
-    fn get_many(&self, keys: &[&[u8]], found: &mut [Option<Vec<u8>>]) -> Result<()> {
-        self.stored.get_many(keys, found)?;
-        for (key, found) in keys.iter().zip(found) {
-            let Some(stored) = found else { continue };
-            let passed = self.has_passed(self.split(stored)?.0);
-            *found = if passed && !self.core.memory.seam().seeded(&EXPIRED_FOUND) {
-                self.get(key)?
-            } else {
-                found.take().map(strip)
-            };
-        }
-        Ok(())
-    }
-
-    fn record_bytes(&self, key: &[u8], value: &[u8]) -> u64 {
-        self.stored.record_bytes(key, &join(NEVER, value))
-    }
-
-    fn change(
-        &self,
-        key: &[u8],
-        change: Change<'_, Bytes>,
-        before: Previous<Bytes>,
-    ) -> Boxed<Changed<Bytes>> {
-        let time_of = |time| if self.core.memory.seam().seeded(&TIME_LOST) { NEVER } else { time };
-        match change {
-            Change::Insert(value) => {
-                check_len(value)?;
-                let new = join(NEVER, value);
-                let done = self.stored.change(key, Change::Insert(&*new), Previous::UNWANTED)?;
-                if done.applied {
-                    return Ok(done);
-                }
-                self.decide(key, before, |live| match live {
-                    Some(_) => Next::Keep,
-                    None => Next::Store(NEVER, value),
-                })
-            }
-            Change::Put(value) => {
-                check_len(value)?;
-                self.put(key, NEVER, value, before)
-            }
-            Change::Update(value) => {
-                check_len(value)?;
-                self.decide(key, before, |live| match live {
-                    Some((time, _)) => Next::Store(time_of(time), value),
-                    None => Next::Keep,
-                })
-            }
-            Change::Swap { expected, new } => {
-                check_len(new)?;
-                if self.core.memory.seam().seeded(&EXPIRED_SWAPPED) {
-                    let Some(old) = self.stored.get(key)? else {
-                        return Ok(Changed { applied: false, before: None, present: false });
-                    };
-                    let (time, value) = self.split(&old)?;
-                    let applied = value == expected;
-                    if applied {
-                        let change = Change::Swap { expected: &*old, new: &*join(time, new) };
-                        self.stored.change(key, change, Previous::UNWANTED)?;
-                    }
-                    return Ok(Changed { applied, before: None, present: true });
-                }
-                self.decide(key, before, |live| match live {
-                    Some((time, value)) if value == expected => Next::Store(time, new),
-                    _ => Next::Keep,
-                })
-            }
-            Change::Remove => self.remove(key, before),
-            Change::CompareRemove(expected) => self.decide(key, before, |live| match live {
-                Some((_, value)) if value == expected => Next::Remove,
-                _ => Next::Keep,
-            }),
-        }
-    }
-
-    fn change_many(
-        &self,
-        keys: &[&[u8]],
-        changes: &[Change<'_, Bytes>],
-        done: &mut Vec<Changed<Bytes>>,
-    ) -> Result<()> {
-        for (key, change) in keys.iter().zip(changes) {
-            done.push(self.change(key, *change, Previous::UNWANTED)?);
-        }
-        Ok(())
-    }
-
-    fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
-        let first = out.len();
-        if cursor.care == Care::Keys {
-            // The times are in the values.
-            cursor.care = Care::Trust;
-        }
-        self.stored.scan(cursor, out)?;
-        self.filter(out, first, cursor.care, cursor.timed, &mut cursor.lost)
-    }
-
-    fn trace(&self, cursor: &mut Cursor, visit: &mut Visitor<'_>) -> Result<()> {
-        self.stored.trace(cursor, visit)
-    }
-
-    fn has_work(&self) -> bool {
-        self.stored.has_work() || self.is_due()
-    }
-
-    fn step(&self) -> Result<bool> {
-        let more = self.stored.has_work() && self.stored.step()?;
-        Ok((self.is_due() && self.sweep_part()?) | more)
-    }
-
-    fn use_huge_pages(&self) {
-        self.stored.use_huge_pages();
-    }
-
-    fn len_estimate(&self) -> Result<u64> {
-        self.stored.len_estimate()
-    }
-
-    fn stats(&self) -> Result<IndexStats> {
-        self.stored.stats()
-    }
-
-    fn growth(&self) -> Growth {
-        self.stored.growth()
-    }
-
-    fn verify(&self, visit: &mut Visitor<'_>) -> Result<Verified> {
-        self.stored.verify(visit)
-    }
-
-    fn ordered(&self) -> Option<&dyn OrderedIndex<Bytes>> {
-        self.stored.ordered().is_some().then_some(self as _)
-    }
-
-    fn expiring(&self) -> Option<&dyn ExpiringIndex> {
-        Some(self)
-    }
-}
-
-impl<S: Seam> OrderedIndex<Bytes> for Expiring<S> {
-    fn next(
-        &self,
-        range: &mut KeyRange<Bytes>,
-        reverse: bool,
-        limit: usize,
-        out: &mut Vec<(Vec<u8>, Vec<u8>)>,
-    ) -> Result<()> {
-        let order = self.stored.ordered().expect("asked for by `ordered` alone");
-        let first = out.len();
-        if range.care == Care::Keys {
-            range.care = Care::Trust;
-        }
-        order.next(range, reverse, limit, out)?;
-        self.filter(out, first, range.care, false, &mut range.lost)
-    }
-
-    fn end(
-        &self,
-        mut range: KeyRange<Bytes>,
-        reverse: bool,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let order = self.stored.ordered().expect("asked for by `ordered` alone");
-        loop {
-            let Some((key, stored)) = order.end(range.clone(), reverse)? else { return Ok(None) };
-            if !self.has_passed(self.split(&stored)?.0) {
-                return Ok(Some((key, strip(stored))));
-            }
-            self.bury(&key, &stored)?;
-            if self.core.options().read_only {
-                let bound = if reverse { &mut range.high } else { &mut range.low };
-                *bound = Bound::Excluded(key);
-            }
-        }
     }
 }
