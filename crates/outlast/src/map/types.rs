@@ -4,9 +4,9 @@ use crate::error::{Damage, Result};
 
 /// A type that can be a key.
 ///
-/// Implemented for integers, `bool`, floats, `[u8; N]`, tuples of two to four of these, whose last part
-/// can also be a `String` or a `Vec<u8>`, `[u8]` and `str`. Use [`fixed_record!`](crate::fixed_record)
-/// for your own structs.
+/// Implemented for integers, `bool`, floats, `[u8; N]`, `[u8]`, `str`, `()`, and tuples of two to four
+/// parts. A part can be any of these, with `String` and `Vec<u8>` for strings. Use
+/// [`fixed_record!`](crate::fixed_record) for your own structs.
 ///
 /// Two keys are equal if their bytes are equal. So for floats, 0.0 and -0.0 are two keys, and a NaN
 /// is a key like any other.
@@ -16,8 +16,7 @@ use crate::error::{Damage, Result};
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
     note = "other types of keys: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, of which the last can also be a `String` or a `Vec<u8>`, and structs with \
-            `outlast::fixed_record!`"
+            these, `String` and `Vec<u8>`, and structs with `outlast::fixed_record!`"
 )]
 pub trait Key: Value {}
 
@@ -38,9 +37,9 @@ pub trait Key: Value {}
     label = "not a type of values",
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
-    note = "other types of values: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, structs with `outlast::fixed_record!`, and with the feature `serde` any type that \
-            serde can encode, with `outlast::serde_value!`"
+    note = "other types of values: integers, `bool`, floats, `[u8; N]`, `()`, tuples of two to four \
+            of these, `String` and `Vec<u8>`, structs with `outlast::fixed_record!`, and with the \
+            feature `serde` any type that serde can encode, with `outlast::serde_value!`"
 )]
 pub trait Value {
     /// The permanent name of the type and its layout. A map's name and its two schemas together are

@@ -288,8 +288,10 @@ impl SlotRecord for Bytes {
     }
 
     fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords) {
-        if let Ok([first, ..]) = core.memory.words(words.first & OFFSET_MASK & !7, 8) {
+        // A block does not begin with a line, so that even a small one may lie in two.
+        if let Ok([first, .., last]) = core.memory.words(words.first & OFFSET_MASK & !7, 48) {
             core.memory.seam().prefetch(first);
+            core.memory.seam().prefetch(last);
         }
     }
 
