@@ -7,8 +7,8 @@ use crate::index::{Config, RecordForm, Scheme};
 
 /// Options for creating a map. An existing map keeps the options that it was created with. Options
 /// given when it is opened are ignored, except three: the [scheme](MapOptions::scheme), the
-/// [form](MapOptions::form) and [expiry](MapOptions::expiry) must be the map's own, if they are given. Otherwise opening fails with
-/// [`Error::MapMismatch`](crate::Error::MapMismatch). A value out of range fails with
+/// [form](MapOptions::form) and [expiry](MapOptions::expiry) must be the map's own, if they are given.
+/// Otherwise opening fails with [`Error::MapMismatch`](crate::Error::MapMismatch). A value out of range fails with
 /// [`Error::Invalid`](crate::Error::Invalid), even if the map exists.
 ///
 /// ```

@@ -124,7 +124,8 @@ fn number(log: &mut &[u8]) -> Option<u32> {
     log.split_off(..4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 
-/// Runs the same code for either record form, on records as they are stored. `$from` makes the form's keys and values from bytes.
+/// Runs the same code for either record form, on records as they are stored. `$from` makes the form's keys
+/// and values from bytes.
 macro_rules! each_form {
     ($map:expr, ($index:ident, $from:ident) => $body:expr) => {
         match $map.stored_form()? {
