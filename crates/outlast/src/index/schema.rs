@@ -124,6 +124,8 @@ impl RecordForm {
 pub struct Schemas<R: Record> {
     key: Known,
     value: Known,
+    /// Bytes before each value.
+    before: usize,
     form: PhantomData<fn() -> R>,
 }
 
@@ -143,7 +145,12 @@ impl<R: Record> Schemas<R> {
             Known::Fixed { bytes: 8, bools: 0 } if R::FORM == RecordForm::Inline => Known::Nothing,
             known => known,
         };
-        Schemas { key: known(key), value: known(value), form: PhantomData }
+        Schemas { key: known(key), value: known(value), before: 0, form: PhantomData }
+    }
+
+    /// Returns what is known if there are this many other bytes before each value.
+    pub(crate) fn after(self, before: usize) -> Self {
+        Schemas { before, ..self }
     }
 
     /// Returns whether the map can hold this key.
@@ -153,12 +160,12 @@ impl<R: Record> Schemas<R> {
 
     /// Returns whether the map can hold this value.
     pub(crate) fn allows_value(&self, value: R::Value<'_>) -> bool {
-        R::allows_value(self.value, value)
+        R::allows_value(self.value, value, self.before)
     }
 
     /// Returns whether there are values that the map cannot hold.
     pub(crate) fn checks_values(&self) -> bool {
-        self.value != Known::Nothing
+        self.value != Known::Nothing || self.before > 0
     }
 }
 

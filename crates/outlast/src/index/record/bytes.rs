@@ -178,8 +178,8 @@ impl Record for Bytes {
     fn allows_key(known: Known, key: &[u8]) -> bool {
         known.allows_bytes(key)
     }
-    fn allows_value(known: Known, value: &[u8]) -> bool {
-        known.allows_bytes(value)
+    fn allows_value(known: Known, value: &[u8], before: usize) -> bool {
+        value.get(before..).is_some_and(|value| known.allows_bytes(value))
     }
     #[inline]
     fn hash(hasher: &Hasher, key: &[u8]) -> u64 {
