@@ -19,6 +19,8 @@ impl std::error::Error for Full {}
 pub struct Promises {
     /// It keeps its keys in order, so it can [scan](Peer::scan).
     pub ordered: bool,
+    /// It grows. Otherwise, the number of slots is fixed.
+    pub grows: bool,
     /// An operation finds its key even if another thread moves the record meanwhile.
     pub finds_moved: bool,
     /// Of two threads that insert the same key at the same time, only one succeeds.
@@ -27,7 +29,8 @@ pub struct Promises {
 
 impl Promises {
     /// Those of a hash table whose concurrent operations are correct.
-    pub const HASH: Promises = Promises { ordered: false, finds_moved: true, inserts_once: true };
+    pub const HASH: Promises =
+        Promises { ordered: false, grows: true, finds_moved: true, inserts_once: true };
     /// Those of an ordered structure whose concurrent operations are correct.
     pub const ORDERED: Promises = Promises { ordered: true, ..Promises::HASH };
 }

@@ -14,8 +14,14 @@ const OPTIONS: Options = Options {
     unique: true,
 };
 
+/// Creates a small structure. One that cannot grow has room for what the tests insert.
 fn create<S: Seam>(system: System, seam: S) -> Box<dyn Peer> {
-    system.create(&OPTIONS, seam).expect("a small structure")
+    let peer = system.create(&OPTIONS, seam.clone()).expect("a small structure");
+    if peer.promises().grows {
+        return peer;
+    }
+    let options = Options { initial_slots: 1 << 18, ..OPTIONS };
+    system.create(&options, seam).expect("a large structure")
 }
 
 fn plain() -> Real {
@@ -105,14 +111,17 @@ fn growth_keeps_every_record_and_the_load_factor_is_possible() {
         if let Some(slots) = peer.slots() {
             assert!(slots >= 100_000, "{system}: {slots}");
         }
-        assert!(peer.growths() > 5, "{system}: {}", peer.growths());
+        let grows = peer.promises().grows;
+        assert_eq!(peer.growths() > 5, grows, "{system}: {}", peer.growths());
     }
 }
 
 #[test]
 fn a_full_arena_is_an_error_and_loses_nothing() {
     for system in System::ALL {
-        let options = Options { arena_bytes: 4 << 20, ..OPTIONS };
+        let fixed = !system.create(&OPTIONS, plain()).unwrap().promises().grows;
+        let initial_slots = if fixed { 1 << 15 } else { 1 << 10 };
+        let options = Options { arena_bytes: 4 << 20, initial_slots, ..OPTIONS };
         let peer = system.create(&options, plain()).unwrap();
         let full = (1..1 << 20).find(|&key| peer.insert(key, !key).is_err()).expect("it fills up");
         assert!(full > 10_000, "{system}: {full}");
@@ -210,11 +219,21 @@ fn operations_flush_and_fence_as_often_as_the_papers_say() {
     // Lines flushed and fences of the most frequent insert, update and removal.
     for system in System::ALL {
         let expected = match system {
-            // The record, then its token. A removal clears the token (OSDI 2018, 3.3).
+            // The record, then its token. A removal clears the token.
             System::Level => [[2, 2], [2, 2], [1, 1]],
             // Value and key lie in one line: "one fewer cacheline flush per insert than Dash" as
-            // evaluated (Dash, 6.2), which flushes record and metadata.
+            // evaluated (Dash, 6.1), which flushes record and metadata.
             System::Cceh => [[1, 1]; 3],
+            // The bucket, which is one line.
+            System::Clht => [[1, 1]; 3],
+            // The node, then the link to it.
+            System::Cmap => [[2, 2], [1, 1], [1, 1]],
+            // The cell. The log doubles the writes and more (group hashing, 2.3): two words saved,
+            // their number, the cell, and the number again.
+            System::Linear { log: false } | System::Pfht { log: false } => [[1, 1]; 3],
+            System::Path { log: false } => [[1, 1]; 3],
+            System::Linear { log: true } | System::Pfht { log: true } => [[4, 4], [1, 1], [4, 4]],
+            System::Path { log: true } => [[4, 4], [1, 1], [4, 4]],
         };
         let seam = Traced::new();
         let peer = create(system, seam.clone());
@@ -228,4 +247,55 @@ fn operations_flush_and_fence_as_often_as_the_papers_say() {
         let gets = costs(&*peer, &seam, |key| peer.get(key).is_none());
         assert_eq!(gets, [([0, 0], 400)], "{system}: a lookup flushes nothing");
     }
+}
+
+/// Inserts random keys until the table is full or has this load factor. Returns them.
+fn fill(peer: &dyn Peer, load_factor: f64) -> Vec<u64> {
+    let slots = peer.slots().expect("a fixed number") as f64;
+    let mut random = Random(3);
+    let mut keys = Vec::new();
+    while (keys.len() as f64) < slots * load_factor {
+        let key = 1 + random.below(u64::MAX - 1);
+        match peer.insert(key, !key) {
+            Ok(inserted) => assert!(inserted),
+            Err(_) => break,
+        }
+        keys.push(key);
+    }
+    keys
+}
+
+#[test]
+fn space_is_used_as_group_hashing_measured() {
+    // Its Figure 7: path hashing and PFHT above group hashing's 82%. Linear probing: all. In the
+    // paper path hashing is slightly ahead of PFHT; here it is slightly behind (0.936, 0.946).
+    let utilization = |system: System| {
+        let options = Options { initial_slots: 1 << 17, ..OPTIONS };
+        let peer = system.create(&options, plain()).unwrap();
+        fill(&*peer, 1.0).len() as f64 / peer.slots().unwrap() as f64
+    };
+    let [linear, pfht, path] =
+        [System::Linear { log: false }, System::Pfht { log: false }, System::Path { log: false }]
+            .map(utilization);
+    assert_eq!(linear, 1.0);
+    assert!((0.92..0.97).contains(&path), "path {path}");
+    assert!((0.92..0.97).contains(&pfht), "pfht {pfht}");
+}
+
+#[test]
+fn removals_from_linear_probing_flush_more_the_fuller_it_is() {
+    // Group hashing, 4.2: "the problem becomes worse as the load factor increases to 0.75".
+    let lines_per_removal = |system: System, load_factor: f64| {
+        let seam = Traced::new();
+        let options = Options { initial_slots: 1 << 13, ..OPTIONS };
+        let peer = system.create(&options, seam.clone()).unwrap();
+        let keys = fill(&*peer, load_factor);
+        seam.start(false);
+        assert!(keys[..500].iter().all(|&key| peer.remove(key)));
+        Counts::of(&seam.take()).lines as f64 / 500.0
+    };
+    let (linear, path) = (System::Linear { log: true }, System::Path { log: true });
+    let (half, more) = (lines_per_removal(linear, 0.5), lines_per_removal(linear, 0.75));
+    assert!(half > 4.5 && more > half * 1.3, "{half} {more}");
+    assert_eq!(lines_per_removal(path, 0.75), 4.0);
 }

@@ -25,6 +25,11 @@ impl UndoLog {
         Ok(UndoLog { at: arena.alloc(16 + entries * 16)?, entries })
     }
 
+    /// Whether the log has no room for this many more words.
+    pub fn is_full<S: Seam>(self, arena: &Arena<S>, more: u64) -> bool {
+        arena.load(self.at) + more > self.entries
+    }
+
     /// Saves words before they change: appends them and makes them durable, and then the number of
     /// entries. This costs two fences.
     ///

@@ -1,6 +1,6 @@
 //! Level hashing (Zuo, Hua and Wu, OSDI 2018).
 //!
-//! Compared with in clevel hashing (2.4.1, 4.1), Dash (6.2 to 6.6) and the EA-PHT thesis (3.9).
+//! Compared with in clevel hashing (2.4.1, 4.1), Dash (6.1 to 6.4) and the EA-PHT thesis (3.8).
 //!
 //! # Structure
 //!
