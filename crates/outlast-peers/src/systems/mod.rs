@@ -8,6 +8,7 @@ mod cceh;
 mod cells;
 mod clht;
 mod cmap;
+mod fast_fair;
 mod level;
 mod linear;
 mod path;
@@ -18,6 +19,7 @@ use crate::{Full, Options, Peer};
 use cceh::Cceh;
 use clht::Clht;
 use cmap::Cmap;
+use fast_fair::FastFair;
 use level::Level;
 use linear::Linear;
 use outlast::internals::pmem::Seam;
@@ -51,11 +53,13 @@ pub enum System {
         /// Whether it has the log.
         log: bool,
     },
+    /// FAST-FAIR (FAST 2018).
+    FastFair,
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 10] = [
+    pub const ALL: [System; 11] = [
         System::Level,
         System::Cceh,
         System::Clht,
@@ -66,6 +70,7 @@ impl System {
         System::Pfht { log: true },
         System::Path { log: false },
         System::Path { log: true },
+        System::FastFair,
     ];
 
     /// Creates an empty one in an arena of its own. A clone of the seam sees its accesses.
@@ -81,6 +86,7 @@ impl System {
             System::Cmap => Box::new(Cmap::create(arena, options)?),
             System::Linear { log } => Box::new(Linear::create(arena, log, options)?),
             System::Pfht { log } => Box::new(Pfht::create(arena, log, options)?),
+            System::FastFair => Box::new(FastFair::create(arena, options)?),
             System::Path { log } => Box::new(Path::create(arena, log, options)?),
         })
     }
@@ -99,6 +105,7 @@ impl fmt::Display for System {
             System::Pfht { log: true } => "pfht-l",
             System::Path { log: false } => "path",
             System::Path { log: true } => "path-l",
+            System::FastFair => "fast-fair",
         })
     }
 }
