@@ -334,7 +334,7 @@ impl Session {
             let map = self.map(name)?;
             let form = map.info().form;
             let value = value.map(|value| raw_value(form, value));
-            made.push(BatchRecord { map, key: raw_key(form, key), value });
+            made.push(BatchRecord { map, key: raw_key(form, key), value, time: None });
         }
         Ok(made)
     }

@@ -5,6 +5,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use outlast::Scheme;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Crash-proof concurrent indexes in a mapped file.
 ///
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Insert or replace a record; creates the pool and the map if missing
     Put(PutArgs),
+    /// Print for how many seconds a record lives on (or "never expires"), or set that
+    Ttl(TtlArgs),
     /// Remove a record
     Del(DelArgs),
     /// Print records: all of them, in no particular order; for an ordered map, in key order, and
@@ -112,6 +115,9 @@ pub(crate) struct CreateArgs {
     /// Keep the keys of a new map in order
     #[arg(long, conflicts_with = "scheme")]
     pub(crate) ordered: bool,
+    /// Make a new map one whose records can expire
+    #[arg(long)]
+    pub(crate) expiry: bool,
     /// Scheme of a new map [default: dash-eh; with --ordered, phast]
     #[arg(long, value_parser = scheme())]
     pub(crate) scheme: Option<Scheme>,
@@ -268,10 +274,27 @@ pub(crate) struct PutArgs {
     /// The value
     #[arg(allow_negative_numbers = true)]
     pub(crate) value: OsString,
+    /// Make the record expire after this time, such as 90s, 10m, 2h, 7d or 1h30m; a new map is then one
+    /// whose records can expire
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::lifetime::parse)]
+    pub(crate) lives: Option<Duration>,
     #[command(flatten)]
     pub(crate) create: CreateArgs,
     #[command(flatten)]
     pub(crate) notation: NotationArgs,
+}
+
+/// Arguments of [`Command::Ttl`].
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TtlArgs {
+    #[command(flatten)]
+    pub(crate) of: KeyArgs,
+    /// Make the record expire after this time from now on
+    #[arg(long = "for", value_name = "TIME", value_parser = crate::lifetime::parse)]
+    pub(crate) lives: Option<Duration>,
+    /// Make the record one that never expires
+    #[arg(long, conflicts_with = "lives")]
+    pub(crate) never: bool,
 }
 
 /// Selects records by their keys.

@@ -13,6 +13,7 @@ mod commands;
 mod demo;
 mod failure;
 mod interrupt;
+mod lifetime;
 mod open;
 mod output;
 mod parts;
@@ -62,6 +63,7 @@ fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Command::Load(load) => commands::load::run(pool, load, output),
         Command::Get(get) => commands::get::run(pool, get, output),
         Command::Put(put) => commands::put::run(pool, put, output),
+        Command::Ttl(ttl) => commands::ttl::run(pool, ttl, output),
         Command::Del(del) => commands::del::run(pool, del, output),
         Command::Scan(scan) => commands::scan::run(pool, scan, output),
         Command::Count(count) => commands::count::run(pool, count, output),

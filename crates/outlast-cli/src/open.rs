@@ -239,20 +239,25 @@ pub(crate) struct Target {
     value_type: String,
     form: RecordForm,
     scheme: Option<Scheme>,
+    /// Whether the records of the map can expire, if it exists.
+    expires: Option<bool>,
+    /// Whether a new map is one whose records can expire.
+    makes_expiry: bool,
     survive: SurviveArgs,
 }
 
 impl Target {
     /// Opens the pool if it exists, and determines the map, as [`chosen`] does. Fails if the map has
     /// other types than those given. Neither the map nor the pool has to exist yet.
-    pub(crate) fn find(path: &Path, args: &CreateArgs) -> Result<Self, Failure> {
+    /// With `expiry`, the map must be one whose records can expire.
+    pub(crate) fn find(path: &Path, args: &CreateArgs, expiry: bool) -> Result<Self, Failure> {
         if let Some(name) = &args.which.map {
             // A name that no map can have is refused before anything is made.
             PoolOptions::new().anonymous()?.raw_map_with(name, "str", "str", &MapOptions::new())?;
         }
         let pool = existing(path, args)?;
         let name = chosen(pool.as_ref(), args)?;
-        Target::named(path, pool, name, args)
+        Target::named(path, pool, name, args)?.with_expiry(expiry)
     }
 
     /// Determines the map of this name, in a pool that was opened with [`existing`].
@@ -289,7 +294,8 @@ impl Target {
             Some(info) => info.form,
             None => RecordForm::of_schemas(&key_type, &value_type),
         };
-        Ok(Target {
+        let there = there.map(|info| info.expires);
+        let target = Target {
             path: path.into(),
             pool,
             name,
@@ -297,8 +303,26 @@ impl Target {
             value_type,
             form,
             scheme: args.scheme.or(args.ordered.then_some(Scheme::Phast)),
+            expires: there,
+            makes_expiry: false,
             survive: args.survive,
-        })
+        };
+        target.with_expiry(args.expiry)
+    }
+
+    /// Makes the map one whose records can expire, if `expiry` is set. Fails if there is one whose records
+    /// cannot.
+    fn with_expiry(self, expiry: bool) -> Result<Self, Failure> {
+        match self.expires {
+            _ if !expiry => Ok(self),
+            Some(true) => Ok(self),
+            Some(false) => {
+                let (stored, asked) = ("none".into(), "expiry".into());
+                let name = self.name;
+                Err(Error::MapMismatch { name, what: "expiry", stored, asked }.into())
+            }
+            None => Ok(Target { makes_expiry: true, form: RecordForm::Bytes, ..self }),
+        }
     }
 
     /// The types of the map's keys and values.
@@ -323,7 +347,7 @@ impl Target {
             Some(pool) => (pool, false),
             None => create(&self.path, self.survive)?,
         };
-        let mut options = MapOptions::new().form(self.form);
+        let mut options = MapOptions::new().form(self.form).expiry(self.makes_expiry);
         if let Some(scheme) = self.scheme {
             options = options.scheme(scheme);
         }

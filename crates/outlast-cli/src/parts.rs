@@ -1,6 +1,6 @@
 //! Types whose encodings sort as their values do, recognized by their schemas: `bool`, floats,
-//! numbers of 128 bits, arrays, tuples and ordered structs. docs/format.md, section 7, has the
-//! encodings. The last part of a tuple can be a string.
+//! numbers of 128 bits, arrays, tuples (also the empty one) and ordered structs. docs/format.md,
+//! section 7, has the encodings. Parts of a tuple can be strings.
 
 use crate::text::{from_hex, hex};
 use serde_json::{Number, Value, json};
@@ -23,9 +23,9 @@ pub(crate) enum Part {
         bytes: usize,
     },
     Tuple(Vec<Part>),
-    /// A string, as the last part of a tuple.
+    /// A string, as a part of a tuple.
     Text,
-    /// A byte string, as the last part of a tuple.
+    /// A byte string, as a part of a tuple.
     Bytes,
 }
 
@@ -34,19 +34,19 @@ impl Part {
     pub(crate) fn of(schema: &str) -> Option<Part> {
         let mut rest = schema;
         let part = Part::read(&mut rest)?;
-        let is_tuple = match &part {
-            Part::Tuple(parts) => {
-                let is_last = |part: &Part| matches!(part, Part::Text | Part::Bytes);
-                let (last, parts) = parts.split_last()?;
-                parts.iter().all(|part| part.size().is_some())
-                    && (is_last(last) || last.size().is_some())
-            }
-            other => other.size().is_some(),
+        let is_fixed = |part: &Part| part.size().is_some();
+        let is_known = match &part {
+            Part::Tuple(parts) => parts.iter().all(|part| part.is_string() || is_fixed(part)),
+            other => is_fixed(other),
         };
-        (rest.is_empty() && is_tuple).then_some(part)
+        (rest.is_empty() && is_known).then_some(part)
     }
 
     fn read(rest: &mut &str) -> Option<Part> {
+        if let Some(after) = rest.strip_prefix("()") {
+            *rest = after;
+            return Some(Part::Tuple(Vec::new()));
+        }
         if let Some(parts) = rest.strip_prefix('(') {
             *rest = parts;
             let mut tuple = vec![Part::read(rest)?];
@@ -100,11 +100,19 @@ impl Part {
         }
     }
 
+    fn is_string(&self) -> bool {
+        matches!(self, Part::Text | Part::Bytes)
+    }
+
     /// Returns whether an encoding can be `len` bytes long.
     pub(crate) fn fits(&self, len: usize) -> bool {
         match (self, self.size()) {
             (_, Some(size)) => len == size,
-            (Part::Tuple(parts), None) => len >= parts.iter().filter_map(Part::size).sum::<usize>(),
+            (Part::Tuple(parts), None) => {
+                let (last, others) = parts.split_last().expect("an empty tuple has a size");
+                let least = |part: &Part| part.size().unwrap_or(END.len());
+                len >= others.iter().map(least).sum::<usize>() + last.size().unwrap_or(0)
+            }
             (_, None) => true,
         }
     }
@@ -144,11 +152,13 @@ impl Part {
             },
             Part::Tuple(parts) => {
                 let mut rest = bytes;
-                let values = parts.iter().map(|part| {
-                    let len = part.size().unwrap_or(rest.len());
-                    part.decode(rest.split_off(..len)?)
+                let values = parts.iter().enumerate().map(|(index, part)| match part.size() {
+                    Some(size) => part.decode(rest.split_off(..size)?),
+                    None if index + 1 == parts.len() => part.decode(std::mem::take(&mut rest)),
+                    None => part.decode(&take_string(&mut rest)?),
                 });
-                Value::Array(values.collect::<Option<_>>()?)
+                let values = values.collect::<Option<_>>()?;
+                rest.is_empty().then_some(Value::Array(values))?
             }
         })
     }
@@ -209,7 +219,15 @@ impl Part {
                     other => other.clone(),
                 };
                 let values = parsed.as_array().filter(|values| values.len() == parts.len())?;
-                parts.iter().zip(values).try_for_each(|(part, value)| part.encode(value, out))?;
+                for (index, (part, value)) in parts.iter().zip(values).enumerate() {
+                    if part.is_string() && index + 1 < parts.len() {
+                        let mut string = Vec::new();
+                        part.encode(value, &mut string)?;
+                        append_string(&string, out);
+                    } else {
+                        part.encode(value, out)?;
+                    }
+                }
             }
         }
         Some(())
@@ -227,11 +245,39 @@ impl fmt::Display for Part {
             Part::Bytes => f.write_str("bytes"),
             Part::Array { bytes } => write!(f, "0x and {} hexadecimal digits", 2 * bytes),
             Part::Tuple(parts) => {
+                f.write_str("a list [")?;
                 for (index, part) in parts.iter().enumerate() {
-                    write!(f, "{}{part}", if index == 0 { "a list [" } else { ", " })?;
+                    write!(f, "{}{part}", if index == 0 { "" } else { ", " })?;
                 }
                 f.write_str("]")
             }
+        }
+    }
+}
+
+/// The bytes that end a string before the last part of a tuple. In it, a byte 0 is followed by 255.
+const END: [u8; 2] = [0, 0];
+
+fn append_string(string: &[u8], out: &mut Vec<u8>) {
+    for &byte in string {
+        out.push(byte);
+        if byte == 0 {
+            out.push(u8::MAX);
+        }
+    }
+    out.extend(END);
+}
+
+/// Decodes such a string, and moves on to the bytes after it.
+fn take_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    let mut string = Vec::new();
+    loop {
+        let own = rest.split_off(..rest.iter().position(|&byte| byte == 0)?)?;
+        string.extend_from_slice(own);
+        match rest.split_off(..END.len())? {
+            [_, 0] => return Some(string),
+            [_, u8::MAX] => string.push(0),
+            _ => return None,
         }
     }
 }
@@ -348,6 +394,15 @@ mod tests {
         assert_eq!(check("(u16,str)", json!([7, "text"])), b"\x00\x07text");
         assert_eq!(check("(u16,str)", json!([7, ""])), b"\x00\x07");
         assert_eq!(check("(u8,bytes)", json!([7, { "hex": "ff" }])), [7, 255]);
+        assert_eq!(check("()", json!([])), of(()));
+        fn of_key(key: &impl outlast::Value) -> Vec<u8> {
+            key.with_bytes(<[u8]>::to_vec)
+        }
+        let key = ("a\0b".to_owned(), 7u16);
+        assert_eq!(check("(str,u16)", json!(["a\0b", 7])), of_key(&key));
+        let key = (true, vec![0, 255], "é".to_owned(), String::new());
+        let json = json!([true, { "hex": "00ff" }, "é", ""]);
+        assert_eq!(check("(bool,bytes,str,str)", json), of_key(&key));
     }
 
     #[test]
@@ -370,6 +425,11 @@ mod tests {
             ("(u8,str)", json!([1, 2])),
             ("(u8,str)", json!([1, { "hex": "ff" }])),
             ("(u8,str)", json!({ "hex": "" })),
+            ("(str,u8)", json!({ "hex": "610007" })),
+            ("(str,u8)", json!({ "hex": "6100010007" })),
+            ("(str,u8)", json!({ "hex": "ff000007" })),
+            ("(str,u8)", json!({ "hex": "61000007ff" })),
+            ("()", json!([1])),
         ] {
             assert_eq!(Part::of(schema).unwrap().encode(&value, &mut Vec::new()), None, "{value}");
         }
@@ -382,11 +442,10 @@ mod tests {
             "u",
             "",
             "[u8;x]",
-            "()",
             "u8)",
             "str",
-            "(str,u8)",
             "(u8,(u8,str))",
+            "(u8,)",
         ] {
             assert_eq!(Part::of(unknown), None, "{unknown}");
         }

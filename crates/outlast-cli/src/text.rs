@@ -12,8 +12,8 @@ pub(crate) fn type_name(text: &str) -> Result<String, String> {
     let schema: String = text.chars().filter(|letter| *letter != ' ').collect();
     match Kind::of(&schema) {
         Kind::Opaque => {
-            Err("the types are str, bytes, u8 to u128, i8 to i128, bool, f32, f64, [u8;N], and \
-                             tuples of these, of which only the last part can be str or bytes"
+            Err("the types are str, bytes, u8 to u128, i8 to i128, bool, f32, f64, [u8;N], () \
+                             and tuples of these, with strings only as parts of the outer tuple"
                 .into())
         }
         _ => Ok(schema),

@@ -173,9 +173,11 @@ fn map_info(fields: &mut Fields<'_>) -> io::Result<MapInfo> {
     let name = fields.text()?.to_owned();
     let scheme = fields.text()?;
     let scheme: Scheme = scheme.parse().map_err(|_| unknown("scheme", scheme))?;
-    let form = if fields.number()? == 1 { RecordForm::Inline } else { RecordForm::Bytes };
+    let form = fields.number()?;
+    let expires = form == 2;
+    let form = if form == 1 { RecordForm::Inline } else { RecordForm::Bytes };
     let (key_schema, value_schema) = (fields.text()?.to_owned(), fields.text()?.to_owned());
-    Ok(MapInfo { name, form, key_schema, value_schema, config: Config::of(scheme) })
+    Ok(MapInfo { name, form, key_schema, value_schema, config: Config::of(scheme), expires })
 }
 
 /// An answer that is being received.

@@ -242,7 +242,16 @@ impl Served {
                     item()
                         .bytes(info.name.as_bytes())
                         .bytes(info.scheme().name().as_bytes())
-                        .number(u64::from(info.form == outlast::RecordForm::Inline))
+                        .number(match info.form {
+                            outlast::RecordForm::Inline => 1,
+                            outlast::RecordForm::Bytes => {
+                                if info.expires {
+                                    2
+                                } else {
+                                    0
+                                }
+                            }
+                        })
                         .bytes(info.key_schema.as_bytes())
                         .bytes(info.value_schema.as_bytes())
                         .send(out)?;

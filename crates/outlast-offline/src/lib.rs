@@ -114,6 +114,8 @@ pub struct MapReport {
     pub scheme: &'static str,
     /// The map's record form.
     pub form: RecordForm,
+    /// Whether the map's records expire: each value begins with the time, in 8 bytes.
+    pub expires: bool,
     /// Schema of the keys.
     pub key_schema: String,
     /// Schema of the values.
@@ -411,11 +413,12 @@ impl Walk<'_, '_> {
             })
             .flatten();
         let scheme = WALKS.iter().find(|walk| walk.number == kinds & 0xff);
-        // 1 is inline, 2 is byte strings.
-        let form = match kinds >> 8 & 0xff {
-            1 => Some(RecordForm::Inline),
-            2 => Some(RecordForm::Bytes),
-            _ => None,
+        // 1 is inline, 2 is byte strings, 0x82 is byte strings with times before the values.
+        let (form, expires) = match kinds >> 8 & 0xff {
+            1 => (Some(RecordForm::Inline), false),
+            2 => (Some(RecordForm::Bytes), false),
+            0x82 => (Some(RecordForm::Bytes), true),
+            _ => (None, false),
         };
         let (Some((name, key_schema, value_schema)), Some(scheme), Some(form)) =
             (texts, scheme, form)
@@ -433,6 +436,7 @@ impl Walk<'_, '_> {
             name,
             scheme: scheme.name,
             form,
+            expires,
             key_schema,
             value_schema,
             segments: 0,

@@ -55,11 +55,11 @@ impl Segment {
     pub(super) fn has_place(&self, line: u64, hash: u64) -> bool {
         let (lines, before) = self.lines();
         if line >= before {
-            let home = before + ((hash & 0xffff_ffff) * (lines - before) >> 32);
+            let home = before + (((hash & 0xffff_ffff) * (lines - before)) >> 32);
             return home / 4 == line / 4;
         }
         let stash = before - 1;
-        let first = (hash & 0xffff) * stash >> 16;
+        let first = ((hash & 0xffff) * stash) >> 16;
         (line - 1 + stash - first) % stash < stash.min(8)
     }
 }
@@ -187,14 +187,15 @@ impl Walk<'_, '_> {
             return Err(Damage::new(at, "0, or a link to a segment", format!("{word:#x}")).into());
         }
         for segment in segments {
-            for cell in cell_of(segment.low, depth)..=cell_of(segment.high, depth) {
-                if cells[cell] != segment.offset && self.report.free_state {
-                    let found = format!("{:#x}", cells[cell]);
+            let range = cell_of(segment.low, depth)..=cell_of(segment.high, depth);
+            for (number, cell) in cells[range.clone()].iter_mut().enumerate() {
+                if *cell != segment.offset && self.report.free_state {
+                    let place = first + 8 * (range.start() + number) as u64;
                     let expected =
                         format!("{:#x}, as the last rebuild has left it", segment.offset);
-                    return Err(Damage::new(first + 8 * cell as u64, expected, found).into());
+                    return Err(Damage::new(place, expected, format!("{cell:#x}")).into());
                 }
-                cells[cell] = segment.offset;
+                *cell = segment.offset;
             }
         }
         Ok(())

@@ -228,6 +228,10 @@ impl Walk<'_, '_> {
 
     /// Reports a key or a value that no program with the map's types could have written.
     pub(super) fn check_types(&mut self, map: &MapReport, place: u64, key: &[u8], value: &[u8]) {
+        let Some(value) = without_time(map, value) else {
+            let found = format!("{value:x?}");
+            return self.problem(Damage::new(place, "a time before the value", found));
+        };
         let parts = [("key", &map.key_schema, key), ("value", &map.value_schema, value)];
         for (what, schema, bytes) in parts {
             if !is_of_type(schema, map.form, bytes) {
@@ -246,6 +250,11 @@ impl Walk<'_, '_> {
         self.region(offset, bytes, What::Record);
         Ok(())
     }
+}
+
+/// Returns a stored value without the time before it, if the map's records expire.
+pub(super) fn without_time<'v>(map: &MapReport, value: &'v [u8]) -> Option<&'v [u8]> {
+    value.get(if map.expires { 8 } else { 0 }..)
 }
 
 /// Returns whether bytes can be a value of a type. A type of fixed length takes that many bytes,

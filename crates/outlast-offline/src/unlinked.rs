@@ -11,7 +11,7 @@
 
 use super::hidden::{Found, Walked};
 use super::image::{Image, Source, crc};
-use super::record::is_of_type;
+use super::record::{is_of_type, without_time};
 use super::space::{Runs, is_set};
 use super::{Locked, MapReport, Walk, clevel, phast, walk_image};
 use outlast::internals::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
@@ -119,7 +119,10 @@ pub fn unlinked<E: From<Error>>(
         all.filter(|(map, report)| map.is_damaged && report.form == RecordForm::Inline)
     {
         let is_alike = |(other, its): (&Walked, &MapReport)| {
-            other.scheme == map.scheme && other.is_damaged && its.form == report.form
+            other.scheme == map.scheme
+                && other.is_damaged
+                && its.form == report.form
+                && its.expires == report.expires
         };
         let all = walk.walked.iter().zip(&walk.report.maps);
         let alike: Vec<_> = all.filter(|&all| is_alike(all)).collect();
@@ -253,7 +256,8 @@ impl Walk<'_, '_> {
                 && (of_clevel || !is_inline)
                 && (!is_inline || (key.len(), value.len()) == (8, 8))
                 && fits(&report.key_schema, key)
-                && fits(&report.value_schema, value)
+                && without_time(report, value)
+                    .is_some_and(|value| fits(&report.value_schema, value))
         };
         let all = self.walked.iter().zip(&self.report.maps);
         let mut can: Vec<_> = all.filter(|(map, report)| has(map, report)).collect();

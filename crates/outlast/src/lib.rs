@@ -81,20 +81,20 @@
 //!
 //! ## Expire sessions
 //!
-//! The value is the time at which the session ends. [`Map::fetch_update`] extends a session unless it has
-//! expired. [`Map::retain`] removes the expired sessions, but never one that another thread extends
-//! at the same moment. `examples/sessions.rs` does this with a struct as the value.
+//! The records of a map made with [`MapOptions::expiry`] can have a time. Once it has passed, they are absent
+//! for every operation, and the background thread removes them. [`Map::expire_at`] extends a session unless
+//! it has expired.
 //!
 //! ```
 //! # fn main() -> outlast::Result<()> {
 //! # let pool = outlast::PoolOptions::new().anonymous()?;
-//! let ends = pool.map::<[u8; 16], u64>("sessions")?;
-//! let (id, now) = ([7; 16], 1_000);
-//! ends.insert(&id, &(now + 900))?;
-//! let prolonged = ends.fetch_update(&id, |end| (*end > now).then_some(now + 1_800))?;
-//! assert_eq!(prolonged, Some(1_900), "it was to end then");
-//! let expired = ends.retain(|_, end| *end > 2_800)?;
-//! assert_eq!(expired, 1);
+//! use outlast::MapOptions;
+//! use std::time::{Duration, SystemTime};
+//!
+//! let sessions = pool.map_with::<[u8; 16], str>("sessions", &MapOptions::new().expiry(true))?;
+//! sessions.put_for(&[7; 16], "ada", Duration::from_secs(900))?;
+//! assert!(sessions.expire_at(&[7; 16], SystemTime::now() + Duration::from_secs(1_800))?);
+//! assert_eq!(sessions.get(&[7; 16])?.as_deref(), Some("ada"));
 //! # Ok(())
 //! # }
 //! ```
@@ -239,11 +239,14 @@ pub mod internals {
 /// let config = DashEh { stash_buckets: 4, ..Default::default() };
 /// ```
 pub mod config {
-    pub use crate::index::config::{Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Phast};
+    pub use crate::index::config::{
+        Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Line, Phast,
+    };
 }
 
 pub use db::backup::Backup;
 pub use db::batch::Batch;
+pub use db::expiry::Expiry;
 pub use db::facts::{JournalFacts, PoolFacts};
 pub use db::handle::Pool;
 pub use db::journal::{JournalOptions, WorkingFile, WorkingFileUse};

@@ -47,6 +47,7 @@ pub fn map_info(scheme: Scheme, name: &str, form: RecordForm, bits: u32, other: 
         key_schema: schema.into(),
         value_schema: schema.into(),
         config: (structure(scheme).config)(bits, other),
+        expires: false,
     }
 }
 

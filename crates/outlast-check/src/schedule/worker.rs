@@ -59,7 +59,7 @@ pub(super) struct Worker<'r> {
 fn record(map: &Arc<OpenMap>, key: u64, value: u64) -> BatchRecord {
     let form = map.info().form;
     let (key, value) = (raw_key(form, key), Some(raw_value(form, value)));
-    BatchRecord { map: Arc::clone(map), key, value }
+    BatchRecord { map: Arc::clone(map), key, value, time: None }
 }
 
 fn name(op: usize, act: Act) -> String {

@@ -116,6 +116,7 @@ impl Shape {
             key_schema: schema("u64", "[u8]"),
             value_schema: schema("u64", "[u8]"),
             config: self.config,
+            expires: false,
         }
     }
 }

@@ -480,6 +480,7 @@ fn given_up(scheme: Scheme, what: &str, bytes: &[u8]) {
         map: store.open_map("b").unwrap(),
         key: vec![1],
         value: Some(vec![value; 8]),
+        time: None,
     };
     let refused = store.make_batch(&[], &[record(1)]);
     assert!(matches!(refused, Err(Error::Damaged(_))), "{scheme}: {what}: {refused:?}");

@@ -143,7 +143,7 @@ fn copy(old: &Pool, new: &Pool) -> Result<(u64, u64), Failure> {
         let to = new.raw_map_like(info)?;
         let bar =
             progress::bar(from.len_estimate()?, &format!("copying {}", text::name(&info.name)));
-        let count = copy_map(from.iter().checked(), &to, &bar)?;
+        let count = copy_map(from.iter().checked().stored(), &to, &bar)?;
         bar.finish_and_clear();
         counts.push(count);
     }
@@ -170,7 +170,7 @@ fn copy_map(
     for record in records {
         interrupt::check()?;
         let (key, value) = record?;
-        if !to.insert(&key, &value)? {
+        if !to.insert_stored(&key, &value)? {
             return Err(Failure::Damaged(
                 "the pool has a key more than once; `outlast salvage` copies one record of each key".into(),
             ));

@@ -18,6 +18,7 @@ pub(crate) mod salvage;
 pub(crate) mod scan;
 pub(crate) mod snapshot;
 pub(crate) mod stat;
+pub(crate) mod ttl;
 mod unfinished;
 pub(crate) mod verify;
 pub(crate) mod working_files;

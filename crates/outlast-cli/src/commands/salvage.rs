@@ -314,7 +314,7 @@ fn take_unlinked(
                 return Ok(());
             }
             for (map, key) in &of {
-                if map.get(key).map_err(failed)?.as_ref() == Some(&record.value) {
+                if map.get_stored(key).map_err(failed)?.as_ref() == Some(&record.value) {
                     return Ok(());
                 }
             }
@@ -328,7 +328,7 @@ fn take_unlinked(
                 false => leave(&[(map, &record.key)]),
             };
         }
-        match map.insert(&record.key, &record.value) {
+        match map.insert_stored(&record.key, &record.value) {
             Ok(true) => {
                 sum.copied += 1;
                 sum.unlinked += 1;
@@ -473,10 +473,10 @@ fn copy(
     damage: &mut Vec<Damage>,
     bar: &ProgressBar,
 ) -> Result<(), Failure> {
-    for found in from.salvage() {
+    for found in from.salvage().stored() {
         interrupt::check()?;
         match found {
-            Ok((key, value)) => match to.insert(&key, &value) {
+            Ok((key, value)) => match to.insert_stored(&key, &value) {
                 Ok(true) => tally.copied += 1,
                 Ok(false)
                 | Err(

@@ -245,6 +245,7 @@ pub(super) fn described(info: &MapInfo) -> Value {
         "name": info.name,
         "scheme": info.scheme().name(),
         "form": info.form.to_string(),
+        "expires": info.expires,
         "key_schema": info.key_schema,
         "value_schema": info.value_schema,
     })
@@ -279,7 +280,7 @@ fn map_row(info: &MapInfo, stats: &IndexStats, out: &Output) -> [String; 10] {
     [
         out.shown(&info.name),
         info.scheme().to_string(),
-        info.form.to_string(),
+        if info.expires { "expiring".into() } else { info.form.to_string() },
         info.key_schema.clone(),
         info.value_schema.clone(),
         format!("~{}", HumanCount(rounded(stats.records_estimate))),

@@ -17,10 +17,16 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 pub(crate) fn run(pool: Option<&Path>, args: &VerifyArgs, out: &mut Output) -> Result<(), Failure> {
     check(&open::path(pool)?, args.accept_possibly_torn, out)
 }
+
+/// How often the progress of a verification is shown.
+const TICK: Duration = Duration::from_millis(100);
 
 /// What the library's verification and the walk have found in a pool.
 pub(super) struct Examined {
@@ -58,9 +64,7 @@ impl Examined {
 /// Checks a pool that is open for reading: its structures and records, and then every byte of its
 /// file.
 pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
-    let bar = progress::spinner("checking structures and records");
-    let found = pool.verify()?;
-    bar.finish_and_clear();
+    let found = with_progress(pool)?;
     let bar = progress::bytes(found.used_bytes, "accounting for the file");
     let mut untold = 0;
     let account = account::account(path, &mut |bytes| {
@@ -77,6 +81,27 @@ pub(super) fn examine(path: &Path, pool: &Pool) -> Result<Examined, Failure> {
     let duplicated = found.maps.iter().map(|(_, map)| map.duplicated).sum();
     let torn = found.maps.iter().map(|(_, map)| map.torn).sum();
     Ok(Examined { found, walked, leaked_bytes: account.leaked_bytes, duplicated, torn })
+}
+
+/// Verifies a pool, and shows how far that is.
+fn with_progress(pool: &Pool) -> outlast::Result<Verification> {
+    let core = pool.store().core();
+    let (alloc, page) = (core.alloc(), core.geometry.page_bytes());
+    let pages = alloc.stats(core);
+    let used = u64::from(pages.frontier_pages - pages.free_pages) * page;
+    let bar = progress::bytes(used, "checking structures and records");
+    let (end, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while ended.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                bar.set_position(alloc.noted_bytes());
+            }
+            bar.finish_and_clear();
+        });
+        let found = pool.verify();
+        drop(end);
+        found
+    })
 }
 
 /// Fails if a pool that is open for reading is not sound. `so` is for the message: it says what was

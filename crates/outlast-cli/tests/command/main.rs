@@ -7,6 +7,7 @@ mod accept;
 mod commands;
 mod compact;
 mod demo;
+mod expiry;
 mod live;
 mod load;
 mod ordered;

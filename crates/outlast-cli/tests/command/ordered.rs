@@ -37,13 +37,27 @@ fn maps_of_tuples_are_made_and_read_in_order() {
 #[test]
 fn types_that_no_map_can_have_are_refused() {
     let place = Place::new();
-    for name in ["(str,u8)", "text", "(u8", "()", "(u8,Point/1)"] {
+    for name in ["(u8,(str,u8))", "text", "(u8", "(u8,Point/1)"] {
         let refused = place.run(["put", "k", "v", "--key-type", name]).expect(2);
         assert!(refused.err.contains("tuples of these"), "{name}: {}", refused.err);
     }
     let both = ["put", "k", "v", "--ordered", "--scheme", "clevel"];
     assert!(place.run(both).expect(2).err.contains("cannot be used with"));
     assert!(!place.pool().exists());
+}
+
+#[test]
+fn a_set_has_keys_of_strings_and_numbers() {
+    let place = Place::new();
+    let types = ["--ordered", "--key-type", "(str, u16)", "--value-type", "()"];
+    for key in [r#"["b", 1]"#, r#"["a", 2]"#, r#"["aa", 1]"#, r#"["a", 10]"#] {
+        place.run(["put", key, "[]"].into_iter().chain(types)).expect(0);
+    }
+    let scanned = place.run(["scan"]).expect(0);
+    let keys: Vec<_> =
+        scanned.text().lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!(keys, [r#"["a",2]"#, r#"["a",10]"#, r#"["aa",1]"#, r#"["b",1]"#]);
+    assert_eq!(place.run(["get", r#"["a", 2]"#]).expect(0).text(), "[]\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::open_map::OpenMap;
 use super::opened::Guarded;
 use super::raw::RawMap;
 use crate::error::{Error, Result};
+use crate::pool::clock::NEVER;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,6 +20,9 @@ pub struct BatchRecord {
     pub key: Vec<u8>,
     /// The value; `None` if the key is absent.
     pub value: Option<Vec<u8>>,
+    /// When a new value expires; `None` keeps the time of the record. Only of changes of maps whose records
+    /// expire.
+    pub time: Option<u64>,
 }
 
 /// Changes of several records, in one map or in several maps of a pool. Once
@@ -131,8 +135,19 @@ impl Batch {
         key: &[u8],
         value: Option<&[u8]>,
     ) -> Result<&mut Self> {
+        self.change_timed(map, key, value, NEVER)
+    }
+
+    /// Like [`change_raw`](Self::change_raw). A new value expires at this time.
+    pub(super) fn change_timed(
+        &mut self,
+        map: &RawMap,
+        key: &[u8],
+        value: Option<&[u8]>,
+        time: u64,
+    ) -> Result<&mut Self> {
         let record = self.record(map, key, value)?;
-        self.changes.push(record);
+        self.changes.push(BatchRecord { time: Some(time), ..record });
         Ok(self)
     }
 
@@ -155,7 +170,7 @@ impl Batch {
     fn record(&self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<BatchRecord> {
         check_record(&self.pool, map, key, value)?;
         let (key, value) = (key.to_vec(), value.map(<[u8]>::to_vec));
-        Ok(BatchRecord { map: Arc::clone(&map.map), key, value })
+        Ok(BatchRecord { map: Arc::clone(&map.map), key, value, time: None })
     }
 
     /// Returns the number of changes.

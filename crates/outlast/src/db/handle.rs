@@ -167,6 +167,12 @@ impl Pool {
                 stored: map.info().form.to_string(),
                 asked: form.to_string(),
             }),
+            _ if options.expiry && !map.info().expires => Err(Error::MapMismatch {
+                name: map.info().name.clone(),
+                what: "expiry",
+                stored: "none".into(),
+                asked: "expiry".into(),
+            }),
             _ => Ok(self.raw(map)),
         }
     }
@@ -490,7 +496,7 @@ impl Pool {
         value_schema: &str,
         options: &MapOptions,
     ) -> Result<RawMap> {
-        let form = options.form.unwrap_or_else(|| RecordForm::of_schemas(key_schema, value_schema));
+        let form = options.form_of(RecordForm::of_schemas(key_schema, value_schema));
         self.map_of(name, form, [key_schema, value_schema], options)
     }
 
@@ -518,7 +524,7 @@ impl Pool {
     /// # Errors
     /// Same as for [`map_with`](Pool::map_with).
     pub fn raw_map_like(&self, info: &MapInfo) -> Result<RawMap> {
-        let options = MapOptions::new().scheme(info.scheme()).form(info.form);
+        let options = MapOptions::new().scheme(info.scheme()).form(info.form).expiry(info.expires);
         let request = MapRequest { info: info.clone(), scheme_matters: true };
         self.opened(self.store().map(&request)?, &options)
     }

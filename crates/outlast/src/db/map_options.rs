@@ -2,13 +2,13 @@
 
 use super::open_map::MapRequest;
 use super::roots::MapInfo;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::{Config, RecordForm, Scheme};
 
 /// Options for creating a map. An existing map keeps the options that it was created with. Options
-/// given when it is opened are ignored, except two: the [scheme](MapOptions::scheme) and the
-/// [form](MapOptions::form) must be the map's own, if they are given. Otherwise opening fails with
-/// [`Error::MapMismatch`](crate::Error::MapMismatch). A value out of range fails with
+/// given when it is opened are ignored, except three: the [scheme](MapOptions::scheme), the
+/// [form](MapOptions::form) and [expiry](MapOptions::expiry) must be the map's own, if they are given.
+/// Otherwise opening fails with [`Error::MapMismatch`](crate::Error::MapMismatch). A value out of range fails with
 /// [`Error::Invalid`](crate::Error::Invalid), even if the map exists.
 ///
 /// ```
@@ -25,6 +25,7 @@ use crate::index::{Config, RecordForm, Scheme};
 pub struct MapOptions {
     pub(crate) config: Option<Config>,
     pub(crate) form: Option<RecordForm>,
+    pub(crate) expiry: bool,
 }
 
 impl MapOptions {
@@ -55,6 +56,39 @@ impl MapOptions {
         self
     }
 
+    /// Makes a map whose records can expire: [`Map::put_for`](crate::Map::put_for),
+    /// [`put_until`](crate::Map::put_until) and others give them a time. Its records are always stored in
+    /// blocks, with 8 more bytes each, and its values can have 8 bytes less.
+    ///
+    /// A record whose time has passed is absent for every operation. An operation that finds one
+    /// removes it before it goes on, so it never comes back, whatever the clock does. The background
+    /// thread removes others.
+    ///
+    /// ```
+    /// # fn main() -> outlast::Result<()> {
+    /// use outlast::{MapOptions, PoolOptions};
+    /// use std::time::Duration;
+    ///
+    /// let pool = PoolOptions::new().anonymous()?;
+    /// let sessions = pool.map_with::<str, u64>("sessions", &MapOptions::new().expiry(true))?;
+    /// sessions.put_for("4711", &7, Duration::from_secs(900))?;
+    /// assert_eq!(sessions.get("4711")?, Some(7));
+    /// sessions.put_for("4712", &8, Duration::ZERO)?;
+    /// assert_eq!(sessions.get("4712")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn expiry(mut self, expiry: bool) -> Self {
+        self.expiry = expiry;
+        self
+    }
+
+    /// Returns the form of a map for which none is set, if its keys and values are words or not.
+    pub(crate) fn form_of(&self, default: RecordForm) -> RecordForm {
+        if self.expiry { RecordForm::Bytes } else { self.form.unwrap_or(default) }
+    }
+
     /// Builds the store's request for a map of this name, form and schemas.
     ///
     /// # Errors
@@ -67,12 +101,17 @@ impl MapOptions {
         [key_schema, value_schema]: [&str; 2],
     ) -> Result<MapRequest> {
         let config = self.config.unwrap_or_else(|| Config::of(Scheme::DashEh));
+        if self.expiry && self.form == Some(RecordForm::Inline) {
+            let why = "records that expire are stored in blocks".into();
+            return Err(Error::Invalid { what: "record form", why });
+        }
         let info = MapInfo {
             name: name.into(),
             form,
             key_schema: key_schema.into(),
             value_schema: value_schema.into(),
             config: config.checked(key_schema)?,
+            expires: self.expiry,
         };
         Ok(MapRequest { info, scheme_matters: self.config.is_some() })
     }

@@ -11,6 +11,7 @@
 //! - [`batch`]: changes of several records, of which a crash leaves all or none
 //! - [`transaction`]: reads and changes of several records that take effect as one
 //! - `reclaim`: the reclaim of space after a crash
+//! - [`expiry`]: records that expire
 //! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
@@ -23,6 +24,7 @@ pub mod batch;
 mod boot;
 pub mod bugs;
 mod durable;
+pub mod expiry;
 pub mod facts;
 mod files;
 pub mod handle;

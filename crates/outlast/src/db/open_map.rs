@@ -2,7 +2,9 @@
 
 use super::roots::MapInfo;
 use crate::error::{Error, NotOpen, Result};
-use crate::index::{Bytes, Cursor, Index, Inline, Record, RecordForm, Visitor};
+use crate::index::{
+    Bytes, Cursor, Expiring, ExpiringIndex, Index, Inline, Record, RecordForm, Visitor,
+};
 #[cfg(feature = "traced")]
 use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};
@@ -92,7 +94,13 @@ macro_rules! map_seams {
                     RecordForm::Inline => {
                         AnyIndex::Inline(config.open(core, slot, info.schemas())?)
                     }
-                    RecordForm::Bytes => AnyIndex::Bytes(config.open(core, slot, info.schemas())?),
+                    RecordForm::Bytes => {
+                        let index = config.open(core, slot, info.stored_schemas())?;
+                        AnyIndex::Bytes(match info.expires {
+                            true => Box::new(Expiring::new(Arc::clone(core), slot, index)),
+                            false => index,
+                        })
+                    }
                 })
             }
 
@@ -140,6 +148,28 @@ impl OpenMap {
         Ok(match &self.index {
             AnyIndex::Inline(index) => Form::Inline(&**index),
             AnyIndex::Bytes(index) => Form::Bytes(&**index),
+        })
+    }
+
+    /// Returns the interface for records that expire, or an error if those of this map do not.
+    pub(crate) fn expiring(&self) -> Result<&dyn ExpiringIndex> {
+        let expiring = match self.form()? {
+            Form::Inline(_) => None,
+            Form::Bytes(index) => index.expiring(),
+        };
+        expiring.ok_or_else(|| {
+            let why = format!("the map {:?} was made without expiry", self.info.name);
+            Error::Invalid { what: "expiry", why }
+        })
+    }
+
+    /// Returns the index of the values as they are stored: of a map whose records expire, with their times.
+    pub(super) fn stored_form(&self) -> Result<Form<'_>> {
+        Ok(match self.form()? {
+            Form::Bytes(index) => {
+                Form::Bytes(index.expiring().map_or(index, ExpiringIndex::stored))
+            }
+            form @ Form::Inline(_) => form,
         })
     }
 

@@ -4,7 +4,9 @@ use crate::error::{Damage, Error, Result};
 use crate::index::{Config, Record, RecordForm, Schemas, Scheme};
 use crate::pmem::Seam;
 use crate::pool::core::{Core, root_offset};
-use crate::pool::layout::{FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES};
+use crate::pool::layout::{
+    EXPIRES, FixedWords, ROOT_FIXED, ROOT_SLOTS, ROOT_TEXT, ROOT_TEXT_BYTES, TIME_BYTES,
+};
 use crate::pool::roots;
 
 /// A map's description in its root. Fixed when the map is created.
@@ -20,12 +22,14 @@ pub struct MapInfo {
     pub value_schema: String,
     /// The map's scheme and its settings.
     pub config: Config,
+    /// Whether its records can expire; see [`MapOptions::expiry`](crate::MapOptions::expiry).
+    pub expires: bool,
 }
 
 /// Packs word 8 of a slot: the kinds and the lengths.
 fn pack_kinds(info: &MapInfo) -> u64 {
     u64::from(info.scheme() as u8)
-        | u64::from(info.form as u8) << 8
+        | (u64::from(info.form as u8) | if info.expires { EXPIRES } else { 0 }) << 8
         | (info.name.len() as u64) << 16
         | (info.key_schema.len() as u64) << 32
         | (info.value_schema.len() as u64) << 48
@@ -40,6 +44,11 @@ impl MapInfo {
     /// Returns which keys and values the schemas allow, in a map of the record form `R`.
     pub(crate) fn schemas<R: Record>(&self) -> Schemas<R> {
         Schemas::new(&self.key_schema, &self.value_schema)
+    }
+
+    /// Like [`schemas`](Self::schemas), of the values as they are stored.
+    pub(crate) fn stored_schemas<R: Record>(&self) -> Schemas<R> {
+        self.schemas().after(if self.expires { TIME_BYTES } else { 0 })
     }
 
     /// Checks that the name and the schemas fit into a root.
@@ -86,12 +95,18 @@ impl MapInfo {
             words[ROOT_TEXT - ROOT_FIXED..].iter().flat_map(|w| w.to_le_bytes()).collect();
         let take = |from: usize, len: usize| String::from_utf8(text[from..from + len].into()).ok();
         let config = words[1..4].try_into().expect("three words");
+        let (form, expires) = (kinds >> 8 & 0xff & !EXPIRES, kinds >> 8 & EXPIRES != 0);
+        let form = RecordForm::from_media(form as u8)?;
+        if expires && form != RecordForm::Bytes {
+            return None;
+        }
         Some(MapInfo {
             name: take(0, name)?,
-            form: RecordForm::from_media((kinds >> 8) as u8)?,
+            form,
             key_schema: take(name, key)?,
             value_schema: take(name + key, value)?,
             config: Config::from_words(Scheme::from_media(kinds as u8)?, config)?,
+            expires,
         })
     }
 }

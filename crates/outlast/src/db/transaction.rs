@@ -20,6 +20,7 @@ use super::batch::{BatchRecord, check_record};
 use super::opened::Guarded;
 use super::raw::RawMap;
 use crate::error::{Error, Result};
+use crate::pool::clock::NEVER;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +44,8 @@ struct Noted {
     read: Option<Option<Vec<u8>>>,
     /// What it changes the value to.
     change: Option<Option<Vec<u8>>>,
+    /// When the new value expires; `None` keeps the time of the record.
+    time: Option<u64>,
 }
 
 impl fmt::Debug for Transaction {
@@ -62,6 +65,7 @@ impl Transaction {
             map: map.clone(),
             read: None,
             change: None,
+            time: None,
         })
     }
 
@@ -87,8 +91,27 @@ impl Transaction {
     /// # Errors
     /// Those of [`Batch::change_raw`](crate::Batch::change_raw).
     pub fn change_raw(&mut self, map: &RawMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.change_timed(map, key, value, Some(NEVER))
+    }
+
+    /// Like [`change_raw`](Self::change_raw). A new value expires at this time; without one, it expires when
+    /// the value before it would have.
+    pub(crate) fn change_timed(
+        &mut self,
+        map: &RawMap,
+        key: &[u8],
+        value: Option<&[u8]>,
+        time: Option<u64>,
+    ) -> Result<()> {
         check_record(&self.pool, map, key, value)?;
-        self.note(map, key).change = Some(value.map(<[u8]>::to_vec));
+        let noted = self.note(map, key);
+        noted.time = match (time, &noted.change) {
+            (None, Some(Some(_))) => noted.time,
+            // The transaction has removed the record, so this is a new one.
+            (None, Some(None)) => Some(NEVER),
+            (time, _) => time,
+        };
+        noted.change = Some(value.map(<[u8]>::to_vec));
         Ok(())
     }
 
@@ -96,8 +119,9 @@ impl Transaction {
     /// whether that is so. `changes` tells whether there are any to be made.
     pub(super) fn end(self, changes: bool) -> Result<bool> {
         let (mut required, mut changed) = (Vec::new(), Vec::new());
-        for ((_, key), Noted { map, read, change }) in self.records {
-            let record = |value| BatchRecord { map: Arc::clone(&map.map), key: key.clone(), value };
+        for ((_, key), Noted { map, read, change, time }) in self.records {
+            let record =
+                |value| BatchRecord { map: Arc::clone(&map.map), key: key.clone(), value, time };
             required.extend(read.map(record));
             changed.extend(change.filter(|_| changes).map(record));
         }

@@ -21,6 +21,7 @@ pub mod dash_eh;
 pub mod dash_lh;
 #[cfg(feature = "ea-pht")]
 pub mod ea_pht;
+pub mod expiring;
 mod fingerprints;
 #[cfg(feature = "group")]
 pub mod group;
@@ -40,6 +41,7 @@ mod turn;
 mod version;
 
 pub use config::SchemeConfig;
+pub use expiring::{Expiring, ExpiringIndex, Timed};
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{BlockRecord, Bytes, Inline, Record, RecordForm, SlotRecord};
@@ -166,6 +168,8 @@ pub struct Cursor {
     pub(crate) care: Care,
     /// The damage that the iteration has stepped over and its caller has not collected yet.
     pub(crate) lost: Vec<Damage>,
+    /// Whether an expiring index returns values with their times.
+    pub(crate) timed: bool,
     /// If the ranges just before `low` could not be read: the first hash of the first of them.
     pub(crate) gap: Option<u64>,
 }
@@ -378,6 +382,11 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Returns the ordered interface, if the index keeps its keys in order.
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
+        None
+    }
+
+    /// Returns the interface for records that expire, if the index has such records.
+    fn expiring(&self) -> Option<&dyn ExpiringIndex> {
         None
     }
 }

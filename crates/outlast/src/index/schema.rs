@@ -63,6 +63,10 @@ impl Known {
 /// all its parts. Adds its length to `bytes`, and its `bool`s to `bools`. Returns `None` if the
 /// library does not know the type, or if the schema is malformed.
 fn part(rest: &mut &str, bytes: &mut usize, bools: &mut u128) -> Option<()> {
+    if let Some(after) = rest.strip_prefix("()") {
+        *rest = after;
+        return Some(());
+    }
     if let Some(parts) = rest.strip_prefix('(') {
         *rest = parts;
         loop {
@@ -120,6 +124,8 @@ impl RecordForm {
 pub struct Schemas<R: Record> {
     key: Known,
     value: Known,
+    /// Bytes before each value.
+    before: usize,
     form: PhantomData<fn() -> R>,
 }
 
@@ -139,7 +145,12 @@ impl<R: Record> Schemas<R> {
             Known::Fixed { bytes: 8, bools: 0 } if R::FORM == RecordForm::Inline => Known::Nothing,
             known => known,
         };
-        Schemas { key: known(key), value: known(value), form: PhantomData }
+        Schemas { key: known(key), value: known(value), before: 0, form: PhantomData }
+    }
+
+    /// Returns what is known if there are this many other bytes before each value.
+    pub(crate) fn after(self, before: usize) -> Self {
+        Schemas { before, ..self }
     }
 
     /// Returns whether the map can hold this key.
@@ -149,12 +160,12 @@ impl<R: Record> Schemas<R> {
 
     /// Returns whether the map can hold this value.
     pub(crate) fn allows_value(&self, value: R::Value<'_>) -> bool {
-        R::allows_value(self.value, value)
+        R::allows_value(self.value, value, self.before)
     }
 
     /// Returns whether there are values that the map cannot hold.
     pub(crate) fn checks_values(&self) -> bool {
-        self.value != Known::Nothing
+        self.value != Known::Nothing || self.before > 0
     }
 }
 
@@ -182,8 +193,20 @@ mod tests {
         assert_eq!(Known::of("(u8,(i16,bool),[u8;12],f64)"), fixed(24, 1 << 3));
         assert_eq!(Known::of("(u32,bool) event/1"), fixed(5, 1 << 4));
         assert_eq!(Known::of("((u32,bool) event/1,i128)"), fixed(21, 1 << 4));
-        for unknown in ["", "bytes", "position/1", "(u8,position/1)", "(u8", "u8)", "[u8;x]", "()"]
-        {
+        assert_eq!(Known::of("()"), fixed(0, 0));
+        assert!(Known::of("()").allows_word(0) && !Known::of("()").allows_word(1));
+        let unknown = [
+            "",
+            "bytes",
+            "position/1",
+            "(u8,position/1)",
+            "(u8",
+            "u8)",
+            "[u8;x]",
+            "(u8,str)",
+            "(,)",
+        ];
+        for unknown in unknown {
             assert_eq!(Known::of(unknown), Known::Nothing, "{unknown}");
         }
         let pair = Known::of("(u8,bool)");

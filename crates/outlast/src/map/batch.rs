@@ -155,7 +155,7 @@ impl Transaction {
     ) -> Result<bool> {
         let is_present = self.get(map, key)?.is_some();
         if is_present {
-            self.put(map, key, value)?;
+            self.replace(map, key, value)?;
         }
         Ok(is_present)
     }
@@ -187,7 +187,7 @@ impl Transaction {
         let before = self.get(map, key)?;
         let after = change(before.as_ref().map(V::borrow));
         match &after {
-            Some(after) => self.put(map, key, V::borrow(after))?,
+            Some(after) => self.replace(map, key, V::borrow(after))?,
             None => self.remove(map, key)?,
         }
         Ok(after)
@@ -207,13 +207,25 @@ impl Transaction {
     ) -> Result<V> {
         let sum = self.get(map, key)?.unwrap_or(V::ZERO).checked_add(amount);
         let sum = sum.ok_or(Error::Overflow { schema: V::SCHEMA })?;
-        self.put(map, key, &sum)?;
+        self.replace(map, key, &sum)?;
         Ok(sum)
+    }
+
+    /// Puts a value that expires when the value before it would have.
+    fn replace<K: Key + ?Sized, V: Value + ?Sized>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &K,
+        value: &V,
+    ) -> Result<()> {
+        with_bytes(map, key, Some(value), |key, value| {
+            self.change_timed(map.raw(), key, value, None)
+        })
     }
 }
 
 /// Calls `with` with the bytes of a record.
-fn with_bytes<K: Key + ?Sized, V: Value + ?Sized, T>(
+pub(super) fn with_bytes<K: Key + ?Sized, V: Value + ?Sized, T>(
     map: &Map<K, V>,
     key: &K,
     value: Option<&V>,

@@ -16,9 +16,9 @@
 //!
 //! Where a value is stored as a word, the word is the encoding read as a big-endian number.
 
-use super::ordered::OrderedKey;
 use super::record::FixedRecord;
 use super::schema::SchemaText;
+use super::types::OrderedKey;
 use super::types::{Key, Value, no_value};
 use crate::error::Damage;
 
@@ -64,7 +64,7 @@ pub trait Integer: FixedSize {
 // ---- How such types are keys and values -----------------------------------------
 
 /// Encodings of up to this many bytes are made on the stack.
-const SMALL: usize = 64;
+pub(super) const SMALL: usize = 64;
 
 /// See [`Value::to_word`].
 #[inline]
@@ -265,6 +265,17 @@ impl FixedSize for bool {
 __fixed_size_value!([] bool, "bool");
 impl OrderedKey for bool {}
 
+impl FixedSize for () {
+    const BYTES: usize = 0;
+
+    fn encode(&self, _: &mut [u8]) {}
+    fn decode(bytes: &[u8]) -> Result<(), Damage> {
+        if bytes.is_empty() { Ok(()) } else { Err(no_value("()", lengths(bytes))) }
+    }
+}
+__fixed_size_value!([](), "()");
+impl OrderedKey for () {}
+
 macro_rules! float {
     ($($type:ty, $bits:ty, $schema:literal;)*) => {$(
         impl FixedSize for $type {
@@ -306,7 +317,7 @@ __fixed_size_value!([const N: usize] [u8; N], <[u8; N] as Composed>::TEXT.as_str
 impl<const N: usize> OrderedKey for [u8; N] {}
 
 /// A type whose schema is composed from those of its parts.
-trait Composed {
+pub(super) trait Composed {
     const TEXT: &'static SchemaText;
 }
 
@@ -314,34 +325,6 @@ impl<const N: usize> Composed for [u8; N] {
     const TEXT: &'static SchemaText =
         &SchemaText::new().with("[u8;").with_number(Self::BYTES).with("]");
 }
-
-macro_rules! tuple {
-    ($($part:ident $number:tt),+) => {
-        impl<$($part: FixedSize),+> FixedSize for ($($part),+) {
-            const BYTES: usize = 0 $(+ $part::BYTES)+;
-
-            fn encode(&self, out: &mut [u8]) {
-                let rest = out;
-                $(let rest = encode_part(&self.$number, rest);)+
-                debug_assert!(rest.is_empty(), "a tuple is its parts");
-            }
-            fn decode(bytes: &[u8]) -> Result<Self, Damage> {
-                let mut rest = bytes;
-                Ok(($(decode_part::<$part>(&mut rest)?),+))
-            }
-        }
-        impl<$($part: FixedSize),+> Composed for ($($part),+) {
-            const TEXT: &'static SchemaText =
-                &SchemaText::new().with("(")$(.with_part($part::SCHEMA))+.with(")");
-        }
-        __fixed_size_value!([$($part: FixedSize),+] ($($part),+), <Self as Composed>::TEXT.as_str());
-        impl<$($part: FixedSize + OrderedKey),+> OrderedKey for ($($part),+) {}
-    };
-}
-
-tuple!(A 0, B 1);
-tuple!(A 0, B 1, C 2);
-tuple!(A 0, B 1, C 2, D 3);
 
 #[cfg(test)]
 mod tests {
@@ -383,6 +366,7 @@ mod tests {
         check(&[false, true], Ord::cmp);
         check(&[[0u8, 1], [0, 255], [1, 0]], Ord::cmp);
         check(&[[]; 1], <[u8; 0]>::cmp);
+        check(&[(); 1], Ord::cmp);
         let pairs = [(-1i16, 3u32), (-1, 4), (0, 0), (0, u32::MAX), (7, 1)];
         check(&pairs, Ord::cmp);
         check(&pairs.map(|(a, b)| (b, [a as u8; 3], a > 0)), Ord::cmp);
@@ -409,6 +393,7 @@ mod tests {
         assert!(<(u8, u16)>::from_word(1 << 24).is_err());
         assert!(<[u8; 3]>::from_bytes(vec![0; 4]).is_err());
         assert!(u128::from_bytes(vec![0; 8]).is_err());
+        assert!(<()>::from_word(1).is_err() && <()>::from_bytes(vec![0]).is_err());
         assert!(f32::from_word(1 << 32).is_err());
     }
 

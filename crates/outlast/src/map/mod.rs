@@ -7,6 +7,7 @@ mod batch;
 mod change;
 #[cfg(feature = "serde")]
 pub mod encoded;
+mod expiry;
 pub mod fixed;
 mod iter;
 mod many;
@@ -18,10 +19,10 @@ mod types;
 
 pub use fixed::{FixedSize, Integer};
 pub use iter::{Iter, Keys, Values};
-pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
+pub use ordered::{KeyBounds, OrderedMap, Range};
 pub use record::FixedRecord;
 pub use typed::{Map, Ref};
-pub use types::{Key, Value};
+pub use types::{Key, OrderedKey, Value};
 
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;
@@ -74,17 +75,13 @@ impl Pool {
         options: &MapOptions,
     ) -> Result<Map<K, V>> {
         let words = K::WORD && V::WORD;
-        let form = match options.form {
-            None if words => RecordForm::Inline,
-            None => RecordForm::Bytes,
-            Some(RecordForm::Inline) if !words => {
-                return Err(Error::Invalid {
-                    what: "record form",
-                    why: format!("{} and {} do not both fit a word", K::SCHEMA, V::SCHEMA),
-                });
-            }
-            Some(form) => form,
-        };
+        if options.form == Some(RecordForm::Inline) && !words {
+            return Err(Error::Invalid {
+                what: "record form",
+                why: format!("{} and {} do not both fit a word", K::SCHEMA, V::SCHEMA),
+            });
+        }
+        let form = options.form_of(if words { RecordForm::Inline } else { RecordForm::Bytes });
         Ok(Map::new(self.map_of(name, form, [K::SCHEMA, V::SCHEMA], options)?))
     }
 

@@ -1,8 +1,8 @@
 //! The typed ordered map.
 
-use super::fixed::FixedSize;
+use super::tuples::OrderedPart;
 use super::typed::{Map, undecodable, under_key};
-use super::types::{Key, Value};
+use super::types::{Key, OrderedKey, Value};
 use crate::db::raw::{FormRecord, RawMap, RawRange};
 use crate::error::Result;
 use crate::index::{Inline, Record};
@@ -12,30 +12,6 @@ use std::ops::{
     Bound, Deref, Range as StdRange, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo,
     RangeToInclusive,
 };
-
-/// A key type with an order.
-///
-/// | type | order |
-/// |---|---|
-/// | integers | by value |
-/// | `bool` | `false` before `true` |
-/// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
-/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
-/// | tuples | by the first part, then by the second, and so on. The last part can be a `String` or a `Vec<u8>` |
-/// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
-///
-/// For those of the library's own types that implement `Ord`, this is the same order. Two keys are
-/// equal if they are equal in this order.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be the key of an ordered map",
-    label = "not a type of keys that has an order",
-    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`",
-    note = "for a struct, use `outlast::fixed_record!` with `ordered by` and its fields"
-)]
-pub trait OrderedKey: Key {}
-
-impl OrderedKey for [u8] {}
-impl OrderedKey for str {}
 
 /// The bounds of a range of keys: `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..` or a pair of
 /// [`Bound`]s, over keys or references to keys. `"a".."b"` works too; the standard library's
@@ -347,34 +323,30 @@ prefixed!([u8], str);
 
 /// Implements `prefix` for keys that are tuples.
 macro_rules! first_part {
-    ([$($rest:ident),*] $($last:ty)?) => {
-        impl<A, $($rest,)* V> OrderedMap<(A, $($rest,)* $($last)?), V>
-        where
-            A: FixedSize + OrderedKey,
-            $($rest: FixedSize + OrderedKey,)*
-            V: Value + ?Sized,
-        {
+    ($($rest:ident),+) => {
+        impl<A: OrderedPart, $($rest: OrderedPart,)+ V: Value + ?Sized> OrderedMap<(A, $($rest),+), V> {
             /// Iterates over the records whose keys have this first part, in key order, from either
             /// end. See [`range`](OrderedMap::range).
             ///
             /// ```
             /// # fn main() -> outlast::Result<()> {
             /// let pool = outlast::PoolOptions::new().anonymous()?;
-            /// let mails = pool.ordered_map::<(u64, String), u32>("mails")?;
-            /// for (user, folder, count) in [(7, "inbox", 3), (7, "sent", 1), (8, "inbox", 5)] {
-            ///     mails.insert(&(user, folder.into()), &count)?;
+            /// let mails = pool.ordered_map::<(String, u64), str>("mails")?;
+            /// for (user, number, text) in [("ada", 1, "hello"), ("ada", 2, "bye"), ("bob", 1, "so")] {
+            ///     mails.insert(&(user.into(), number), text)?;
             /// }
-            /// let of_7: Vec<_> = mails.prefix(&7).collect::<outlast::Result<_>>()?;
-            /// assert_eq!(of_7, [((7, "inbox".into()), 3), ((7, "sent".into()), 1)]);
+            /// let of_ada: Vec<_> = mails.prefix("ada").collect::<outlast::Result<_>>()?;
+            /// assert_eq!(of_ada, [(("ada".into(), 1), "hello".into()), (("ada".into(), 2), "bye".into())]);
             /// # Ok(())
             /// # }
             /// ```
-            pub fn prefix(&self, first: &A) -> Range<(A, $($rest,)* $($last)?), V> {
+            pub fn prefix(&self, first: &A::Borrowed) -> Range<(A, $($rest),+), V> {
                 let raw = self.map.raw();
-                let mut bytes = vec![0; A::BYTES];
-                first.encode(&mut bytes);
+                let mut bytes = Vec::new();
+                A::append(first, false, &mut bytes);
                 let range = if raw.info().form == Inline::FORM {
-                    let all = A::BYTES $(+ $rest::BYTES)*;
+                    let rest = 0 $(+ $rest::BYTES.expect("the parts of a word have sizes"))+;
+                    let all = bytes.len() + rest;
                     let [low, high] = [0, u8::MAX].map(|fill| word_with(&bytes, all, fill));
                     raw.range_of_words(Bound::Included(low), Bound::Included(high))
                 } else {
@@ -385,15 +357,9 @@ macro_rules! first_part {
         }
     };
 }
-first_part!([B]);
-first_part!([B, C]);
-first_part!([B, C, D]);
-first_part!([] String);
-first_part!([B] String);
-first_part!([B, C] String);
-first_part!([] Vec<u8>);
-first_part!([B] Vec<u8>);
-first_part!([B, C] Vec<u8>);
+first_part!(B);
+first_part!(B, C);
+first_part!(B, C, D);
 
 /// Returns the word of the encoding of `all` bytes that begins with `first` and is filled up with
 /// `fill`.

@@ -131,7 +131,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
     /// [`Value`] does not know where the value was.
     #[cold]
     #[inline(never)]
-    fn located(&self, error: Error) -> Error {
+    pub(super) fn located(&self, error: Error) -> Error {
         match error {
             Error::Damaged(damage) if damage.offset() == 0 => self.undecodable(damage),
             other => other,
@@ -151,7 +151,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Map<K, V> {
 
     /// Like [`before_word`](Self::before_word), for byte strings.
     #[inline(always)]
-    fn before_bytes() -> Previous<Bytes> {
+    pub(super) fn before_bytes() -> Previous<Bytes> {
         match V::SCHEMA {
             "bytes" => Previous::WANTED,
             "str" => Previous::checked(|bytes| check_text(bytes)),

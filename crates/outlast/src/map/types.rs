@@ -4,9 +4,9 @@ use crate::error::{Damage, Result};
 
 /// A type that can be a key.
 ///
-/// Implemented for integers, `bool`, floats, `[u8; N]`, tuples of two to four of these, whose last part
-/// can also be a `String` or a `Vec<u8>`, `[u8]` and `str`. Use [`fixed_record!`](crate::fixed_record)
-/// for your own structs.
+/// Implemented for integers, `bool`, floats, `[u8; N]`, `[u8]`, `str`, `()`, and tuples of two to four
+/// parts. A part can be any of these, with `String` and `Vec<u8>` for strings. Use
+/// [`fixed_record!`](crate::fixed_record) for your own structs.
 ///
 /// Two keys are equal if their bytes are equal. So for floats, 0.0 and -0.0 are two keys, and a NaN
 /// is a key like any other.
@@ -16,8 +16,7 @@ use crate::error::{Damage, Result};
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
     note = "other types of keys: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, of which the last can also be a `String` or a `Vec<u8>`, and structs with \
-            `outlast::fixed_record!`"
+            these, `String` and `Vec<u8>`, and structs with `outlast::fixed_record!`"
 )]
 pub trait Key: Value {}
 
@@ -38,9 +37,9 @@ pub trait Key: Value {}
     label = "not a type of values",
     note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`: a map \
             takes references to its keys and values",
-    note = "other types of values: integers, `bool`, floats, `[u8; N]`, tuples of two to four of \
-            these, structs with `outlast::fixed_record!`, and with the feature `serde` any type that \
-            serde can encode, with `outlast::serde_value!`"
+    note = "other types of values: integers, `bool`, floats, `[u8; N]`, `()`, tuples of two to four \
+            of these, `String` and `Vec<u8>`, structs with `outlast::fixed_record!`, and with the \
+            feature `serde` any type that serde can encode, with `outlast::serde_value!`"
 )]
 pub trait Value {
     /// The permanent name of the type and its layout. A map's name and its two schemas together are
@@ -175,3 +174,27 @@ impl Value for str {
     }
 }
 impl Key for str {}
+
+/// A key type with an order.
+///
+/// | type | order |
+/// |---|---|
+/// | integers | by value |
+/// | `bool` | `false` before `true` |
+/// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
+/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
+/// | tuples | by the first part, then by the second, and so on |
+/// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
+///
+/// For those of the library's own types that implement `Ord`, this is the same order. Two keys are
+/// equal if they are equal in this order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the key of an ordered map",
+    label = "not a type of keys that has an order",
+    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`",
+    note = "for a struct, use `outlast::fixed_record!` with `ordered by` and its fields"
+)]
+pub trait OrderedKey: Key {}
+
+impl OrderedKey for [u8] {}
+impl OrderedKey for str {}

@@ -37,8 +37,8 @@ impl<S: Seam> Memory<S> {
     /// # Safety
     /// `base` is aligned to 4096 bytes, `shadow` and `side` to 64. The first `len` bytes at `base`,
     /// `len` / [`SHADOW_SHARE`] at `shadow` and the side table for `len` bytes (and more, as
-    /// announced by [`grown`](Memory::grown)) are initialized. They stay mapped readable and writable at this address until this value is
-    /// dropped, and nothing accesses them except through it.
+    /// announced by [`grown`](Memory::grown)) are initialized. They stay mapped readable and writable at
+    /// this address until this value is dropped, and nothing accesses them except through it.
     pub unsafe fn new(
         base: *const u8,
         shadow: *const u8,

@@ -17,6 +17,8 @@
 //! A clean gate can be held too; unless the pool is closed, the gate is CLEAN again afterwards. A
 //! panic poisons the gate even while another thread waits to hold it.
 //!
+//! A thread that is inside may enter once more, even while another thread waits to hold the gate.
+//!
 //! The thread that holds the gate can [lend](Held::lend) itself the right to pass it, to make
 //! changes while no other thread makes any.
 //!
@@ -228,6 +230,19 @@ impl Gate {
         }
         match self.state.load(Ordering::SeqCst) {
             CLEAN => Ok(Entered::MarkDirty),
+            // The holder waits until this thread leaves, so it may enter once more. Only the thread itself
+            // counts in its own slot.
+            HELD if own && slot.0.load(Ordering::Relaxed) > 0 => {
+                slot.enter(own);
+                let unwinding = u64::from(std::thread::panicking());
+                Ok(Entered::Writing(Writing {
+                    gate: self,
+                    slot,
+                    own: 1,
+                    unwinding,
+                    here: PhantomData,
+                }))
+            }
             // The gate is held, or its state has changed since `pass_by` read it.
             OPEN | WATCHED | HELD => Ok(Entered::Wait),
             _ => self.check().map(|()| Entered::Wait),

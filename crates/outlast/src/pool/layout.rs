@@ -264,6 +264,11 @@ pub const MAX_KEY_BYTES: usize = 1 << 16;
 /// [`Pool::max_value_bytes`](crate::Pool::max_value_bytes).
 pub const MAX_VALUE_BYTES: usize = 1 << 28;
 
+/// Bytes of the time before each value of a map whose records expire.
+pub const TIME_BYTES: usize = 8;
+/// In the byte of a root's record form: the records of the map expire.
+pub const EXPIRES: u64 = 0x80;
+
 /// How an index stores records. The numbers are written to media.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]

@@ -10,6 +10,7 @@ pub mod alloc;
 pub mod backing;
 pub mod batch;
 pub mod bugs;
+pub mod clock;
 pub mod core;
 pub mod gate;
 pub mod geometry;

@@ -60,6 +60,7 @@ fn a_killed_pool_is_reclaimed_though_fresh_space_holds_garbage() {
             key_schema: "bytes".into(),
             value_schema: "bytes".into(),
             config: dash_eh::Config { bucket_bits: 1, stash_buckets: 2 }.into(),
+            expires: false,
         };
         let map = store.map(&MapRequest { info, scheme_matters: true }).unwrap();
         let AnyIndex::Bytes(index) = map.index() else { unreachable!() };

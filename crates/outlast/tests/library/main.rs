@@ -14,6 +14,7 @@ mod disk_faults;
 mod drop_race;
 mod ea_pht;
 mod encoded;
+mod expiry;
 mod fresh_space;
 mod golden;
 mod many;

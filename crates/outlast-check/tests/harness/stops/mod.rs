@@ -60,6 +60,7 @@ fn map(store: &Store<Traced>, form: RecordForm, config: impl Into<Config>) -> Ar
         key_schema: schema.into(),
         value_schema: schema.into(),
         config: config.into(),
+        expires: false,
     };
     store.map(&MapRequest { info, scheme_matters: true }).unwrap()
 }

@@ -41,7 +41,7 @@ use crate::index::{Bytes, Change, Index, Inline, Previous, Record, RecordForm};
 use crate::pmem::Seam;
 use crate::pool::batch::{self, Log};
 use crate::pool::core::Core;
-use crate::pool::layout::ROOT_SLOTS;
+use crate::pool::layout::{ROOT_SLOTS, TIME_BYTES};
 use crate::pool::unlinked::UnlinkedBlock;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -61,7 +61,18 @@ pub(super) fn check(info: &MapInfo, key: &[u8], value: Option<&[u8]>) -> Result<
     }
 }
 
-/// A change in the log.
+/// Like [`check`], for a value as it is stored.
+fn check_stored(info: &MapInfo, key: &[u8], stored: Option<&[u8]>) -> Result<()> {
+    match stored {
+        Some(stored) if info.expires => match stored.get(TIME_BYTES..) {
+            Some(value) => check(info, key, Some(value)),
+            None => Err(Error::Invalid { what: "value", why: "it has no time".into() }),
+        },
+        stored => check(info, key, stored),
+    }
+}
+
+/// A change in the log. Values are as they are stored.
 struct Logged {
     /// Slot of the map's root.
     slot: usize,
@@ -113,10 +124,11 @@ fn number(log: &mut &[u8]) -> Option<u32> {
     log.split_off(..4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 
-/// Runs the same code for either record form. `$from` makes the form's keys and values from bytes.
+/// Runs the same code for either record form, on records as they are stored. `$from` makes the form's keys
+/// and values from bytes.
 macro_rules! each_form {
     ($map:expr, ($index:ident, $from:ident) => $body:expr) => {
-        match $map.form()? {
+        match $map.stored_form()? {
             Form::Inline($index) => {
                 let $from = |bytes: &[u8]| word(bytes, "key or value");
                 $body
@@ -139,7 +151,18 @@ fn set(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED)?;
         Ok(())
     }
+    if let (true, Some(stored)) = (map.info.expires, value) {
+        return map.expiring()?.put_stored(key, stored);
+    }
     each_form!(map, (index, from) => change(index, from(key)?, value.map(from).transpose()?))
+}
+
+/// Returns the value of a key as it is stored.
+fn get_stored(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    match map.stored_form()? {
+        Form::Inline(_) => get(map, key),
+        Form::Bytes(index) => Ok(index.get(key)?),
+    }
 }
 
 fn get(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -182,7 +205,7 @@ impl<'c, S: Seam> Part<'c, S> {
         let is_late = core.memory.seam().seeded(&bugs::KEPT_TOO_LONG);
         let _late = self.kept.take().filter(|_| is_late);
         // A change that was never made usually ends here, so undoing it needs no space.
-        if get(&self.map, key)? == *before {
+        if get_stored(&self.map, key)? == *before {
             Ok(())
         } else {
             set(&self.map, key, before.as_deref())
@@ -208,7 +231,7 @@ impl<S: MapSeam> Store<S> {
         let least = changes.iter().map(|change| Logged::FIELDS + change.key.len() + value(change));
         Log::bytes_for(&self.core, least.sum())?;
         let failed = || -> Result<Option<usize>> {
-            for (index, BatchRecord { map, key, value }) in required.iter().enumerate() {
+            for (index, BatchRecord { map, key, value, .. }) in required.iter().enumerate() {
                 if get(map, key)? != *value {
                     return Ok(Some(index));
                 }
@@ -236,9 +259,15 @@ impl<S: MapSeam> Store<S> {
     fn log_and_make(&self, changes: &[&BatchRecord]) -> Result<()> {
         let core = &*self.core;
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
-        for BatchRecord { map, key, value } in changes {
-            let before = get(map, key)?;
-            let change = Logged { slot: map.slot, key: key.clone(), value: value.clone(), before };
+        for BatchRecord { map, key, value, time } in changes {
+            let before = get_stored(map, key)?;
+            let value = match value {
+                Some(value) if map.info.expires => {
+                    Some(map.expiring()?.stored_value(*time, value, before.as_deref())?)
+                }
+                value => value.clone(),
+            };
+            let change = Logged { slot: map.slot, key: key.clone(), value, before };
             change.encode(&mut bytes);
             parts.push(Part::new(core, Arc::clone(map), change)?);
         }
@@ -319,7 +348,7 @@ impl<S: MapSeam> Store<S> {
         };
         let map = map.ok_or_else(|| log.damage("changes of maps that exist"))?;
         for value in [&change.value, &change.before] {
-            let checked = check(&map.info, &change.key, value.as_deref());
+            let checked = check_stored(&map.info, &change.key, value.as_deref());
             checked.map_err(|_| log.damage("records that their map can have"))?;
         }
         Part::new(&self.core, map, change)

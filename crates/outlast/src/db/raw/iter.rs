@@ -85,6 +85,11 @@ impl RawIter {
         self
     }
 
+    /// Makes an iteration of a map whose records expire return values with their times.
+    pub(in crate::layers::db) fn set_timed(&mut self) {
+        self.cursor.timed = true;
+    }
+
     /// Returns the offset of the map's root in the pool.
     pub(crate) fn root(&self) -> u64 {
         self.map.root()

@@ -19,8 +19,8 @@
 //! Segments have 1 to 32 KiB. The 1 to 3 segments whose hashes share a prefix are a *group*. A group
 //! grows by a *rebuild*, which copies its segments into new ones: to twice the size up to 32 KiB, then
 //! from one segment to two, to three, and to two groups of two. After many removals, the pool's worker
-//! lets groups shrink the same way back, but not to a depth far below the directory's. There are three times a power of two
-//! cells, so each segment of a group has a whole number of them.
+//! lets groups shrink the same way back, but not to a depth far below the directory's. There are three
+//! times a power of two cells, so each segment of a group has a whole number of them.
 //!
 //! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
 //! *stripe*), which several blocks can share, a lock for each stash, a hint word (`hints`) for

@@ -17,6 +17,9 @@ use crate::index::{BlockKind, Care, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::ops::Bound;
 
+/// The most pairs of a leaf: its bitmap is one word.
+const MAX_SLOTS: usize = 64;
+
 /// The most leaves that a sample reads.
 const SAMPLE: u64 = 256;
 
@@ -454,24 +457,40 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             out.truncate(start.saturating_add(limit));
             return Ok((edges, read));
         }
-        let mut found = Vec::with_capacity(self.shape.leaf_slots as usize);
-        for (words, slot) in pairs {
+        // The cache misses of all blocks overlap if none is waited for before the last is asked for.
+        let mut row = [(SlotWords { first: 0, second: 0 }, 0); MAX_SLOTS];
+        let mut len = 0;
+        for pair in pairs {
+            R::prefetch(core, pair.0);
+            row[len] = pair;
+            len += 1;
+        }
+        // All keys of the leaf share what its bounds share, so most comparisons end with the eight
+        // bytes after that.
+        let skip =
+            edges.high.as_ref().map_or(0, |high| R::shared(R::key_of(&edges.low), R::key_of(high)));
+        let mut keys = [const { None }; MAX_SLOTS];
+        let mut order = [(0, 0); MAX_SLOTS];
+        let mut matching = 0;
+        for (number, &(words, _)) in row[..len].iter().enumerate() {
             let key = R::key(core, words)?;
             if is_in(&key) {
-                found.push((key, words, slot));
+                order[matching] = (R::word(R::key_of(&key), skip), number);
+                keys[number] = Some(key);
+                matching += 1;
             }
         }
-        if found.len() < limit {
+        if matching < limit {
             ahead();
         }
-        found.sort_unstable_by(|a, b| if reverse { b.0.cmp(&a.0) } else { a.0.cmp(&b.0) });
-        found.truncate(limit);
-        if range.care != Care::Keys {
-            for (_, words, _) in &found {
-                R::prefetch(core, *words);
-            }
+        let order = &mut order[..matching];
+        order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| keys[a.1].cmp(&keys[b.1])));
+        if reverse {
+            order.reverse();
         }
-        for (key, words, slot) in found {
+        for &(_, number) in order.iter().take(limit) {
+            let (words, slot) = row[number];
+            let Some(key) = keys[number].take() else { continue };
             read |= 1 << slot;
             out.push((key, R::value_unless(range.care == Care::Keys, core, words)?));
         }

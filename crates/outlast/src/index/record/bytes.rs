@@ -178,8 +178,8 @@ impl Record for Bytes {
     fn allows_key(known: Known, key: &[u8]) -> bool {
         known.allows_bytes(key)
     }
-    fn allows_value(known: Known, value: &[u8]) -> bool {
-        known.allows_bytes(value)
+    fn allows_value(known: Known, value: &[u8], before: usize) -> bool {
+        value.get(before..).is_some_and(|value| known.allows_bytes(value))
     }
     #[inline]
     fn hash(hasher: &Hasher, key: &[u8]) -> u64 {
@@ -293,8 +293,10 @@ impl SlotRecord for Bytes {
     }
 
     fn prefetch<S: Seam>(core: &Core<S>, words: SlotWords) {
-        if let Ok([first, ..]) = core.memory.words(words.first & OFFSET_MASK & !7, 8) {
+        // A block does not begin with a line, so that even a small one may lie in two.
+        if let Ok([first, .., last]) = core.memory.words(words.first & OFFSET_MASK & !7, 48) {
             core.memory.seam().prefetch(first);
+            core.memory.seam().prefetch(last);
         }
     }
 

@@ -34,7 +34,7 @@ impl Record for Inline {
     fn allows_key(known: Known, key: u64) -> bool {
         known.allows_word(key)
     }
-    fn allows_value(known: Known, value: u64) -> bool {
+    fn allows_value(known: Known, value: u64, _: usize) -> bool {
         known.allows_word(value)
     }
     #[inline(always)]

@@ -89,8 +89,8 @@ pub trait Record: fmt::Debug + Clone + PartialEq + Eq + Send + Sync + 'static {
     /// Returns whether what is known of the key type allows this key; see
     /// [`Schemas`](super::Schemas).
     fn allows_key(known: Known, key: Self::Key<'_>) -> bool;
-    /// Like [`allows_key`](Record::allows_key), for values.
-    fn allows_value(known: Known, value: Self::Value<'_>) -> bool;
+    /// Like [`allows_key`](Record::allows_key), for values with this many other bytes before them.
+    fn allows_value(known: Known, value: Self::Value<'_>, before: usize) -> bool;
 
     /// Fails if the key or the value is too long.
     fn check_size(key: Self::Key<'_>, value: Option<Self::Value<'_>>) -> Result<()>;

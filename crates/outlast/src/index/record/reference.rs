@@ -83,6 +83,13 @@ impl<'m> RecordRef<'m> {
         RecordRef(Held::Pinned { pool: core, offset, skip, len, pin: Some(pin) })
     }
 
+    /// Takes the first `bytes` bytes off the value. It must have as many, and be in a block.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        if let Held::Pinned { skip, len, .. } = &mut self.0 {
+            (*skip, *len) = (*skip + bytes as u32, *len - bytes as u32);
+        }
+    }
+
     /// Returns the number of bytes of the value.
     #[expect(clippy::len_without_is_empty, reason = "a length in bytes, not a container's")]
     pub fn len(&self) -> usize {

@@ -8,6 +8,7 @@ use crate::pool::core::Core;
 use crate::pool::geometry::{CLASS_COUNT, LARGE};
 use crate::pool::layout::{Descriptor, PageKind};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 
 /// The blocks found so far that have an owner: a map, a dropped map, or the epochs if the block is
 /// retired. There is a bitmap for each run that contains such blocks.
@@ -33,6 +34,12 @@ impl Alloc {
             Ok(bytes) => owned.account.used_bytes += bytes,
             Err(damage) => owned.account.damage.push(damage),
         }
+        self.noted.store(owned.account.used_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns how many bytes the last verification has noted so far, for who shows its progress.
+    pub fn noted_bytes(&self) -> u64 {
+        self.noted.load(Ordering::Relaxed)
     }
 
     fn try_own<S: Seam>(

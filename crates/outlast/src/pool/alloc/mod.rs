@@ -81,6 +81,8 @@ pub struct Alloc {
     outs: AtomicU64,
     /// Whether a claim has waited for pages that are out since this was last read.
     wanted: AtomicBool,
+    /// Bytes of the blocks that the last verification has noted so far.
+    noted: AtomicU64,
 }
 
 type Region = Box<[Mutex<Slot>]>;
@@ -118,6 +120,7 @@ impl Alloc {
             freed: Mutex::default(),
             old_frontier: AtomicU32::new(if old { frontier } else { 0 }),
             outs: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
         }
     }

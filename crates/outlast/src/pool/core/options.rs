@@ -1,6 +1,7 @@
 //! Options for creating and opening a core.
 
 use crate::pmem::MediumKind;
+use crate::pool::clock::Clock;
 use crate::pool::geometry::DEFAULT_PAGE_BITS;
 use std::fmt;
 use std::path::PathBuf;
@@ -81,6 +82,8 @@ pub struct CoreOptions {
     pub recovery: Recovery,
     /// The path by which the pool was opened, for errors.
     pub path: PathBuf,
+    /// What tells the time, by which records expire.
+    pub clock: Clock,
 }
 
 impl Default for CoreOptions {
@@ -99,6 +102,7 @@ impl Default for CoreOptions {
             accept_possibly_torn: false,
             recovery: Recovery { threads: 1, progress: None },
             path: PathBuf::new(),
+            clock: Clock::default(),
         }
     }
 }
