@@ -6,7 +6,7 @@ use super::store::Store;
 use super::trim::Trimmer;
 use crate::error::{Error, Result};
 use crate::pmem::{Mapping, MediumKind, Real};
-use crate::pool::core::{Core, Quiet};
+use crate::pool::core::Quiet;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -269,16 +269,6 @@ enum Work {
     Behind(Range<u64>),
 }
 
-/// Pre-faults the DRAM that maps use for a range of the pool.
-fn touch_dram(core: &Core<Real>, mapping: &Mapping, range: Range<u64>) {
-    if core.memory.expects_use(false) {
-        mapping.touch_shadow(range.clone());
-    }
-    if core.memory.expects_use(true) {
-        mapping.touch_side(range);
-    }
-}
-
 impl Pages {
     /// Does the next piece of work, if there is any, and returns it.
     fn step(&mut self, store: &Store<Real>, resting: bool) -> Option<Work> {
@@ -299,7 +289,7 @@ impl Pages {
         let work = self.next(frontier, end, resting)?;
         let large = match &work {
             Work::Touch(range) => {
-                touch_dram(core, mapping, range.start.max(frontier)..range.end);
+                mapping.touch_shadow(range.start.max(frontier)..range.end);
                 // In a pool in memory, the range can begin below the frontier, where space may have
                 // been given back.
                 for part in core.parts_with_blocks(range.clone()) {
@@ -308,7 +298,7 @@ impl Pages {
                 false
             }
             Work::Ahead(range) => {
-                touch_dram(core, mapping, range.clone());
+                mapping.touch_shadow(range.clone());
                 let large = mapping.collapse(range.clone());
                 if !large {
                     populate(mapping, range);

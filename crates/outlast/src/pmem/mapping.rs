@@ -470,13 +470,6 @@ impl Mapping {
         }
     }
 
-    /// Pre-faults the hint words of a range, so that no operation has to.
-    pub fn touch_side(&self, range: Range<u64>) {
-        if range.start < range.end && range.end <= self.len() && self.alive().is_here() {
-            self.range.touch_side(range);
-        }
-    }
-
     /// Builds huge pages from the complete 2 MiB pieces in a range. Returns whether there are such
     /// pieces and all of them are huge now. This is an optimization: errors are ignored.
     pub fn collapse(&self, range: Range<u64>) -> bool {

@@ -5,7 +5,7 @@ use super::word::{Media, Offset, Word};
 use super::{LINE, SHADOW_SHARE, SideTable, arch};
 use crate::error::Damage;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The value that [`Memory::scribble`] writes.
 const SCRIBBLED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
@@ -18,8 +18,6 @@ pub struct Memory<S> {
     base: *const u8,
     shadow: *const u8,
     side: SideTable,
-    /// Whether there are structures that use the shadow, and the side table.
-    used: [AtomicBool; 2],
     len: AtomicU64,
     seam: S,
 }
@@ -52,8 +50,7 @@ impl<S: Seam> Memory<S> {
         seam.attach(base);
         // SAFETY: the caller's promise.
         let side = unsafe { SideTable::new(side) };
-        let used = Default::default();
-        Memory { base, shadow, side, used, len: AtomicU64::new(len), seam }
+        Memory { base, shadow, side, len: AtomicU64::new(len), seam }
     }
 
     /// Announces that the memory is now `len` bytes long.
@@ -88,17 +85,6 @@ impl<S: Seam> Memory<S> {
         {
             words.iter().for_each(|word| word.0.store(SCRIBBLED, Ordering::Relaxed));
         }
-    }
-
-    /// Announces the use of the shadow or, with `side`, of the side table, so that the worker provides
-    /// its memory ahead of operations.
-    pub fn expect_use(&self, side: bool) {
-        self.used[usize::from(side)].store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether the shadow, or the side table, is used.
-    pub fn expects_use(&self, side: bool) -> bool {
-        self.used[usize::from(side)].load(Ordering::Relaxed)
     }
 
     /// The side table.

@@ -167,16 +167,6 @@ impl Reservation {
         }
     }
 
-    /// Touches the hint words of a range, all of which `cover` has made accessible.
-    pub(super) fn touch_side(&self, range: Range<u64>) {
-        let start = side_bytes(range.start) / 4096 * 4096;
-        for page in (start..side_bytes(range.end)).step_by(4096) {
-            // SAFETY: as in `touch_shadow`.
-            let word = unsafe { &*self.side().add(page as usize).cast::<AtomicU64>() };
-            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-    }
-
     pub(super) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }

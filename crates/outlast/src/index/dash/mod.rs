@@ -330,7 +330,6 @@ pub struct Dash<S: Seam, R: SlotRecord, A> {
 impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Returns the table whose segments `addressing` finds.
     pub(crate) fn new(core: &Arc<Core<S>>, size: SegmentSize, addressing: A) -> Result<Self> {
-        core.memory.expect_use(false);
         Ok(Dash {
             core: Arc::clone(core),
             size,

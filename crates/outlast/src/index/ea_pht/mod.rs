@@ -351,7 +351,6 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
                 return Err(Error::DamagedRoot { slot, damage });
             }
         }
-        core.memory.expect_use(false);
         let mut table = Pht {
             core: Arc::clone(core),
             chunk_bits: config.chunk_bits,

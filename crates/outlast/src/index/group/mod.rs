@@ -220,7 +220,6 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
             let damage = Damage::new(place, "the first segment's offset", format!("{word:#x}"));
             return Err(Error::DamagedRoot { slot, damage });
         };
-        core.memory.expect_use(false);
         let mut table = Group {
             core: Arc::clone(core),
             group: config.group_size,

@@ -228,7 +228,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             lost: None,
             shrinking: Shrinking::default(),
         };
-        core.memory.expect_use(true);
         Ok(Line {
             core: Arc::clone(core),
             slot,
