@@ -75,4 +75,12 @@ pub trait Peer: Send + Sync {
 
     /// Returns how often the structure has grown: resizes, splits and doublings.
     fn growths(&self) -> u64;
+
+    /// Returns how many bytes it has allocated in its arena, without those that it has freed.
+    fn bytes(&self) -> u64;
+
+    /// Returns the bytes of its index in DRAM, if it has one and knows them.
+    fn index_bytes(&self) -> Option<u64> {
+        None
+    }
 }

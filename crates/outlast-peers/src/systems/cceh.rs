@@ -285,6 +285,10 @@ impl<S: Seam> Peer for Cceh<S> {
         let splits = self.segments.load(Ordering::Relaxed) - self.first_segments;
         splits + self.doublings.load(Ordering::Relaxed)
     }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
+    }
 }
 
 #[cfg(test)]

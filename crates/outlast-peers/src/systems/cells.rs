@@ -28,6 +28,10 @@ impl<S: Seam> Cells<S> {
         Ok(Cells { arena, first, count, lock, locks, log })
     }
 
+    pub(super) fn arena(&self) -> &Arena<S> {
+        &self.arena
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.count
     }

@@ -289,6 +289,10 @@ impl<S: Seam> Peer for Cmap<S> {
     fn growths(&self) -> u64 {
         self.growths.load(Ordering::Relaxed)
     }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
+    }
 }
 
 #[cfg(test)]

@@ -336,6 +336,10 @@ impl<S: Seam> Peer for FastFair<S> {
     fn growths(&self) -> u64 {
         self.splits.load(Ordering::Relaxed)
     }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
+    }
 }
 
 #[cfg(test)]

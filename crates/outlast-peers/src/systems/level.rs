@@ -348,6 +348,10 @@ impl<S: Seam> Peer for Level<S> {
     fn growths(&self) -> u64 {
         self.resizes.load(Ordering::Relaxed)
     }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
+    }
 }
 
 #[cfg(test)]

@@ -96,4 +96,8 @@ impl<S: Seam> Peer for Linear<S> {
     fn growths(&self) -> u64 {
         0
     }
+
+    fn bytes(&self) -> u64 {
+        self.0.arena().allocated()
+    }
 }

@@ -9,10 +9,16 @@ mod cells;
 mod clht;
 mod cmap;
 mod fast_fair;
+mod fp_tree;
+mod leaf;
 mod level;
 mod linear;
+mod nv_skip_list;
 mod path;
 mod pfht;
+mod skip_list;
+mod wb_tree;
+mod wort;
 
 use crate::shared::Arena;
 use crate::{Full, Options, Peer};
@@ -20,12 +26,17 @@ use cceh::Cceh;
 use clht::Clht;
 use cmap::Cmap;
 use fast_fair::FastFair;
+use fp_tree::FpTree;
 use level::Level;
 use linear::Linear;
-use outlast::internals::pmem::Seam;
+use nv_skip_list::NvSkipList;
+use outlast::internals::pmem::{FlushMode, Real, Seam};
 use path::Path;
 use pfht::Pfht;
+use skip_list::SkipList;
 use std::fmt;
+use wb_tree::WbTree;
+use wort::Wort;
 
 /// A structure to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,11 +66,24 @@ pub enum System {
     },
     /// FAST-FAIR (FAST 2018).
     FastFair,
+    /// NV-Skiplist: leaves in persistent memory under a skip list in DRAM.
+    NvSkipList,
+    /// wB+-Tree (VLDB 2015).
+    WbTree,
+    /// FPTree (SIGMOD 2016), with locks in the place of hardware transactions.
+    FpTree,
+    /// WORT (FAST 2017).
+    Wort,
+    /// A plain skip list.
+    SkipList {
+        /// Whether it lies in persistent memory. Otherwise, the seam sees nothing of it.
+        durable: bool,
+    },
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 11] = [
+    pub const ALL: [System; 17] = [
         System::Level,
         System::Cceh,
         System::Clht,
@@ -71,6 +95,12 @@ impl System {
         System::Path { log: false },
         System::Path { log: true },
         System::FastFair,
+        System::NvSkipList,
+        System::WbTree,
+        System::FpTree,
+        System::Wort,
+        System::SkipList { durable: true },
+        System::SkipList { durable: false },
     ];
 
     /// Creates an empty one in an arena of its own. A clone of the seam sees its accesses.
@@ -87,6 +117,15 @@ impl System {
             System::Linear { log } => Box::new(Linear::create(arena, log, options)?),
             System::Pfht { log } => Box::new(Pfht::create(arena, log, options)?),
             System::FastFair => Box::new(FastFair::create(arena, options)?),
+            System::NvSkipList => Box::new(NvSkipList::create(arena, options)?),
+            System::WbTree => Box::new(WbTree::create(arena, options)?),
+            System::FpTree => Box::new(FpTree::create(arena, options)?),
+            System::Wort => Box::new(Wort::create(arena, options)?),
+            System::SkipList { durable: true } => Box::new(SkipList::create(arena, options)?),
+            System::SkipList { durable: false } => {
+                let dram = Arena::new(Real::new(FlushMode::None), options.arena_bytes);
+                Box::new(SkipList::create(dram, options)?)
+            }
             System::Path { log } => Box::new(Path::create(arena, log, options)?),
         })
     }
@@ -106,6 +145,12 @@ impl fmt::Display for System {
             System::Path { log: false } => "path",
             System::Path { log: true } => "path-l",
             System::FastFair => "fast-fair",
+            System::NvSkipList => "nv-skiplist",
+            System::WbTree => "wb+-tree",
+            System::FpTree => "fptree",
+            System::Wort => "wort",
+            System::SkipList { durable: true } => "skiplist",
+            System::SkipList { durable: false } => "skiplist-dram",
         })
     }
 }

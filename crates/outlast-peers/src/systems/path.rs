@@ -93,6 +93,10 @@ impl<S: Seam> Peer for Path<S> {
     fn growths(&self) -> u64 {
         0
     }
+
+    fn bytes(&self) -> u64 {
+        self.cells.arena().allocated()
+    }
 }
 
 #[cfg(test)]

@@ -128,4 +128,8 @@ impl<S: Seam> Peer for Pfht<S> {
     fn growths(&self) -> u64 {
         0
     }
+
+    fn bytes(&self) -> u64 {
+        self.cells.arena().allocated()
+    }
 }
