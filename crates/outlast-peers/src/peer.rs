@@ -14,7 +14,7 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// What a structure promises. The tests are written once, and check what is promised.
+/// The guarantees of a structure. The tests, which all structures share, check only these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
     /// It keeps its keys in order, so it can [scan](Peer::scan).

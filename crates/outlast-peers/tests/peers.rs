@@ -232,7 +232,7 @@ fn operations_flush_and_fence_as_often_as_the_papers_say() {
             System::Clht => [[1, 1]; 3],
             // The node, then the link to it.
             System::Cmap => [[2, 2], [1, 1], [1, 1]],
-            // The cell. With the log: what was there, the cell, and the end of the log.
+            // The cell. With the log: the log's entry, the cell, and the end of the log.
             System::Linear { log: false } | System::Pfht { log: false } => [[1, 1]; 3],
             System::Path { log: false } => [[1, 1]; 3],
             System::Linear { log: true } | System::Pfht { log: true } => [[3, 3], [1, 1], [3, 3]],

@@ -17,8 +17,8 @@ pub struct Call<'a> {
     pub replicate: Replicate,
 }
 
-/// What replicas do when a command has changed something. A replica may do it a second time, after it has
-/// copied the data, so it says what was stored, and not what was added.
+/// The calls that replicas make after a command has changed something. A replica may apply a call twice
+/// while it copies the data, so a call gives the new value, never the difference.
 #[derive(Debug, Default, PartialEq)]
 pub enum Replicate {
     /// The same call.

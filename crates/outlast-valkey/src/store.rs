@@ -463,7 +463,7 @@ impl Store {
         Ok(keys.len() == STEP)
     }
 
-    /// Does a step of what is left to do: fields of hashes that were removed, or have expired by `now`.
+    /// Does a step of the cleaning: removes fields of hashes that were removed or have expired by `now`.
     /// Returns whether there is more to do.
     pub fn clean(&self, now: SystemTime) -> Result<bool> {
         let first = self.timed.first()?;

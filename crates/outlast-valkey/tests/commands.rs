@@ -5,6 +5,7 @@ use outlast_valkey::command::run;
 use outlast_valkey::reply::Reply;
 use outlast_valkey::store::Store;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 fn store() -> Store {
@@ -13,9 +14,13 @@ fn store() -> Store {
 
 /// Runs a command that is written as a client would.
 fn call(store: &Store, line: &str) -> Result<Reply, String> {
+    call_at(store, line, SystemTime::now())
+}
+
+fn call_at(store: &Store, line: &str, now: SystemTime) -> Result<Reply, String> {
     let words: Vec<&[u8]> = line.split(' ').map(|word| word.as_bytes()).collect();
     let name = std::str::from_utf8(words[0]).unwrap();
-    run(store, name, &words[1..], SystemTime::now()).map_err(|fault| fault.text().to_owned())
+    run(store, name, &words[1..], now).map_err(|fault| fault.text().to_owned())
 }
 
 fn text(text: &str) -> Result<Reply, String> {
@@ -201,20 +206,25 @@ fn a_new_hash_has_no_number_of_an_old_one() {
 
 #[test]
 fn keys_expire() {
-    let s = store();
-    call(&s, "SET a 1 PX 40").unwrap();
+    // The clock of the pool and of the commands.
+    static AHEAD: AtomicU64 = AtomicU64::new(0);
+    let now = || SystemTime::now() + Duration::from_secs(AHEAD.load(Ordering::Relaxed));
+    let s = Store::open(PoolOptions::new().clock(now).anonymous().unwrap()).unwrap();
+    let call = |s: &Store, line: &str| call_at(s, line, now());
+    call(&s, "SET a 1 PX 100000").unwrap();
     call(&s, "HSET h f v").unwrap();
-    assert_eq!(call(&s, "PEXPIRE h 40"), int(1));
-    assert_eq!(call(&s, "TTL a"), int(0));
+    assert_eq!(call(&s, "PEXPIRE h 100000"), int(1));
+    assert_eq!(call(&s, "TTL a"), int(100));
     assert_eq!(call(&s, "HSET h g w"), int(1), "keeps the time");
     assert_eq!(call(&s, "INCR a"), int(2), "keeps the time");
-    std::thread::sleep(Duration::from_millis(60));
+    AHEAD.fetch_add(101, Ordering::Relaxed);
     assert_eq!(call(&s, "GET a"), NULL);
     assert_eq!(call(&s, "TTL a"), int(-2));
     assert_eq!(call(&s, "HGET h f"), NULL);
     assert_eq!(call(&s, "HSET h f v"), int(1), "a new hash");
     assert_eq!(call(&s, "TTL h"), int(-1));
-    clean(&s, SystemTime::now());
+    assert_eq!(fields(&s), 3, "those of the expired hash, too");
+    clean(&s, now());
     assert_eq!(fields(&s), 1, "those of the expired hash are gone");
     assert_eq!(call(&s, "HGET h f"), text("v"));
     assert_eq!(call(&s, "SET a 1 EX 100"), OK);

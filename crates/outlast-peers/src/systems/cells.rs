@@ -1,8 +1,8 @@
 //! What the three hash tables of group hashing's evaluation share: cells of 16 bytes, of a fixed
 //! number, with or without an undo log.
 
-use crate::Full;
 use crate::shared::{Arena, LINE, Locks, RwLock, UndoLog};
+use crate::{Full, Peer, Promises};
 use outlast::internals::pmem::Seam;
 
 /// Words that an undo log has room for. A change that needs more is logged in parts.
@@ -79,5 +79,68 @@ impl<S: Seam> Cells<S> {
         if let Some(log) = self.log {
             log.clear(&self.arena);
         }
+    }
+}
+
+/// A table of cells: what it adds is where a key's cell is.
+pub(super) trait CellTable: Send + Sync {
+    type Seam: Seam;
+
+    fn cells(&self) -> &Cells<Self::Seam>;
+
+    /// Returns the cell of a key.
+    fn find(&self, key: u64) -> Option<u64>;
+
+    /// Returns the cell for the record of a key, moving others if necessary, or `None` if the key is
+    /// present.
+    fn room_for(&self, key: u64) -> Result<Option<u64>, Full>;
+
+    /// Empties the cell of a record.
+    fn empty(&self, cell: u64) {
+        self.cells().set(cell, 0, 0);
+    }
+}
+
+impl<T: CellTable> Peer for T {
+    fn promises(&self) -> Promises {
+        Promises { grows: false, ..Promises::HASH }
+    }
+
+    fn get(&self, key: u64) -> Option<u64> {
+        let _guard = self.cells().lock().read();
+        self.find(key).map(|cell| self.cells().value(cell))
+    }
+
+    fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
+        let _guard = self.cells().lock().write();
+        let Some(cell) = self.room_for(key)? else { return Ok(false) };
+        self.cells().set(cell, key, value);
+        self.cells().commit();
+        Ok(true)
+    }
+
+    fn update(&self, key: u64, value: u64) -> Result<bool, Full> {
+        let _guard = self.cells().lock().write();
+        Ok(self.find(key).map(|cell| self.cells().set_value(cell, value)).is_some())
+    }
+
+    fn remove(&self, key: u64) -> bool {
+        let _guard = self.cells().lock().write();
+        let Some(cell) = self.find(key) else { return false };
+        self.empty(cell);
+        self.cells().commit();
+        true
+    }
+
+    fn slots(&self) -> Option<u64> {
+        Some(self.cells().count())
+    }
+
+    fn growths(&self) -> u64 {
+        0
+    }
+
+    fn bytes(&self) -> u64 {
+        self.cells().arena().allocated()
     }
 }

@@ -9,9 +9,9 @@
 //! Without the log, a crash in a removal can leave a record twice, or a key with another's value:
 //! the paper measures this variant only for what the log costs.
 
-use super::cells::Cells;
+use super::cells::{CellTable, Cells};
 use crate::shared::{Arena, hash};
-use crate::{Full, Options, Peer, Promises};
+use crate::{Full, Options};
 use outlast::internals::pmem::Seam;
 
 /// The table.
@@ -31,7 +31,7 @@ impl<S: Seam> Linear<S> {
     }
 
     /// Returns the cell of a key, or else the first empty cell, if there is one.
-    fn find(&self, key: u64) -> Result<u64, Option<u64>> {
+    fn search(&self, key: u64) -> Result<u64, Option<u64>> {
         let home = self.home(key);
         let mut cell = home;
         loop {
@@ -47,32 +47,25 @@ impl<S: Seam> Linear<S> {
     }
 }
 
-impl<S: Seam> Peer for Linear<S> {
-    fn promises(&self) -> Promises {
-        Promises { grows: false, ..Promises::HASH }
+impl<S: Seam> CellTable for Linear<S> {
+    type Seam = S;
+
+    fn cells(&self) -> &Cells<S> {
+        &self.0
     }
 
-    fn get(&self, key: u64) -> Option<u64> {
-        let _guard = self.0.lock().read();
-        self.find(key).ok().map(|cell| self.0.value(cell))
+    fn find(&self, key: u64) -> Option<u64> {
+        self.search(key).ok()
     }
 
-    fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.0.lock().write();
-        let Err(empty) = self.find(key) else { return Ok(false) };
-        self.0.set(empty.ok_or(Full)?, key, value);
-        self.0.commit();
-        Ok(true)
+    fn room_for(&self, key: u64) -> Result<Option<u64>, Full> {
+        match self.search(key) {
+            Ok(_) => Ok(None),
+            Err(empty) => empty.map(Some).ok_or(Full),
+        }
     }
 
-    fn update(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.0.lock().write();
-        Ok(self.find(key).map(|cell| self.0.set_value(cell, value)).is_ok())
-    }
-
-    fn remove(&self, key: u64) -> bool {
-        let _guard = self.0.lock().write();
-        let Ok(mut hole) = self.find(key) else { return false };
+    fn empty(&self, mut hole: u64) {
         let first = hole;
         let mut cell = self.next(hole);
         while cell != first && self.0.key(cell) != 0 {
@@ -85,19 +78,5 @@ impl<S: Seam> Peer for Linear<S> {
             cell = self.next(cell);
         }
         self.0.set(hole, 0, 0);
-        self.0.commit();
-        true
-    }
-
-    fn slots(&self) -> Option<u64> {
-        Some(self.0.count())
-    }
-
-    fn growths(&self) -> u64 {
-        0
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.arena().allocated()
     }
 }

@@ -10,9 +10,9 @@
 //!
 //! Without the log, an insert stores value and key of one cell, in one line, in this order.
 
-use super::cells::Cells;
+use super::cells::{CellTable, Cells};
 use crate::shared::{Arena, hash, second_hash};
-use crate::{Full, Options, Peer, Promises};
+use crate::{Full, Options};
 use outlast::internals::pmem::Seam;
 
 /// Reserved levels.
@@ -46,62 +46,31 @@ impl<S: Seam> Path<S> {
             [first + (one >> level), first + (two >> level)]
         })
     }
+}
+
+impl<S: Seam> CellTable for Path<S> {
+    type Seam = S;
+
+    fn cells(&self) -> &Cells<S> {
+        &self.cells
+    }
 
     fn find(&self, key: u64) -> Option<u64> {
         self.paths(key).find(|&cell| self.cells.key(cell) == key)
     }
-}
 
-impl<S: Seam> Peer for Path<S> {
-    fn promises(&self) -> Promises {
-        Promises { grows: false, ..Promises::HASH }
-    }
-
-    fn get(&self, key: u64) -> Option<u64> {
-        let _guard = self.cells.lock().read();
-        self.find(key).map(|cell| self.cells.value(cell))
-    }
-
-    fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.cells.lock().write();
+    fn room_for(&self, key: u64) -> Result<Option<u64>, Full> {
         if self.find(key).is_some() {
-            return Ok(false);
+            return Ok(None);
         }
-        let cell = self.paths(key).find(|&cell| self.cells.key(cell) == 0).ok_or(Full)?;
-        self.cells.set(cell, key, value);
-        self.cells.commit();
-        Ok(true)
-    }
-
-    fn update(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.cells.lock().write();
-        Ok(self.find(key).map(|cell| self.cells.set_value(cell, value)).is_some())
-    }
-
-    fn remove(&self, key: u64) -> bool {
-        let _guard = self.cells.lock().write();
-        let Some(cell) = self.find(key) else { return false };
-        self.cells.set(cell, 0, 0);
-        self.cells.commit();
-        true
-    }
-
-    fn slots(&self) -> Option<u64> {
-        Some(self.cells.count())
-    }
-
-    fn growths(&self) -> u64 {
-        0
-    }
-
-    fn bytes(&self) -> u64 {
-        self.cells.arena().allocated()
+        self.paths(key).find(|&cell| self.cells.key(cell) == 0).map(Some).ok_or(Full)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Peer;
     use outlast::internals::pmem::{FlushMode, Real};
 
     #[test]

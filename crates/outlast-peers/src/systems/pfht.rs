@@ -11,9 +11,9 @@
 //!
 //! Without the log, a crash during a move leaves a record twice, or a key with another's value.
 
-use super::cells::Cells;
+use super::cells::{CellTable, Cells};
 use crate::shared::{Arena, hash, second_hash};
-use crate::{Full, Options, Peer, Promises};
+use crate::{Full, Options};
 use outlast::internals::pmem::Seam;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,11 +56,6 @@ impl<S: Seam> Pfht<S> {
         cells.find(|&cell| self.cells.key(cell) == 0)
     }
 
-    fn find(&self, key: u64) -> Option<u64> {
-        let [first, second] = self.buckets_of(key);
-        first.chain(second).chain(self.stash()).find(|&cell| self.cells.key(cell) == key)
-    }
-
     /// Makes room for a key, and returns the cell.
     fn make_room(&self, key: u64) -> Result<u64, Full> {
         let own = self.buckets_of(key);
@@ -87,49 +82,19 @@ impl<S: Seam> Pfht<S> {
     }
 }
 
-impl<S: Seam> Peer for Pfht<S> {
-    fn promises(&self) -> Promises {
-        Promises { grows: false, ..Promises::HASH }
+impl<S: Seam> CellTable for Pfht<S> {
+    type Seam = S;
+
+    fn cells(&self) -> &Cells<S> {
+        &self.cells
     }
 
-    fn get(&self, key: u64) -> Option<u64> {
-        let _guard = self.cells.lock().read();
-        self.find(key).map(|cell| self.cells.value(cell))
+    fn find(&self, key: u64) -> Option<u64> {
+        let [first, second] = self.buckets_of(key);
+        first.chain(second).chain(self.stash()).find(|&cell| self.cells.key(cell) == key)
     }
 
-    fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.cells.lock().write();
-        if self.find(key).is_some() {
-            return Ok(false);
-        }
-        let cell = self.make_room(key)?;
-        self.cells.set(cell, key, value);
-        self.cells.commit();
-        Ok(true)
-    }
-
-    fn update(&self, key: u64, value: u64) -> Result<bool, Full> {
-        let _guard = self.cells.lock().write();
-        Ok(self.find(key).map(|cell| self.cells.set_value(cell, value)).is_some())
-    }
-
-    fn remove(&self, key: u64) -> bool {
-        let _guard = self.cells.lock().write();
-        let Some(cell) = self.find(key) else { return false };
-        self.cells.set(cell, 0, 0);
-        self.cells.commit();
-        true
-    }
-
-    fn slots(&self) -> Option<u64> {
-        Some(self.cells.count())
-    }
-
-    fn growths(&self) -> u64 {
-        0
-    }
-
-    fn bytes(&self) -> u64 {
-        self.cells.arena().allocated()
+    fn room_for(&self, key: u64) -> Result<Option<u64>, Full> {
+        if self.find(key).is_some() { Ok(None) } else { self.make_room(key).map(Some) }
     }
 }

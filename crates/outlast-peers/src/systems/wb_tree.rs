@@ -154,7 +154,7 @@ impl<S: Seam> WbTree<S> {
     }
 
     /// Inserts an entry into the last node of a path, and splits it and its parents if they are
-    /// full. The log has what was there before.
+    /// full. The log holds the old words.
     fn insert_splitting(&self, path: &[u64], key: u64, value: u64) -> Result<(), Full> {
         let (&node, parents) = path.split_last().expect("a node");
         let slots = self.slots(node);

@@ -67,7 +67,7 @@ impl Mix {
     pub const B: Mix = Mix { read: 95, update: 5, ..Mix::NONE };
     /// YCSB C: reads alone.
     pub const C: Mix = Mix { read: 100, ..Mix::NONE };
-    /// YCSB D: reads of what was inserted last.
+    /// YCSB D: reads, mostly of the latest records.
     pub const D: Mix = Mix { read: 95, insert: 5, distribution: Distribution::Latest, ..Mix::NONE };
     /// YCSB E: scans.
     pub const E: Mix = Mix { scan: 95, insert: 5, ..Mix::NONE };

@@ -23,7 +23,7 @@ use std::fmt;
 pub struct BadLine {
     /// Its number, from 1.
     pub line: u64,
-    /// What was expected there.
+    /// The expected content.
     pub expected: &'static str,
     /// Why it could not be read at all, if that is the reason.
     pub source: Option<std::io::Error>,
