@@ -37,7 +37,7 @@ struct Accesses {
     /// Lines read one after another: each names the next.
     chain: u32,
     /// Lines read at once.
-    beside: u32,
+    at_once: u32,
     /// Lines stored and flushed.
     stored: u32,
     /// Whether there is a fence after each of them, or only one after the last.
@@ -46,11 +46,11 @@ struct Accesses {
 
 const fn accesses(
     name: &'static str,
-    (chain, beside): (u32, u32),
+    (chain, at_once): (u32, u32),
     stored: u32,
     fence_each: bool,
 ) -> Accesses {
-    Accesses { name, chain, beside, stored, fence_each }
+    Accesses { name, chain, at_once, stored, fence_each }
 }
 
 /// The kinds of operations, in the order of the report.
@@ -127,7 +127,7 @@ impl Lines {
             for _ in 0..accesses.chain {
                 named = self.memory.load(&self.line(draw.bits() ^ named)[0]);
             }
-            for _ in 0..accesses.beside {
+            for _ in 0..accesses.at_once {
                 sum |= self.memory.load(&self.line(draw.bits())[0]);
             }
             for _ in 0..accesses.stored {

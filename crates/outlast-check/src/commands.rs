@@ -48,7 +48,7 @@ pub(crate) fn run_endings(args: &EndingsArgs, place: &Path) -> Checked {
     ensure(faults.is_empty(), || faults.join("\n"))
 }
 
-/// Runs the endings of a scheme beside its background threads.
+/// Runs the endings of a scheme while its background threads work.
 fn endings_of(scheme: Scheme) -> Checked<endings::Summary> {
     let place = tempfile::tempdir().map_err(|e| Fault(format!("a temporary directory: {e}")))?;
     endings::schedules(scheme, place.path(), 1, &program()?, &mut |_| ())

@@ -1,6 +1,6 @@
 //! The endings of journaled pools: `close`, the drop of the last handle, and the death of the process,
 //! while the pool's background threads are in the middle of something; and `sync`, `snapshot` and
-//! `backup` beside them.
+//! `backup` at the same time.
 //!
 //! *Schedules* hold a background thread at a [`Moment`] at which it has decided on a step and has not
 //! begun it. Then the pool is ended. If the ending waits for the thread, the thread goes on; otherwise
@@ -360,7 +360,7 @@ pub struct Summary {
     pub faults: Vec<String>,
 }
 
-/// Runs every ending beside a background thread at every moment, each for the first `most` times that
+/// Runs every ending against a background thread at every moment, each for the first `most` times that
 /// the thread comes there.
 ///
 /// # Errors
@@ -380,8 +380,7 @@ pub fn schedules(
                 let place = place.map_err(|e| Fault(format!("{}: {e}", dir.display())))?;
                 let ended = schedule(scheme, place.path(), ending, (moment, nth), program);
                 if let Err(fault) = ended {
-                    let text =
-                        format!("{ending:?} beside {moment:?}, time {nth}, {scheme}: {fault}");
+                    let text = format!("{ending:?} at {moment:?}, time {nth}, {scheme}: {fault}");
                     summary.faults.push(text);
                 }
                 summary.done += 1;

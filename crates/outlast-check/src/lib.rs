@@ -13,7 +13,7 @@
 //! - [`schedule`]: chosen interleavings of a few threads, with crashes in them.
 //! - [`disk`]: a file system that fails, or loses power, at each of a pool's calls. [`journal`]:
 //!   what a power loss leaves of a pool with a journal.
-//! - [`endings`]: a pool with a journal that is closed, dropped or killed beside its background threads.
+//! - [`endings`]: a pool with a journal that is closed, dropped or killed while its background threads work.
 //! - [`suite`]: all of the above for one scheme and record form, with a one-line summary.
 //! - [`torture`]: a process killed with SIGKILL again and again, checked against expectations that
 //!   are kept outside the pool.

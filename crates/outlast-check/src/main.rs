@@ -454,7 +454,7 @@ fn run_guard(args: &GuardArgs, place: &Path) -> Checked {
     let summary = guard::hold(place, args.place.scheme, time)?;
     guard::hold_when_full(place, args.place.scheme)?;
     println!(
-        "{} updates beside a guard held {} bytes; the pool grew by {}",
+        "{} updates while a guard was held: it held {} bytes; the pool grew by {}",
         summary.updates, summary.held_bytes, summary.grown_bytes
     );
     Ok(())
@@ -524,7 +524,7 @@ fn run_history(args: &HistoryArgs) -> Result<ExitCode, String> {
             Ok(recorded) => recorded,
             Err(fault) => return Ok(report_end(Err(fault))),
         };
-        println!("recorded beside {changes} changes of the structure");
+        println!("recorded during {changes} changes of the structure");
         std::fs::write(&args.file, history::json::export(&recorded)).map_err(|e| named(&e))?;
     }
     let text = std::fs::read_to_string(&args.file).map_err(|e| named(&e))?;

@@ -1,6 +1,6 @@
 //! The module: how the commands meet the server.
 //!
-//! All commands run in the server's thread. Two threads of ours run beside it: one waits until changes
+//! All commands run in the server's thread. Two threads of ours run as well: one waits until changes
 //! are durable, for the clients of `OL.WAITDURABLE` and, with `durable-replies yes`, of every change; one
 //! copies and verifies.
 //!
@@ -306,7 +306,7 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
         }
     }
     if server.settings.redirect {
-        result = beside(ctx, command.name, &args[1..], result);
+        result = with_native(ctx, command.name, &args[1..], result);
     }
     if changed && server.settings.durable_replies && can_block(ctx) {
         background::wait(ctx, result);
@@ -420,7 +420,7 @@ extern "C" fn redirect_filter(filter: *mut raw::RedisModuleCommandFilterCtx) {
 }
 
 /// Adds what the server has itself of keys that are not in the pool: lists, sets and other types.
-fn beside(
+fn with_native(
     ctx: &Context,
     name: &str,
     args: &[&[u8]],

@@ -220,7 +220,7 @@ pub(super) fn batch_full(play: &mut Play) -> Checked {
     play.session.verify()
 }
 
-/// Changes of several keys with one call: beside growth, of one key twice, and after a crash.
+/// Changes of several keys with one call: during growth, of one key twice, and after a crash.
 pub(super) fn many(play: &mut Play) -> Checked {
     play.map()?;
     let count = play.brim() / 2;

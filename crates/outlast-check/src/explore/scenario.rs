@@ -127,7 +127,7 @@ pub fn catalogue(scheme: Scheme, form: RecordForm) -> Vec<Scenario> {
         add("change", "changes wherever a record is", common::change);
         // Every second shape is enough, because the reclaim reads all shapes alike.
         if number % 2 == 0 {
-            add("reclaim", "reclaim beside operations", common::reclaim);
+            add("reclaim", "reclaim during operations", common::reclaim);
         }
     }
     all.extend((parts.scenarios)(form));

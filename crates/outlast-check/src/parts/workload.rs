@@ -43,7 +43,7 @@ pub struct Workload {
     /// Which keys the threads work on.
     pub(crate) aim: Aim,
     /// What one thread does besides operations on keys.
-    pub(crate) beside: Beside,
+    pub(crate) concurrent: Concurrent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) enum Aim {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Beside {
+pub(crate) enum Concurrent {
     Nothing,
     Scan,
     Background,
@@ -146,5 +146,5 @@ pub(crate) const PLAIN: Workload = Workload {
     emptied: false,
     filling: None,
     aim: Aim::Mixed,
-    beside: Beside::Nothing,
+    concurrent: Concurrent::Nothing,
 };

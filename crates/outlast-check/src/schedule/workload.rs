@@ -16,7 +16,7 @@ use super::baton::FIRST;
 use crate::codec::SPECIAL;
 use crate::history::Call;
 use crate::model::stored;
-use crate::parts::workload::{Aim, Beside, Filling, Start, Workload};
+use crate::parts::workload::{Aim, Concurrent, Filling, Start, Workload};
 use crate::random::Random;
 use crate::schemes::parts;
 use crate::session::{Do, PoolShape, Session, recorder};
@@ -185,9 +185,9 @@ impl Workload {
         let (fills, keys) = self.fills(shape, alive)?;
         let fill = fills[random.below(fills.len() as u64) as usize].clone();
         let mut others = Vec::new();
-        match self.beside {
-            Beside::Maps => others.extend((0..2).filter(|_| random.below(2) == 0)),
-            Beside::HoldDropped => others.push(0),
+        match self.concurrent {
+            Concurrent::Maps => others.extend((0..2).filter(|_| random.below(2) == 0)),
+            Concurrent::HoldDropped => others.push(0),
             _ => {}
         }
         let (records, removed) = (fill.records, fill.removed);
@@ -228,8 +228,8 @@ impl Workload {
     /// The same as those of [`make`](Workload::make).
     pub fn pairs(&self, shape: Shape, alive: &Arc<Alive>) -> Checked<Vec<Instance>> {
         let (fills, keys) = self.fills(shape, alive)?;
-        let frees = self.beside == Beside::MapsFreed;
-        let works = self.beside == Beside::Background || frees;
+        let frees = self.concurrent == Concurrent::MapsFreed;
+        let works = self.concurrent == Concurrent::Background || frees;
         // After some growth, there is background work.
         let Fill { records: fill, removed, moved } =
             if works { &fills[fills.len() / 2] } else { &fills[0] };
@@ -281,7 +281,7 @@ impl Workload {
         // A lookup must not miss what an iteration before it has reported.
         let twice = (!works && !self.emptied).then(|| vec![Call::Scan, Call::Get(new)]);
         let twice = twice.map(|calls| calls.into_iter().map(Act::Call).collect());
-        let instance = |beside: Vec<Act>| Instance {
+        let instance = |concurrent: Vec<Act>| Instance {
             workload: *self,
             shape,
             keys: keys.clone(),
@@ -293,7 +293,7 @@ impl Workload {
             way: 0,
             holding: Holding::First,
             first_thread: FIRST,
-            scripts: vec![first.clone(), beside],
+            scripts: vec![first.clone(), concurrent],
         };
         Ok(besides.into_iter().map(|act| vec![act]).chain(twice).map(instance).collect())
     }
@@ -325,8 +325,10 @@ impl Workload {
             keys: keys.clone(),
             fill: *records,
             removed: *removed,
-            others: match self.beside {
-                Beside::Maps | Beside::HoldDropped if !matches!(self.aim, Aim::Late { .. }) => {
+            others: match self.concurrent {
+                Concurrent::Maps | Concurrent::HoldDropped
+                    if !matches!(self.aim, Aim::Late { .. }) =>
+                {
                     vec![0]
                 }
                 _ => Vec::new(),
@@ -340,7 +342,7 @@ impl Workload {
         };
         let others = [nth(1), nth(3)];
         let numbers = closing::Numbers { keys: &keys, records: *records, one, others };
-        if let Some(scripts) = numbers.scripts(self.beside) {
+        if let Some(scripts) = numbers.scripts(self.concurrent) {
             let each = |each| instance(each, Holding::First);
             return Ok(scripts.into_iter().enumerate().map(each).collect());
         }
@@ -354,12 +356,13 @@ impl Workload {
             true => change(number, Do::Remove),
             false => change(number, Do::Insert(value)),
         };
-        let works = [Beside::Background, Beside::BackgroundAndScan].contains(&self.beside);
+        let works =
+            [Concurrent::Background, Concurrent::BackgroundAndScan].contains(&self.concurrent);
         let mut work = vec![aim(target, 1_000)];
-        match self.beside {
-            Beside::Close => {}
-            Beside::Sync => work.push(Act::Sync),
-            Beside::Maps | Beside::MapsFreed => {
+        match self.concurrent {
+            Concurrent::Close => {}
+            Concurrent::Sync => work.push(Act::Sync),
+            Concurrent::Maps | Concurrent::MapsFreed => {
                 work.extend([Act::DropMap(0), Act::CreateMap(1), Act::Background]);
             }
             _ => work.push(aim(target + 1, 1_001)),
@@ -380,7 +383,7 @@ impl Workload {
         // The same work, after a removal of the record that the first thread's operation is on.
         let mut emptied = vec![change(one, Do::Remove)];
         emptied.extend(&work);
-        if self.beside == Beside::Close {
+        if self.concurrent == Concurrent::Close {
             work.push(Act::Close);
         }
         let get = |number| Act::Call(Call::Get(keys.key(number)));
@@ -395,13 +398,13 @@ impl Workload {
         if works {
             add(&[aim(target, 2_000), Act::Background, Act::Background], &work, &look);
         }
-        match self.beside {
-            Beside::Sync => add(&[Act::Sync], &work, &look),
-            Beside::Batch => {
+        match self.concurrent {
+            Concurrent::Sync => add(&[Act::Sync], &work, &look),
+            Concurrent::Batch => {
                 let batch = |number| Act::Batch(keys.key(number), 2_000);
                 [target, one].into_iter().for_each(|n| add(&[batch(n)], &work, &look));
             }
-            Beside::BatchIf => {
+            Concurrent::BatchIf => {
                 // Others change what the batch requires.
                 let held = [Act::BatchIf(keys.key(one), value_of(one), 2_000)];
                 for by in [Do::Update(1_006), Do::Remove, Do::Swap(value_of(one), 1_006)] {
@@ -410,7 +413,7 @@ impl Workload {
                 add(&held, &[Act::BatchIf(keys.key(one), value_of(one), 1_007)], &look);
                 add(&held, &work, &look);
             }
-            Beside::Maps => {
+            Concurrent::Maps => {
                 add(&[Act::DropMap(0)], &work, &look);
                 add(&[Act::CreateMap(1)], &work, &look);
             }
@@ -424,10 +427,13 @@ impl Workload {
             others.for_each(|n| add(&[change(records + n, Do::Insert(2_000))], &work, &look));
             changes.into_iter().for_each(|by| add(&[change(one, by)], &work, &look));
         }
-        for beside in [&work, &emptied] {
+        for concurrent in [&work, &emptied] {
             // Three lookups, because instances differ in how they look a key up: by reference, in a
             // batch, or alone.
-            [get(one); 3].iter().chain([&scan]).for_each(|&victim| add(&[victim], beside, &look));
+            [get(one); 3]
+                .iter()
+                .chain([&scan])
+                .for_each(|&victim| add(&[victim], concurrent, &look));
         }
         // Hold a lookup, and also a change of the same key or of a later one.
         let once = scripts.len();

@@ -1,4 +1,4 @@
-//! Endings of journaled pools beside their background threads.
+//! Endings of journaled pools while their background threads work.
 
 use outlast::Scheme;
 use outlast_check::endings::{campaign, schedules};

@@ -1,5 +1,5 @@
 //! Tests of the harness, and of the library with it, in one program: linking a program takes longer than
-//! running most of them. Those that need the processor to themselves are beside this folder.
+//! running most of them. Those that need the processor to themselves are next to this folder.
 
 mod commands;
 mod counts;

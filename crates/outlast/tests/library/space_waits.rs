@@ -17,21 +17,21 @@ const RUN: u64 = 64 << 10;
 /// The number of turns after which a thread counts as stopped forever.
 const GRACE: u64 = 1 << 10;
 
-type Beside = Box<dyn FnMut(u64) + Send>;
+type EachTurn = Box<dyn FnMut(u64) + Send>;
 
 #[derive(Clone, Default)]
 struct Turns {
     count: Arc<AtomicU64>,
     /// What the test does in each turn.
-    beside: Arc<Mutex<Option<Beside>>>,
+    each: Arc<Mutex<Option<EachTurn>>>,
 }
 
 impl Control for Turns {
     fn before(&self, _: usize, waiting: bool) {
         if waiting {
             let turn = self.count.fetch_add(1, SeqCst);
-            if let Some(beside) = &mut *self.beside.lock().unwrap() {
-                beside(turn);
+            if let Some(each) = &mut *self.each.lock().unwrap() {
+                each(turn);
             }
         }
     }
@@ -137,7 +137,7 @@ fn who_goes_on_is_waited_for_until_then_and_the_pool_does_not_grow() {
     let block = core.allocate(RUN).unwrap();
     let mut inside = Inside::begin(&core);
     core.retire_visited(block.offset, RUN);
-    *turns.beside.lock().unwrap() = Some(Box::new(move |turn| {
+    *turns.each.lock().unwrap() = Some(Box::new(move |turn| {
         if turn == 100 {
             inside.end();
         }
@@ -162,9 +162,9 @@ fn what_others_retire_meanwhile_is_not_waited_for() {
     blocks.retain(|offset| offset % 4096 != 0);
     let mut inside = Inside::begin(&core);
     core.retire_visited(blocks.pop().unwrap(), 64);
-    let beside = Arc::downgrade(&core);
-    *turns.beside.lock().unwrap() = Some(Box::new(move |turn| {
-        let core = beside.upgrade().unwrap();
+    let weak = Arc::downgrade(&core);
+    *turns.each.lock().unwrap() = Some(Box::new(move |turn| {
+        let core = weak.upgrade().unwrap();
         for _ in 0..2 {
             core.retire_visited(blocks.pop().unwrap(), 64);
         }

@@ -376,7 +376,7 @@ fn met_states(
         after.push(then_first.0.clone());
     }
     crate::state::ensure(!after.is_empty(), || {
-        format!("{second:?} beside {first:?} returned a result that neither order allows")
+        format!("{second:?} during {first:?} returned a result that neither order allows")
     })?;
     let between = [first.on(&then.0).0, then.0, then_first.0].into_iter().chain(either);
     add(between.collect());

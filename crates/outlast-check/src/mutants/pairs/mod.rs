@@ -54,7 +54,7 @@ fn plans(scheme: Scheme, form: RecordForm) -> [Plan; 2] {
 
 /// What the second thread does while the first is stopped.
 #[derive(Clone, Copy, PartialEq)]
-enum Beside {
+enum Concurrent {
     Insert,
     Update,
     CreateMap,
@@ -158,13 +158,13 @@ impl Plan {
     }
 
     /// Inserts key number `n` in a thread that is stopped before its access `stop_at`. The calling
-    /// thread does `beside` meanwhile. Returns `None` if the calling thread has to wait for the
+    /// thread does `concurrent` meanwhile. Returns `None` if the calling thread has to wait for the
     /// stopped one, or if the insert makes fewer accesses.
     fn record(
         &self,
         n: u64,
         stop_at: u64,
-        beside: Beside,
+        concurrent: Concurrent,
         alive: &Arc<Alive>,
     ) -> Checked<Option<Tape>> {
         let stops = Stops::default();
@@ -192,11 +192,11 @@ impl Plan {
         let value = Self::value(n);
         let do_beside = |state: &State| {
             let mut state = state.clone();
-            match beside {
-                Beside::Insert => return insert(&state, other, value + 1),
-                Beside::Update => return insert(&state, self.first, value + 2),
-                Beside::RemoveAll => return remove(&state, n),
-                Beside::CreateMap => {
+            match concurrent {
+                Concurrent::Insert => return insert(&state, other, value + 1),
+                Concurrent::Update => return insert(&state, self.first, value + 2),
+                Concurrent::RemoveAll => return remove(&state, n),
+                Concurrent::CreateMap => {
                     let map = MapState { form: self.shape.form, records: Records::new() };
                     state.maps.insert("n".into(), map);
                 }
@@ -210,19 +210,19 @@ impl Plan {
         };
         // The begin mark counts as one access.
         let (first_done, events) = stops.during(stop_at, first, |reached| {
-            seam.mark(|| Mark::Begin("beside it".into()));
-            let made = match beside {
-                Beside::Insert => change(&map, other, Do::Insert(value + 1)),
-                Beside::Update => change(&map, self.first, Do::Update(value + 2)),
-                Beside::RemoveAll => {
+            seam.mark(|| Mark::Begin("during it".into()));
+            let made = match concurrent {
+                Concurrent::Insert => change(&map, other, Do::Insert(value + 1)),
+                Concurrent::Update => change(&map, self.first, Do::Update(value + 2)),
+                Concurrent::RemoveAll => {
                     (0..n).try_for_each(|i| change(&map, self.first + i, Do::Remove))
                 }
-                Beside::CreateMap => {
+                Concurrent::CreateMap => {
                     let request = MapRequest { info: self.shape.info("n"), scheme_matters: true };
                     store.map(&request).map(|_| ()).map_err(Fault::from)
                 }
             };
-            seam.mark(|| Mark::End("beside it".into()));
+            seam.mark(|| Mark::End("during it".into()));
             made.map(|()| (reached && !stops.was_awaited()).then(|| seam.take()))
         });
         joined(first_done)?;
@@ -242,7 +242,7 @@ impl Plan {
         ));
         let mut mixed =
             vec![State::clone(&before), first.clone(), do_beside(&before), do_beside(&first)];
-        if beside == Beside::RemoveAll {
+        if concurrent == Concurrent::RemoveAll {
             mixed.extend((1..n).flat_map(|i| [remove(&before, i), remove(&first, i)]));
         }
         allowed.push(states(mixed.into_iter().map(|s| Some(Arc::new(s))).collect(), begin_second));
@@ -317,16 +317,20 @@ pub fn stopped(scheme: Scheme, form: RecordForm, alive: &Arc<Alive>) -> Checked<
             for (i, &fence) in fences.iter().enumerate() {
                 // Stop at the first moment after the fence at which the other thread need not wait.
                 let end = fences.get(i + 1).copied().unwrap_or(fence + 140);
-                for beside in [Beside::Insert, Beside::Update, Beside::CreateMap, Beside::RemoveAll]
-                {
-                    if n == 0 && matches!(beside, Beside::Update | Beside::RemoveAll) {
+                for concurrent in [
+                    Concurrent::Insert,
+                    Concurrent::Update,
+                    Concurrent::CreateMap,
+                    Concurrent::RemoveAll,
+                ] {
+                    if n == 0 && matches!(concurrent, Concurrent::Update | Concurrent::RemoveAll) {
                         continue;
                     }
                     // The last two moments are before the next flush and before that flush's fence.
                     let soon = [1, 2, 4, 6, 9, 14, 24, 40, 60, 90, 130].map(|d| fence + d);
                     let moments = BTreeSet::from_iter(soon.into_iter().chain([end - 1, end]));
                     for &stop_at in moments.range(fence + 1..=end) {
-                        if let Some(tape) = plan.record(n, stop_at, beside, alive)? {
+                        if let Some(tape) = plan.record(n, stop_at, concurrent, alive)? {
                             tapes.push(tape);
                             break;
                         }

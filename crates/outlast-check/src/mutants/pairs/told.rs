@@ -59,9 +59,9 @@ impl Plan {
         };
         // The begin mark counts as one access.
         let (first_done, seen) = stops.during(stop_at, first, |reached| {
-            seam.mark(|| Mark::Begin("lookup beside it".into()));
+            seam.mark(|| Mark::Begin("lookup during it".into()));
             let found = value(&map, key);
-            seam.mark(|| Mark::End("lookup beside it".into()));
+            seam.mark(|| Mark::End("lookup during it".into()));
             found.map(|found| reached.then(|| (found, seam.take())))
         });
         joined(first_done)?;
@@ -82,7 +82,7 @@ impl Plan {
         allowed.push(Allowed { from: end_second + 1, states: told });
         let universe = used.into_iter().chain([key]);
         Ok(Some(Some(self.tape(
-            format!("{}: lookup beside {what:?} stopped before {stop_at}", self.name),
+            format!("{}: lookup during {what:?} stopped before {stop_at}", self.name),
             begin_first,
             events,
             allowed,
@@ -185,7 +185,7 @@ impl Plan {
         };
         crate::state::ensure(same, || {
             format!(
-                "{ask:?} beside {what:?}, stopped before access {stop_at}, returned what a power \
+                "{ask:?} concurrent {what:?}, stopped before access {stop_at}, returned what a power \
                  loss undid: {found:?}"
             )
         })?;

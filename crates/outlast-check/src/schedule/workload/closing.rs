@@ -3,7 +3,7 @@
 
 use super::{Instance, Keys, Maker, value_of};
 use crate::history::Call;
-use crate::parts::workload::{Aim, Before, Beside, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, PLAIN, Workload};
 use crate::schedule::act::Act;
 use crate::session::Do;
 use crate::state::Records;
@@ -12,21 +12,21 @@ use crate::state::Records;
 pub(super) const ALL: [Workload; 3] = [
     Workload {
         name: "reopen",
-        about: "the pool closed and opened again beside operations",
+        about: "the pool closed and opened again during operations",
         before: Before::Growth,
-        beside: Beside::Reopen,
+        concurrent: Concurrent::Reopen,
         ..PLAIN
     },
     Workload {
         name: "hold",
         about: "references and iterations held while records change and the pool is reopened",
-        beside: Beside::Hold,
+        concurrent: Concurrent::Hold,
         ..PLAIN
     },
     Workload {
         name: "hold-dropped",
         about: "the same of another map, which is dropped",
-        beside: Beside::HoldDropped,
+        concurrent: Concurrent::HoldDropped,
         ..PLAIN
     },
 ];
@@ -40,9 +40,9 @@ impl Workload {
     /// ones, because a thread that reads through a reference or an iteration reaches no commit
     /// point.
     pub(in crate::schedule) fn held_share(&self) -> u64 {
-        match self.beside {
-            Beside::Hold | Beside::HoldDropped => 8,
-            Beside::Reopen => 4,
+        match self.concurrent {
+            Concurrent::Hold | Concurrent::HoldDropped => 8,
+            Concurrent::Reopen => 4,
             // The windows to hit have few accesses.
             _ if matches!(self.aim, Aim::Late { .. }) => 8,
             _ => 1,
@@ -53,8 +53,8 @@ impl Workload {
 impl Instance {
     /// Returns the records of each other map that exists at first.
     pub(in crate::schedule) fn other_records(&self) -> Records {
-        match self.workload.beside {
-            Beside::HoldDropped => (0..OTHER_RECORDS).map(|n| (n, value_of(n))).collect(),
+        match self.workload.concurrent {
+            Concurrent::HoldDropped => (0..OTHER_RECORDS).map(|n| (n, value_of(n))).collect(),
             _ => Records::new(),
         }
     }
@@ -63,10 +63,10 @@ impl Instance {
 impl Maker<'_> {
     /// Makes the scripts of these workloads; `None` for all others.
     pub(super) fn closing(&mut self) -> Option<Vec<Vec<Act>>> {
-        match self.workload.beside {
-            Beside::Reopen => Some(self.reopened()),
-            Beside::Hold => Some(self.holding()),
-            Beside::HoldDropped => Some(self.holding_dropped()),
+        match self.workload.concurrent {
+            Concurrent::Reopen => Some(self.reopened()),
+            Concurrent::Hold => Some(self.holding()),
+            Concurrent::HoldDropped => Some(self.holding_dropped()),
             _ => None,
         }
     }
@@ -170,7 +170,7 @@ impl Numbers<'_> {
 
     /// Makes the scripts of the directed schedules of these workloads; see [`Workload::held`].
     /// `None` for all others.
-    pub(super) fn scripts(&self, beside: Beside) -> Option<Vec<[Vec<Act>; 3]>> {
+    pub(super) fn scripts(&self, concurrent: Concurrent) -> Option<Vec<[Vec<Act>; 3]>> {
         let look = vec![Act::Call(self.get(self.one)), Act::Call(Call::Scan)];
         let each = |victims: &[Vec<Act>], work: &[Act]| {
             let script = |victim: &Vec<Act>| [victim.clone(), work.to_vec(), look.clone()];
@@ -178,8 +178,8 @@ impl Numbers<'_> {
         };
         let reopened = |work: &[Act]| [&[Act::Close, Act::Reopen], work].concat();
         let reuse = self.reuse(self.one);
-        Some(match beside {
-            Beside::Reopen => {
+        Some(match concurrent {
+            Concurrent::Reopen => {
                 let insert = self.change(self.records, Do::Insert(1_000));
                 let work = [vec![insert, Act::Background], reopened(&reuse)].concat();
                 let opener = [&[Act::Reopen], &reuse[..]].concat();
@@ -192,13 +192,13 @@ impl Numbers<'_> {
                 ];
                 [closing.to_vec(), each(&self.victims(), &work)].concat()
             }
-            Beside::Hold => {
+            Concurrent::Hold => {
                 let one = self.get(self.one);
                 let victims =
                     [one, one, one, Call::Scan].map(|call| vec![Act::Hold(call), Act::Read]);
                 [each(&victims, &reuse), each(&victims, &reopened(&reuse))].concat()
             }
-            Beside::HoldDropped => {
+            Concurrent::HoldDropped => {
                 let held = |call| vec![Act::HoldOther(0, call), Act::Read];
                 let victims = [Call::Get(3), Call::Get(5), Call::Scan].map(held);
                 let drop = [Act::DropMap(0), Act::Background, Act::Background];

@@ -1,6 +1,6 @@
 //! The workloads that every scheme has.
 
-use crate::parts::workload::{Aim, Before, Beside, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, PLAIN, Start, Workload};
 use outlast::internals::pool::points as pool;
 
 /// The workloads of every scheme, besides those in [`closing`](super::closing).
@@ -13,16 +13,16 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "growth-removals",
-        about: "removals beside growth",
+        about: "removals during growth",
         before: Before::Growth,
-        beside: Beside::Removals,
+        concurrent: Concurrent::Removals,
         ..PLAIN
     },
     Workload {
         name: "growth-scan",
-        about: "an iteration beside growth",
+        about: "an iteration during growth",
         before: Before::Growth,
-        beside: Beside::Scan,
+        concurrent: Concurrent::Scan,
         ..PLAIN
     },
     Workload {
@@ -40,7 +40,7 @@ pub(super) const ALL: &[Workload] = &[
     Workload { name: "race", about: "two or three inserts of one key", aim: Aim::Race, ..PLAIN },
     Workload {
         name: "duel-growth",
-        about: "lookups and changes of a key beside an insert that makes its table grow",
+        about: "lookups and changes of a key during an insert that makes its table grow",
         before: Before::Growth,
         aim: Aim::Duel,
         ..PLAIN
@@ -60,38 +60,38 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "reclaim",
-        about: "the reclaim after a crash beside operations",
+        about: "the reclaim after a crash during operations",
         before: Before::Growth,
         start: Start::Crashed,
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         ..PLAIN
     },
     Workload {
         name: "sync",
-        about: "the pool made clean beside operations",
+        about: "the pool made clean during operations",
         before: Before::Growth,
-        beside: Beside::Sync,
+        concurrent: Concurrent::Sync,
         ..PLAIN
     },
     Workload {
         name: "batch",
-        about: "batches beside operations",
+        about: "batches during operations",
         before: Before::Growth,
-        beside: Beside::Batch,
+        concurrent: Concurrent::Batch,
         ..PLAIN
     },
     Workload {
         name: "batch-if",
         about: "batches that require the value of a key which other threads change",
-        beside: Beside::BatchIf,
+        concurrent: Concurrent::BatchIf,
         aim: Aim::OneKey,
         ..PLAIN
     },
     Workload {
         name: "close",
-        about: "the pool closed beside operations",
+        about: "the pool closed during operations",
         before: Before::Growth,
-        beside: Beside::Close,
+        concurrent: Concurrent::Close,
         ..PLAIN
     },
     Workload {
@@ -103,21 +103,21 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "maps",
-        about: "other maps created and dropped beside operations",
-        beside: Beside::Maps,
+        about: "other maps created and dropped during operations",
+        concurrent: Concurrent::Maps,
         ..PLAIN
     },
     Workload {
         name: "maps-freed",
         about: "maps that were dropped while they were held, freed while others are created",
-        beside: Beside::MapsFreed,
+        concurrent: Concurrent::MapsFreed,
         ..PLAIN
     },
     Workload {
         name: "maps-reclaim",
-        about: "other maps created and dropped beside the reclaim after a crash",
+        about: "other maps created and dropped during the reclaim after a crash",
         start: Start::Crashed,
-        beside: Beside::Maps,
+        concurrent: Concurrent::Maps,
         ..PLAIN
     },
 ];

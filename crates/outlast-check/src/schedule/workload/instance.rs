@@ -2,7 +2,7 @@
 
 use super::{Keys, value_of};
 use crate::model::{Image, Timeline, stored};
-use crate::parts::workload::{Beside, Start, Workload};
+use crate::parts::workload::{Concurrent, Start, Workload};
 use crate::schedule::act::{Act, MAP, other};
 use crate::session::{Do, Session};
 use crate::state::{Checked, Fault, Records};
@@ -80,12 +80,12 @@ impl Instance {
                 session.change(&other(n), key, Do::Insert(value))?;
             }
         }
-        if self.workload.beside == Beside::HoldDropped {
+        if self.workload.concurrent == Concurrent::HoldDropped {
             // Drop the session's handles, so that the dropped map is freed once the threads have
             // dropped theirs.
             session.let_all_go();
         }
-        if self.workload.beside == Beside::MapsFreed {
+        if self.workload.concurrent == Concurrent::MapsFreed {
             session.create_map(&other(0), self.shape)?;
             session.drop_map(&other(0), true)?;
             session.let_go();

@@ -2,7 +2,7 @@
 
 use super::{Keys, value_of};
 use crate::history::Call;
-use crate::parts::workload::{Aim, Before, Beside, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, Workload};
 use crate::random::Random;
 use crate::schedule::act::Act;
 use crate::session::Do;
@@ -24,23 +24,23 @@ impl Maker<'_> {
         if let Some(scripts) = self.closing() {
             return scripts;
         }
-        let beside = self.workload.beside;
+        let concurrent = self.workload.concurrent;
         if matches!(self.workload.aim, Aim::Duel | Aim::Race | Aim::Moved) {
             let mut scripts = self.duel();
-            if beside == Beside::Background {
+            if concurrent == Concurrent::Background {
                 let steps = 1 + self.random.below(2);
                 scripts.push((0..steps).map(|_| Act::Background).collect());
             }
             return scripts;
         }
-        if beside == Beside::MapsFreed {
+        if concurrent == Concurrent::MapsFreed {
             // The thread that drops the map leaves the freeing to another thread.
             let change = vec![Act::Call(self.call())];
             let maps = vec![Act::CreateMap(1), Act::DropHeld(1), Act::CreateMap(0)];
             let steps = vec![Act::Background; 2 + self.random.below(3) as usize];
             return vec![maps, steps, change];
         }
-        let busy = beside != Beside::Nothing;
+        let busy = concurrent != Concurrent::Nothing;
         let threads = 2 + self.random.below(if busy { 2 } else { 3 });
         let mut scripts = Vec::new();
         for thread in 0..threads {
@@ -56,9 +56,9 @@ impl Maker<'_> {
         }
         if busy {
             let count = 2 + self.random.below(3);
-            scripts.push((0..count).map(|_| self.beside(beside)).collect());
+            scripts.push((0..count).map(|_| self.concurrent(concurrent)).collect());
         }
-        if beside == Beside::Close {
+        if concurrent == Concurrent::Close {
             // One close is enough.
             if let Some(last) = scripts.last_mut() {
                 last.truncate(1);
@@ -123,22 +123,22 @@ impl Maker<'_> {
         self.moved.get(n as usize).copied()
     }
 
-    pub(super) fn beside(&mut self, beside: Beside) -> Act {
-        match beside {
-            Beside::Nothing => Act::Call(self.call()),
-            Beside::Scan if self.random.below(3) != 0 => Act::Call(Call::Scan),
-            Beside::Scan => Act::Call(self.call()),
-            Beside::BackgroundAndScan if self.random.below(3) == 0 => Act::Call(Call::Scan),
-            Beside::Background | Beside::BackgroundAndScan => Act::Background,
-            Beside::Sync if self.random.below(2) == 0 => Act::Sync,
-            Beside::Batch if self.random.below(2) == 0 => {
+    pub(super) fn concurrent(&mut self, concurrent: Concurrent) -> Act {
+        match concurrent {
+            Concurrent::Nothing => Act::Call(self.call()),
+            Concurrent::Scan if self.random.below(3) != 0 => Act::Call(Call::Scan),
+            Concurrent::Scan => Act::Call(self.call()),
+            Concurrent::BackgroundAndScan if self.random.below(3) == 0 => Act::Call(Call::Scan),
+            Concurrent::Background | Concurrent::BackgroundAndScan => Act::Background,
+            Concurrent::Sync if self.random.below(2) == 0 => Act::Sync,
+            Concurrent::Batch if self.random.below(2) == 0 => {
                 let number = match self.random.below(2) {
                     0 => self.target,
                     _ => self.random.below(self.fill.max(1)),
                 };
                 Act::Batch(self.key(number), self.fresh())
             }
-            Beside::BatchIf => {
+            Concurrent::BatchIf => {
                 // Others insert the target, with such values.
                 let number = self.some_number();
                 let new = self.fresh();
@@ -148,15 +148,17 @@ impl Maker<'_> {
                 };
                 Act::BatchIf(self.key(number), old, new)
             }
-            Beside::Sync | Beside::Batch => Act::Call(self.call()),
-            Beside::Close => Act::Close,
-            Beside::Reopen | Beside::Hold | Beside::HoldDropped => unreachable!("see `closing`"),
-            Beside::MapsFreed => Act::Background,
-            Beside::Maps => {
+            Concurrent::Sync | Concurrent::Batch => Act::Call(self.call()),
+            Concurrent::Close => Act::Close,
+            Concurrent::Reopen | Concurrent::Hold | Concurrent::HoldDropped => {
+                unreachable!("see `closing`")
+            }
+            Concurrent::MapsFreed => Act::Background,
+            Concurrent::Maps => {
                 let n = self.random.below(2);
                 if self.random.below(2) == 0 { Act::CreateMap(n) } else { Act::DropMap(n) }
             }
-            Beside::Removals => {
+            Concurrent::Removals => {
                 let number = self.random.below(self.fill.max(1));
                 Act::Call(Call::Change(self.key(number), Do::Remove))
             }
@@ -172,7 +174,7 @@ impl Maker<'_> {
         self.value
     }
 
-    /// Draws the number of a record: often that of the next insert or one beside it, otherwise one
+    /// Draws the number of a record: often that of the next insert or one next to it, otherwise one
     /// that is likely to be present.
     pub(super) fn some_number(&mut self) -> u64 {
         match self.random.below(8) {

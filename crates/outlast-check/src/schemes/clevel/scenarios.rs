@@ -64,7 +64,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
     let mut emptied = rehashed(&[&points::NODE, &points::NODE_LINK], &[DROPPED]);
     emptied.mends.push(&points::REPAIR_CHAIN);
     vec![
-        Scenario::new("rehash", "changes beside rehashing", smallest, rehash)
+        Scenario::new("rehash", "changes during rehashing", smallest, rehash)
             .expecting(rehashed(CHANGE, &[DROPPED])),
         Scenario::new(
             "rehash-groups",

@@ -1,6 +1,6 @@
 //! Schedules for clevel's own code paths.
 
-use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, Filling, PLAIN, Start, Workload};
 use outlast::internals::index::clevel::points;
 use std::ops::Range;
 
@@ -30,14 +30,15 @@ impl Filling for Emptied {
 }
 
 const EMPTIED: Workload = Workload { filling: Some(&Emptied), ..PLAIN };
-const REHASH: Workload = Workload { before: Before::Growth, beside: Beside::Background, ..PLAIN };
+const REHASH: Workload =
+    Workload { before: Before::Growth, concurrent: Concurrent::Background, ..PLAIN };
 
 /// All of clevel's workloads.
 pub(super) const ALL: &[Workload] = &[
-    Workload { name: "rehash", about: "changes beside rehashing", ..REHASH },
+    Workload { name: "rehash", about: "changes during rehashing", ..REHASH },
     Workload {
         name: "duel-rehash",
-        about: "lookups and changes of a key beside rehashing",
+        about: "lookups and changes of a key during rehashing",
         aim: Aim::Duel,
         ..REHASH
     },
@@ -49,40 +50,40 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "race-rehash",
-        about: "inserts of one key beside rehashing",
+        about: "inserts of one key during rehashing",
         aim: Aim::Race,
         ..REHASH
     },
     Workload {
         name: "rehash-scan",
-        about: "iterations beside rehashing",
-        beside: Beside::BackgroundAndScan,
+        about: "iterations during rehashing",
+        concurrent: Concurrent::BackgroundAndScan,
         ..REHASH
     },
     Workload {
         name: "rehash-repair",
-        about: "first touches after a crash beside rehashing",
+        about: "first touches after a crash during rehashing",
         start: Start::Crashed,
         ..REHASH
     },
     Workload {
         name: "reclaim-update",
-        about: "the reclaim after a crash in an update, beside operations",
+        about: "the reclaim after a crash in an update, during operations",
         start: Start::CrashedIn(&points::UPDATE),
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         aim: Aim::Last,
         ..PLAIN
     },
     Workload {
         name: "shrink",
         about: "changes of a table that shrinks",
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         ..EMPTIED
     },
     Workload {
         name: "duel-shrink",
         about: "lookups and changes of a key in a table that shrinks",
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         aim: Aim::Duel,
         ..EMPTIED
     },
@@ -95,15 +96,15 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "chain-rehash",
-        about: "the same beside rehashing",
+        about: "the same during rehashing",
         before: Before::Point(&points::NODE_LINK),
         degenerate: true,
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         ..PLAIN
     },
     Workload {
         name: "duel-chain",
-        about: "lookups and changes of a key beside an insert that makes a chain longer",
+        about: "lookups and changes of a key during an insert that makes a chain longer",
         before: Before::Point(&points::NODE_LINK),
         degenerate: true,
         aim: Aim::Duel,

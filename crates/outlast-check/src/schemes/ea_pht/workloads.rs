@@ -1,6 +1,6 @@
 //! Schedules for the EA-PHT family's own code paths.
 
-use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, Filling, PLAIN, Workload};
 use outlast::Config;
 use outlast::internals::index::ea_pht::layout::SLOTS;
 use outlast::internals::index::ea_pht::points;
@@ -43,7 +43,7 @@ const SCANNED: Workload = Workload {
     name: "scan-resize",
     about: "an iteration while the table is resized",
     before: RESIZE,
-    beside: Beside::Scan,
+    concurrent: Concurrent::Scan,
     ..PLAIN
 };
 
@@ -72,7 +72,7 @@ const LATE: Workload = Workload {
     about: "a thread that sleeps while others resize the table, and reuse the old one",
     filling: Some(&LastBucket),
     aim: Aim::Late { takes: &points::COUNTER, ends: &points::RESIZE_COMMIT },
-    beside: Beside::Maps,
+    concurrent: Concurrent::Maps,
     ..PLAIN
 };
 
@@ -96,7 +96,7 @@ pub(super) const fn resumed(four: Config) -> [Workload; 10] {
             name: "move",
             about: "a bucket is moved",
             before: Before::Point(&points::MOVE_COMMIT),
-            beside: Beside::Background,
+            concurrent: Concurrent::Background,
             ..PLAIN
         },
         Workload {
@@ -110,7 +110,7 @@ pub(super) const fn resumed(four: Config) -> [Workload; 10] {
             name: "finish",
             about: "the last bucket is moved",
             before: Before::Point(&points::RESIZE_COMMIT),
-            beside: Beside::Background,
+            concurrent: Concurrent::Background,
             ..PLAIN
         },
     ]

@@ -1,6 +1,6 @@
 //! Schedules for PhaST's own code paths.
 
-use crate::parts::workload::{Aim, Before, Beside, Filling, PLAIN, Start, Workload};
+use crate::parts::workload::{Aim, Before, Concurrent, Filling, PLAIN, Start, Workload};
 use crate::structures::phast::config;
 use crate::structures::phast::phases::DIVIDED;
 use outlast::internals::index::phast::points;
@@ -81,16 +81,16 @@ pub(super) const ALL: &[Workload] = &[
     },
     Workload {
         name: "duel-partition",
-        about: "lookups and changes of a key beside that",
+        about: "lookups and changes of a key during that",
         before: Before::Phase(DIVIDED),
         aim: Aim::Duel,
         ..PLAIN
     },
     Workload {
         name: "partition-scan",
-        about: "an iteration beside that",
+        about: "an iteration during that",
         before: Before::Phase(DIVIDED),
-        beside: Beside::Scan,
+        concurrent: Concurrent::Scan,
         ..PLAIN
     },
     Workload {
@@ -127,20 +127,20 @@ pub(super) const ALL: &[Workload] = &[
         name: "shrink",
         about: "removals that empty leaves, after a split that another thread makes",
         before: Before::Point(&points::SPLIT_COMMIT),
-        beside: Beside::Removals,
+        concurrent: Concurrent::Removals,
         holes: true,
         ..PLAIN
     },
     Workload { name: "merge", about: "a removal that merges two leaves", ..MERGE },
     Workload {
         name: "merge-scan",
-        about: "an iteration beside that",
-        beside: Beside::Scan,
+        about: "an iteration during that",
+        concurrent: Concurrent::Scan,
         ..MERGE
     },
     Workload {
         name: "duel-merge",
-        about: "lookups and changes of a key beside that",
+        about: "lookups and changes of a key during that",
         aim: Aim::Duel,
         ..MERGE
     },
@@ -148,7 +148,7 @@ pub(super) const ALL: &[Workload] = &[
         name: "merge-reclaim",
         about: "the same while the reclaim after a crash runs",
         start: Start::Crashed,
-        beside: Beside::Background,
+        concurrent: Concurrent::Background,
         ..MERGE
     },
     Workload {
@@ -156,7 +156,7 @@ pub(super) const ALL: &[Workload] = &[
         about: "a removal that merges the first leaf of a partition away, and an iteration",
         before: Before::Point(&points::MASTER_GONE),
         emptied: true,
-        beside: Beside::Scan,
+        concurrent: Concurrent::Scan,
         ..PLAIN
     },
 ];

@@ -2,7 +2,7 @@
 
 use super::place::Place;
 use super::port::Port;
-use super::work::beside;
+use super::work::concurrent;
 use crate::state::{Checked, Fault, ensure};
 use crate::torture::life::Subject;
 use crate::vm::wire::Said;
@@ -199,7 +199,7 @@ pub(super) fn copy_live(scheme: Scheme, port: &Port) -> Checked {
         }
         let beside_it = home.join(COPY);
         let snapshot = away.join(format!("{name}-snapshot.pool"));
-        beside(&subject, &pool, || {
+        concurrent(&subject, &pool, || {
             std::thread::sleep(Duration::from_millis(300));
             copy(&live, &beside_it)?;
             copy(&live, &twin)?;

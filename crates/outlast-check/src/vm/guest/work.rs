@@ -313,7 +313,7 @@ impl Hand {
 }
 
 /// Lets all threads work on a pool while `meanwhile` runs, for the steps other than `work`.
-pub(super) fn beside<T>(
+pub(super) fn concurrent<T>(
     subject: &Subject,
     pool: &Pool,
     meanwhile: impl FnOnce() -> Checked<T>,

@@ -2,7 +2,7 @@
 //!
 //! Method: a map in memory under the recorder. One operation is recorded at a time, and its key is
 //! chosen by its hash so that the operation takes exactly the intended path. The figures do not
-//! depend on the machine. A comment beside each says why fewer would not do, and the scheme's
+//! depend on the machine. A comment at each says why fewer would not do, and the scheme's
 //! module documentation has the argument. This file has the tests that hold for every scheme. Each
 //! scheme's own tests have a file of their own.
 

@@ -86,13 +86,13 @@ fn before_expansion(n: u64, steps: bool) -> u64 {
     keys - 1
 }
 
-/// Holds `first` before each of its accesses while `beside` runs to its end. Then keys from 1 to
+/// Holds `first` before each of its accesses while `concurrent` runs to its end. Then keys from 1 to
 /// `keys + more` must be present. Returns the number of its accesses.
 fn each_step(
     name: &str,
     (keys, more, steps): (u64, u64, bool),
     first: impl Fn(&Table) + Sync,
-    beside: impl Fn(&Table),
+    concurrent: impl Fn(&Table),
 ) -> u64 {
     let run = |at: u64| {
         let baton = baton();
@@ -102,7 +102,7 @@ fn each_step(
             || first(&table),
             |held| {
                 if held {
-                    beside(&table);
+                    concurrent(&table);
                 }
                 held
             },

@@ -414,7 +414,7 @@ impl<S: Seam, R: BlockRecord> Clevel<S, R> {
         }
         self.keep_reserve_to_drain()?;
         let more = self.rehash(STEP_PARTS)?;
-        // A thread that made a level ready beside a shrink may have linked it after the shrink.
+        // A thread that made a level ready during a shrink may have linked it after the shrink.
         if self.has_large_ready(&newest) {
             drop(self.take_ready(|bits| bits > newest.bits + 1)?);
         }

@@ -1,4 +1,4 @@
-//! Resizes in a full pool, after a shrink, and beside damage.
+//! Resizes in a full pool, after a shrink, and next to damage.
 
 use super::layout::{CONTEXT_BYTES, slot};
 use super::levels::Level;
@@ -118,7 +118,7 @@ fn levels_that_piled_up_are_dropped_in_a_full_pool() {
 #[test]
 fn a_shrunk_table_keeps_no_large_level_ready() {
     const RECORDS: u64 = 40_000;
-    // In the second case, the level is made ready beside the shrink, and linked after it.
+    // In the second case, the level is made ready during the shrink, and linked after it.
     for late in [false, true] {
         let (pool, core, table) = table_in(0);
         let mut end = 0;

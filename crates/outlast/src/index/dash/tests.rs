@@ -1,8 +1,8 @@
-//! Batches beside other changes of the same buckets.
+//! Batches during other changes of the same buckets.
 
 use crate::index::dash_eh::{Config, DashEh};
-use crate::index::kit::beside::{Beside, pool_of};
 use crate::index::kit::change::{change, change_many};
+use crate::index::kit::interleaved::{Interleaved, pool_of};
 use crate::index::kit::lock::Held;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup};
@@ -59,8 +59,8 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
     for removes in [false, true] {
         let mut inserted = 0;
         for access in 1.. {
-            let beside = Beside::new(table, insert_other);
-            let table = beside.index();
+            let interleaved = Interleaved::new(table, insert_other);
+            let table = interleaved.index();
             let (mut keys, mut last) = (at_home(table, 1, 0), at_home(table, 3, 0));
             assert!(inserts(table, keys.next().unwrap()));
             let other = other(table);
@@ -80,13 +80,13 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
                 false => (keys.next().unwrap(), Change::Insert(7)),
             };
             let mut done = Vec::new();
-            let goes_on = beside.run(access, |table| {
+            let goes_on = interleaved.run(access, |table| {
                 change_many(table, &[key], &[what], &mut done).unwrap();
             });
             let find = |key| table.value(HashedKey::new(&table.core, key)).unwrap();
             assert!(done[0].applied, "access {access}");
             assert_eq!(find(key), (!removes).then_some(7), "access {access}");
-            if beside.happened() {
+            if interleaved.happened() {
                 assert_eq!(find(other), Some(other), "access {access}");
                 inserted += 1;
             }
@@ -94,6 +94,6 @@ fn a_batch_loses_no_insert_into_the_second_bucket_of_a_key() {
                 break;
             }
         }
-        assert!(inserted > 3, "{inserted} inserts beside a batch");
+        assert!(inserted > 3, "{inserted} inserts during a batch");
     }
 }

@@ -45,7 +45,7 @@ const CLAIM: u64 = 16;
 /// How many buckets the thread that began a resize moves at first.
 const FIRST: u64 = 1;
 /// How many buckets a change moves in addition to its own work.
-const BESIDE: u64 = 2;
+const A_CHANGE: u64 = 2;
 /// How many buckets a step in the background moves.
 const STEP: u64 = 64;
 
@@ -572,7 +572,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     pub(super) fn move_some(&self) {
         let old = self.current();
         if let Some(next) = old.next(self.seam()) {
-            let some = || self.in_visit(old, || self.claim(old, next, BESIDE));
+            let some = || self.in_visit(old, || self.claim(old, next, A_CHANGE));
             let _ = self.as_helper(old, || some().map(drop));
         }
     }

@@ -4,11 +4,11 @@
 //! supplies everything else, as parts that a scheme can take or leave.
 
 pub(crate) mod audit;
-#[cfg(test)]
-pub(crate) mod beside;
 pub(crate) mod change;
 pub(crate) mod collect;
 pub(crate) mod directory;
+#[cfg(test)]
+pub(crate) mod interleaved;
 pub(crate) mod lock;
 pub(crate) mod lookup;
 pub(crate) mod media;

@@ -70,8 +70,8 @@ impl State {
     pub(super) fn free_slot(self, slots: u32, line: u32) -> Option<u32> {
         let free = !self.0 & ((1 << slots) - 1);
         let near = free & 0xf << line;
-        let beside = free & 0xff << (line & !7);
-        let near = if near != 0 { near } else { beside };
+        let same_pair = free & 0xff << (line & !7);
+        let near = if near != 0 { near } else { same_pair };
         let slot = if near != 0 { near } else { free }.trailing_zeros();
         (free != 0).then_some(slot)
     }

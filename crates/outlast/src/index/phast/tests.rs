@@ -2,8 +2,8 @@
 
 use super::{Config, Phast, bugs, points};
 use crate::error::{Damage, Error};
-use crate::index::kit::beside::{Beside, pool_of};
 use crate::index::kit::change::{change, change_many};
+use crate::index::kit::interleaved::{Interleaved, pool_of};
 use crate::index::kit::table::{HashedKey, Lookup, Walk};
 use crate::index::record::SlotWords;
 use crate::index::{Care, Change, Cursor, Inline, Previous};
@@ -208,18 +208,18 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
     for (what, after) in changes.into_iter().zip([None, Some(1), Some(1)]) {
         let mut splits = 0;
         for access in 1.. {
-            let beside = Beside::new(|seam| index(seam, config(4, 4, 2)), split_leaf);
-            let index = beside.index();
+            let interleaved = Interleaved::new(|seam| index(seam, config(4, 4, 2)), split_leaf);
+            let index = interleaved.index();
             assert!([10, 20, 30, 40].into_iter().all(|key| inserts(index, key, key)));
             let before = index.locate(40).unwrap().leaf;
             let mut done = Vec::new();
-            let goes_on = beside.run(access, |index| {
+            let goes_on = interleaved.run(access, |index| {
                 change_many(index, &[40], &[what], &mut done).unwrap();
             });
             let key = HashedKey::new(&index.core, 40);
             assert!(done[0].applied && done[0].present, "{what:?}, access {access}");
             assert_eq!(index.value(key).unwrap(), after, "{what:?}, access {access}");
-            if beside.happened() {
+            if interleaved.happened() {
                 assert_ne!(index.locate(40).unwrap().leaf, before, "the key has moved");
                 splits += 1;
             }
@@ -227,7 +227,7 @@ fn a_batch_changes_keys_that_a_split_has_moved_meanwhile() {
                 break;
             }
         }
-        assert!(splits > 10, "{splits} splits beside {what:?}");
+        assert!(splits > 10, "{splits} splits during {what:?}");
     }
 }
 
@@ -268,14 +268,14 @@ fn a_batch_makes_the_insert_durable_whose_key_it_changes() {
     for (change, access) in
         changes.into_iter().flat_map(|change| (1..80).map(move |access| (change, access)))
     {
-        let beside = Beside::new(|seam| index(seam, config(8, 4, 2)), begin_insert);
-        let index = beside.index();
+        let interleaved = Interleaved::new(|seam| index(seam, config(8, 4, 2)), begin_insert);
+        let index = interleaved.index();
         assert!([10, 20, 30].into_iter().all(|key| inserts(index, key, key)));
         let bitmap = &index.header(index.leaf(0).offset(index.seam())).head.bitmap;
         let bitmap = index.core.memory.offset_of(bitmap).raw();
         let mut done = Vec::new();
         index.seam().start(false);
-        beside.run(access, |index| change_many(index, &[40], &[change], &mut done).unwrap());
+        interleaved.run(access, |index| change_many(index, &[40], &[change], &mut done).unwrap());
         let events = index.seam().take();
         if !done[0].present {
             continue;

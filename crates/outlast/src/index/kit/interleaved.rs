@@ -26,8 +26,8 @@ pub(crate) fn pool_of(
     core
 }
 
-/// An index, and what happens beside one of its operations.
-pub(crate) struct Beside<T>(Arc<Inner<T>>);
+/// An index, and what happens during one of its operations.
+pub(crate) struct Interleaved<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
     index: OnceLock<T>,
@@ -38,21 +38,21 @@ struct Inner<T> {
     happened: AtomicBool,
 }
 
-impl<T> Clone for Beside<T> {
+impl<T> Clone for Interleaved<T> {
     fn clone(&self) -> Self {
-        Beside(Arc::clone(&self.0))
+        Interleaved(Arc::clone(&self.0))
     }
 }
 
-impl<T: Send + Sync + 'static> Beside<T> {
-    /// Makes an index with `make`. `act` tries something beside its operations, and returns whether
+impl<T: Send + Sync + 'static> Interleaved<T> {
+    /// Makes an index with `make`. `act` tries something during its operations, and returns whether
     /// it was possible.
     pub(crate) fn new(make: impl FnOnce(Traced) -> T, act: fn(&T) -> bool) -> Self {
         let (index, left, happened) = (OnceLock::new(), AtomicU64::new(0), AtomicBool::new(false));
-        let beside = Beside(Arc::new(Inner { index, left, act, happened }));
-        let index = make(Traced::with_control(Box::new(beside.clone())));
-        assert!(beside.0.index.set(index).is_ok());
-        beside
+        let made = Interleaved(Arc::new(Inner { index, left, act, happened }));
+        let index = make(Traced::with_control(Box::new(made.clone())));
+        assert!(made.0.index.set(index).is_ok());
+        made
     }
 
     pub(crate) fn index(&self) -> &T {
@@ -73,7 +73,7 @@ impl<T: Send + Sync + 'static> Beside<T> {
     }
 }
 
-impl<T: Send + Sync> Control for Beside<T> {
+impl<T: Send + Sync> Control for Interleaved<T> {
     fn before(&self, _: usize, _: bool) {
         let (Some(index), left) = (self.0.index.get(), self.0.left.load(Ordering::Relaxed)) else {
             return;
