@@ -3,7 +3,6 @@
 //! the results. Its argument is the scheme.
 
 use outlast::{Key, Map, MapOptions, Pool, PoolOptions, Scheme};
-use outlast_bench::keys::{ABSENT, Draw, Keys, belongs, value};
 use std::hint::black_box;
 
 /// Records before anything is counted.
@@ -12,6 +11,28 @@ const RECORDS: u64 = 100_000;
 const OPERATIONS: u64 = 10_000;
 /// The size, in bytes, of a key of the form `bytes`; its values have 8 bytes.
 const KEY_BYTES: usize = 16;
+/// The number of the first key that is never inserted.
+const ABSENT: u64 = 1 << 40;
+
+/// Returns key number `number`: a bijective mix of its bits.
+#[inline(always)]
+fn key(number: u64) -> u64 {
+    let x = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Returns the value of a key in version `version`.
+#[inline(always)]
+fn value(key: u64, version: u8) -> u64 {
+    (!key).rotate_left(23) & !0xff | u64::from(version)
+}
+
+/// Whether a value belongs to a key, in any version.
+#[inline(always)]
+fn belongs(key: u64, value: u64) -> bool {
+    (value ^ (!key).rotate_left(23)) <= 0xff
+}
 
 /// The operations on a map of one form.
 trait Form {
@@ -150,15 +171,13 @@ fn run<F: Form>(scheme: Scheme, counted: &Counted<F>) {
     // Use memory and no background thread, so that only the code under measurement runs.
     let pool = PoolOptions::new().identity(1, 1).background(false).anonymous().unwrap();
     let map: MapOf<F> = pool.map_with("counted", &MapOptions::new().scheme(scheme)).unwrap();
-    let keys = Keys::new(1);
     for number in 0..RECORDS {
-        assert!(insert::<F>(&map, keys.key(number)));
+        assert!(insert::<F>(&map, key(number)));
         rest(&pool, number);
     }
     while pool.step().unwrap() {}
-    let mut draw = Draw::new(1);
-    let range = |from: u64| (from..from + OPERATIONS).map(|n| keys.key(n)).collect::<Vec<_>>();
-    let present: Vec<u64> = (0..OPERATIONS).map(|_| keys.key(draw.below(RECORDS))).collect();
+    let range = |from: u64| (from..from + OPERATIONS).map(key).collect::<Vec<_>>();
+    let present: Vec<u64> = (0..OPERATIONS).map(|n| key(key(n) % RECORDS)).collect();
     let expected = OPERATIONS as usize;
     assert_eq!((counted.get_hit)(&map, &present), expected);
     assert_eq!((counted.get_ref)(&map, &present), expected);
