@@ -5,7 +5,7 @@ use crate::error::{Error, NotOpen, Result};
 use crate::index::{
     Bytes, Cursor, Expiring, ExpiringIndex, Index, Inline, Record, RecordForm, Visitor,
 };
-#[cfg(feature = "traced")]
+#[cfg(all(feature = "traced", not(test)))]
 use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};
 use crate::pool::core::Core;
@@ -116,7 +116,8 @@ macro_rules! map_seams {
 
 map_seams! {
     Real;
-    #[cfg(feature = "traced")]
+    // The unit tests do without: it would double what they compile.
+    #[cfg(all(feature = "traced", not(test)))]
     Traced;
 }
 
