@@ -9,6 +9,7 @@
 //! `RedisModule_Replicate`).
 
 mod background;
+mod replication;
 
 use crate::command::{COMMANDS, Call, Command, Replicate};
 use crate::reply::{Fault, Reply};
@@ -21,19 +22,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use valkey_module::{Context, Status, ValkeyString, raw};
 
 /// Everything that the commands need.
 struct Server {
-    store: Store,
+    store: Arc<Store>,
     settings: Settings,
     commands: HashMap<&'static [u8], &'static Command>,
     /// To the thread that waits for durability.
     waiting: Mutex<Sender<Waiting>>,
     /// To the thread that copies and verifies.
     long: Mutex<Sender<Long>>,
+    copies: replication::Copies,
     calls: AtomicU64,
     changes: AtomicU64,
 }
@@ -123,7 +125,7 @@ fn init(ctx: &Context, args: &[ValkeyString]) -> Status {
 fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     let settings = Settings::parse(args)?;
     let start = Instant::now();
-    let store = settings.open().map_err(|error| format!("{error:?}"))?;
+    let store = Arc::new(settings.open().map_err(|error| format!("{error:?}"))?);
     let took = start.elapsed();
     let commands = COMMANDS
         .iter()
@@ -131,6 +133,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         .collect::<HashMap<_, _>>();
     let waiting = background::wait_in_background(store.pool().clone());
     let long = background::work_in_background(store.pool().clone());
+    let copies = replication::Copies::start(&store).map_err(|error| error.to_string())?;
     let redirect = settings.redirect;
     let server = Server {
         store,
@@ -138,6 +141,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         commands,
         waiting: Mutex::new(waiting),
         long: Mutex::new(long),
+        copies,
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
     };
@@ -155,6 +159,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
             return Err("the server refuses the filter of commands".into());
         }
     }
+    replication::subscribe(ctx);
     // SAFETY: the server calls this with a context of its own.
     unsafe {
         raw::RedisModule_RegisterInfoFunc.expect("servers since 6.0 have it")(ctx.ctx, Some(info))
@@ -170,6 +175,9 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     }
     ctx.create_timer(CLEANING, clean, ());
     ctx.log_notice(&format!("outlast: the pool was opened in {took:.1?}"));
+    if SERVER.get().is_some_and(|server| server.store.is_incomplete()) {
+        ctx.log_warning("outlast: the pool has a part of a primary's data; commands wait for the rest, or for FLUSHALL");
+    }
     Ok(())
 }
 
@@ -290,7 +298,16 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
         now: SystemTime::now(),
         replicate: Replicate::Verbatim,
     };
-    let mut result = command.call(&mut call);
+    let flushes = command.name.starts_with("flush");
+    let mut result = match server.store.is_incomplete() && !flushes {
+        true => Err(Fault::loading()),
+        false => command.call(&mut call),
+    };
+    // A replica that begins makes changes whose effect, and more, it may have already; see `copy`.
+    if matches!(&result, Err(fault) if fault.is_wrong_type() && is_replicated(ctx)) {
+        result = Ok(Reply::Null);
+        call.replicate = Replicate::Verbatim;
+    }
     let changed = command.is_write() && result.is_ok() && call.replicate != Replicate::Nothing;
     if changed {
         server.changes.fetch_add(1, Ordering::Relaxed);
@@ -330,6 +347,11 @@ fn replicate(ctx: &Context, call: &[&[u8]]) {
             inner.len(),
         );
     }
+}
+
+/// Returns whether a call comes from the primary.
+fn is_replicated(ctx: &Context) -> bool {
+    ctx.get_flags().contains(valkey_module::ContextFlags::REPLICATED)
 }
 
 /// Returns whether a client can be told later: not in a script or a transaction, and not on a replica.
@@ -499,13 +521,14 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
 /// The functions that the server calls to load and unload the module.
 mod entry {
     use super::init;
+    use super::replication::TYPE;
     use valkey_module::valkey_module;
 
     valkey_module! {
         name: "outlast",
         version: 1,
         allocator: (std::alloc::System, std::alloc::System),
-        data_types: [],
+        data_types: [TYPE],
         init: init,
         commands: [],
     }
