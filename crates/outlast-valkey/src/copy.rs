@@ -50,9 +50,14 @@ fn damaged() -> Fault {
     Fault::new("the copy of the primary's data is damaged")
 }
 
-/// Passes the calls that make a copy of all keys to `sink`. Other threads may change them meanwhile.
-pub fn export(store: &Store, sink: &mut dyn FnMut(&[&[u8]]) -> Result<()>) -> Result<()> {
-    store.each(&mut |key, content, expiry| {
+/// Passes the calls that make a copy of all keys, or of those of a slot, to `sink`. Other threads may change them
+/// meanwhile.
+pub fn export(
+    store: &Store,
+    slot: Option<u16>,
+    sink: &mut dyn FnMut(&[&[u8]]) -> Result<()>,
+) -> Result<()> {
+    store.each(slot, &mut |key, content, expiry| {
         let ms = match expiry {
             Expiry::At(time) => Some(to_ms(time).to_string().into_bytes()),
             Expiry::Never => None,
@@ -99,7 +104,7 @@ pub fn import(store: &Store, call: &[u8]) -> Result<()> {
 /// # Errors
 /// Those of the store and of `out`.
 pub fn write(store: &Store, out: &mut impl Write) -> Result<()> {
-    export(store, &mut |words| frame(out, &encode(words)).map_err(Fault::new))?;
+    export(store, None, &mut |words| frame(out, &encode(words)).map_err(Fault::new))?;
     frame(out, &[]).and_then(|()| out.flush()).map_err(Fault::new)
 }
 

@@ -9,11 +9,12 @@
 //! `RedisModule_Replicate`).
 
 mod background;
+mod cluster;
 mod replication;
 
 use crate::command::{COMMANDS, Call, Command, Replicate};
 use crate::reply::{Fault, Reply};
-use crate::store::Store;
+use crate::store::{Store, slot_of};
 use background::{Long, Waiting};
 use outlast::{Failure, PoolOptions};
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use valkey_module::{Context, Status, ValkeyString, raw};
+use valkey_module::{Context, ContextFlags, Status, ValkeyString, raw};
 
 /// Everything that the commands need.
 struct Server {
@@ -36,6 +37,8 @@ struct Server {
     /// To the thread that copies and verifies.
     long: Mutex<Sender<Long>>,
     copies: replication::Copies,
+    /// In a cluster.
+    slots: Option<cluster::Slots>,
     calls: AtomicU64,
     changes: AtomicU64,
 }
@@ -135,6 +138,8 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     let long = background::work_in_background(store.pool().clone());
     let copies = replication::Copies::start(&store).map_err(|error| error.to_string())?;
     let redirect = settings.redirect;
+    let is_cluster = ctx.get_flags().contains(ContextFlags::CLUSTER);
+    let slots = is_cluster.then(cluster::Slots::new);
     let server = Server {
         store,
         settings,
@@ -142,20 +147,25 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         waiting: Mutex::new(waiting),
         long: Mutex::new(long),
         copies,
+        slots,
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;
     for command in COMMANDS {
-        create(ctx, command.name, command.flags, command.keys, dispatch)?;
+        create(ctx, &format!("ol.{}", command.name), command.flags, command.keys, dispatch)?;
+        if is_cluster && command.keys.0 > 0 {
+            let name = format!("olc.{}", command.name);
+            create(ctx, &name, command.flags, (1, 1, 1), dispatch_in_slot)?;
+        }
     }
     let none = (0, 0, 0);
-    create(ctx, "waitdurable", "readonly", none, background::wait_durable)?;
-    create(ctx, "backup", "readonly admin", none, background::backup)?;
-    create(ctx, "verify", "readonly admin", none, background::verify)?;
-    if redirect {
+    create(ctx, "ol.waitdurable", "readonly", none, background::wait_durable)?;
+    create(ctx, "ol.backup", "readonly admin", none, background::backup)?;
+    create(ctx, "ol.verify", "readonly admin", none, background::verify)?;
+    if redirect || is_cluster {
         let filter = raw::REDISMODULE_CMDFILTER_NOSELF;
-        if ctx.register_command_filter(redirect_filter, filter).is_null() {
+        if ctx.register_command_filter(rename, filter).is_null() {
             return Err("the server refuses the filter of commands".into());
         }
     }
@@ -191,7 +201,7 @@ fn create(
     (first, last, step): (i32, i32, i32),
     handler: Handler,
 ) -> Result<(), String> {
-    let c_name = CString::new(format!("ol.{name}")).expect("no zeros");
+    let c_name = CString::new(name).expect("no zeros");
     let c_flags = CString::new(flags).expect("no zeros");
     // SAFETY: the strings live during the call, and the handler has the signature of one.
     let status = unsafe {
@@ -205,7 +215,7 @@ fn create(
             step,
         )
     };
-    if status == raw::Status::Ok as c_int { Ok(()) } else { Err(format!("ol.{name} is refused")) }
+    if status == raw::Status::Ok as c_int { Ok(()) } else { Err(format!("{name} is refused")) }
 }
 
 extern "C" fn shut_down(
@@ -226,6 +236,9 @@ const STEP: Duration = Duration::from_millis(5);
 
 fn clean(ctx: &Context, (): ()) {
     if let Some(server) = SERVER.get() {
+        if let Some(slots) = &server.slots {
+            slots.ensure_all(&server.store);
+        }
         let end = Instant::now() + STEP;
         loop {
             match server.store.clean(SystemTime::now()) {
@@ -276,12 +289,31 @@ extern "C" fn dispatch(
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
     let args = unsafe { arguments(argv, argc) };
+    answer(&context, &args)
+}
+
+/// The same for a command whose first argument is the [stub](cluster) of its slot.
+extern "C" fn dispatch_in_slot(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let context = Context::new(ctx);
+    // SAFETY: the server keeps the arguments during the call.
+    let mut args = unsafe { arguments(argv, argc) };
+    let name = [b"ol.", args[0].get(4..).unwrap_or_default()].concat();
+    args[0] = &name;
+    args.remove(1);
+    answer(&context, &args)
+}
+
+fn answer(context: &Context, args: &[&[u8]]) -> c_int {
     // No panic may cross into the server.
-    let done = catch_unwind(AssertUnwindSafe(|| run(&context, &args)));
+    let done = catch_unwind(AssertUnwindSafe(|| run(context, args)));
     match done {
-        Ok(Some(result)) => send(&context, result),
+        Ok(Some(result)) => send(context, result),
         Ok(None) => {}
-        Err(_) => send(&context, Err(Fault::new("a fault of the module; see the server's log"))),
+        Err(_) => send(context, Err(Fault::new("a fault of the module; see the server's log"))),
     }
     raw::Status::Ok as c_int
 }
@@ -310,6 +342,11 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
     }
     let changed = command.is_write() && result.is_ok() && call.replicate != Replicate::Nothing;
     if changed {
+        if let Some(slots) = &server.slots
+            && let Some(slot) = find_slot(command, &args[1..])
+        {
+            slots.ensure(ctx.ctx, slot);
+        }
         server.changes.fetch_add(1, Ordering::Relaxed);
         match call.replicate {
             Replicate::Verbatim => replicate(ctx, args),
@@ -332,6 +369,17 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
     Some(result)
 }
 
+/// Returns the slot of a command's keys, if it has keys, all of one slot.
+fn find_slot(command: &Command, args: &[&[u8]]) -> Option<u16> {
+    let (first, last, step) = command.keys;
+    let first = usize::try_from(first).ok()?.checked_sub(1)?;
+    let count = if last < 0 { args.len() } else { first + 1 };
+    let keys = args.get(first..count)?;
+    let mut slots = keys.iter().step_by(step as usize).map(|key| slot_of(key));
+    let slot = slots.next()?;
+    slots.all(|other| other == slot).then_some(slot)
+}
+
 /// Lets replicas make a call, and keeps it out of the server's log.
 fn replicate(ctx: &Context, call: &[&[u8]]) {
     let name = CString::new(call[0]).unwrap_or_default();
@@ -351,12 +399,12 @@ fn replicate(ctx: &Context, call: &[&[u8]]) {
 
 /// Returns whether a call comes from the primary.
 fn is_replicated(ctx: &Context) -> bool {
-    ctx.get_flags().contains(valkey_module::ContextFlags::REPLICATED)
+    ctx.get_flags().contains(ContextFlags::REPLICATED)
 }
 
 /// Returns whether a client can be told later: not in a script or a transaction, and not on a replica.
 fn can_block(ctx: &Context) -> bool {
-    use valkey_module::ContextFlags as Flags;
+    use ContextFlags as Flags;
     let flags = ctx.get_flags();
     !flags.intersects(Flags::LUA | Flags::MULTI | Flags::REPLICATED | Flags::DENY_BLOCKING)
 }
@@ -421,22 +469,29 @@ unsafe fn send_reply(ctx: *mut raw::RedisModuleCtx, reply: &Reply) {
 
 // ---- Redirection ------------------------------------------------------------------------
 
-/// Turns the server's own command into ours of the same name.
-extern "C" fn redirect_filter(filter: *mut raw::RedisModuleCommandFilterCtx) {
+/// Turns the server's own command into ours of the same name, and in a cluster, ours into the one of its slot.
+extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
     // SAFETY: the server passes a context, whose first argument is the command's name.
     unsafe {
         let name =
             raw::RedisModule_CommandFilterArgGet.expect("servers since 5.0 have it")(filter, 0);
         let name = bytes(name).to_ascii_lowercase();
         let Some(server) = SERVER.get() else { return };
-        let is_ours = server.commands.contains_key(&name[..]);
-        if is_ours {
+        let (stem, is_native) = match name.strip_prefix(b"ol.") {
+            Some(stem) => (stem, false),
+            None => (&name[..], true),
+        };
+        let Some(command) = server.commands.get(stem) else { return };
+        if is_native && server.settings.redirect {
             let ours = [b"ol.", &name[..]].concat();
             let create = raw::RedisModule_CreateString.expect("all servers have it");
             let ours = create(std::ptr::null_mut(), ours.as_ptr().cast(), ours.len());
             raw::RedisModule_CommandFilterArgReplace.expect("servers since 5.0 have it")(
                 filter, 0, ours,
             );
+        }
+        if !is_native || server.settings.redirect {
+            cluster::add_stub(filter, server, command);
         }
     }
 }
@@ -448,20 +503,50 @@ fn beside(
     args: &[&[u8]],
     ours: crate::reply::Result,
 ) -> crate::reply::Result {
-    let native = || native(ctx, name, args);
+    let slots = SERVER.get().and_then(|server| server.slots.as_ref());
+    // The stubs of a cluster's slots are not there, for clients.
+    let others: Vec<&[u8]> = args.iter().copied().filter(|arg| !cluster::is_stub(arg)).collect();
+    let native = || {
+        if others.len() < args.len() && others.is_empty() {
+            return Ok(Reply::Null);
+        }
+        match native(ctx, name, &others) {
+            // The server may have to ask another one, which this client has no reason to do: it asked for ours.
+            Err(_) if slots.is_some() => Ok(Reply::Null),
+            result => result,
+        }
+    };
+    let is_shown = |key: &Reply| !matches!(key, Reply::Bulk(key) if cluster::is_stub(key));
     match (name, ours?) {
-        ("del" | "unlink" | "exists" | "touch" | "dbsize", Reply::Int(ours)) => match native()? {
+        ("del" | "unlink" | "exists" | "touch", Reply::Int(ours)) => match native()? {
             Reply::Int(native) => Ok(Reply::Int(ours + native)),
             _ => Ok(Reply::Int(ours)),
         },
-        ("type", Reply::Simple("none")) => native(),
-        ("expire" | "pexpire" | "expireat" | "pexpireat" | "persist", Reply::Int(0)) => native(),
-        ("ttl" | "pttl" | "expiretime" | "pexpiretime", Reply::Int(-2)) => native(),
-        ("randomkey", Reply::Null) => native(),
+        ("dbsize", Reply::Int(ours)) => match native()? {
+            Reply::Int(native) => {
+                Ok(Reply::Int(ours + native - slots.map_or(0, cluster::Slots::count)))
+            }
+            _ => Ok(Reply::Int(ours)),
+        },
+        ("type", Reply::Simple("none")) => Ok(match native()? {
+            Reply::Null => Reply::Simple("none"),
+            reply => reply,
+        }),
+        ("expire" | "pexpire" | "expireat" | "pexpireat" | "persist", Reply::Int(0)) => {
+            Ok(match native()? {
+                Reply::Null => Reply::Int(0),
+                reply => reply,
+            })
+        }
+        ("ttl" | "pttl" | "expiretime" | "pexpiretime", Reply::Int(-2)) => Ok(match native()? {
+            Reply::Null => Reply::Int(-2),
+            reply => reply,
+        }),
+        ("randomkey", Reply::Null) => Ok(Some(native()?).filter(is_shown).unwrap_or(Reply::Null)),
         ("flushall" | "flushdb", _) => native(),
         ("keys", Reply::Array(mut ours)) => {
             if let Reply::Array(native) = native()? {
-                ours.extend(native);
+                ours.extend(native.into_iter().filter(is_shown));
             }
             Ok(Reply::Array(ours))
         }

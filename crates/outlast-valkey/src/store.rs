@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A cluster's slots.
-const SLOTS: u64 = 16_384;
+pub const SLOTS: u64 = 16_384;
 /// Bytes before the key in a key of `keys`.
 const PREFIX: usize = 6;
 /// The name of the counter of the hashes' numbers, and by how many it goes on.
@@ -321,15 +321,43 @@ impl Store {
         }
     }
 
-    /// Calls `found` with each key, what it stands for, and when it expires. Keys that change meanwhile are
-    /// as they are when they are reached.
-    pub fn each(&self, found: &mut dyn FnMut(&[u8], Content, Expiry) -> Result<()>) -> Result<()> {
-        for record in self.keys.iter() {
+    /// Calls `found` with each key, or each of a slot, what it stands for, and when it expires. Keys that change
+    /// meanwhile are as they are when they are reached.
+    pub fn each(
+        &self,
+        slot: Option<u16>,
+        found: &mut dyn FnMut(&[u8], Content, Expiry) -> Result<()>,
+    ) -> Result<()> {
+        let start = slot.map_or(0, u64::from);
+        let end = slot.map_or(SLOTS, |slot| u64::from(slot) + 1);
+        let (low, high) = (prefix_of(start << 32), prefix_of(end << 32));
+        for record in self.keys.range(&low[..]..&high[..]) {
             let (place, stored) = record?;
             let Some(expiry) = self.keys.expiry_of(&place)? else { continue };
             found(&place[PREFIX..], Content::decode(&stored)?, expiry)?;
         }
         Ok(())
+    }
+
+    /// Returns the slots that have keys.
+    pub fn slots(&self) -> Result<Vec<u16>> {
+        let (mut slots, mut next) = (Vec::new(), 0);
+        while let Some((place, _)) = self.keys.ceiling(&prefix_of(next << 32))? {
+            let slot = position_of(&place)? >> 32;
+            slots.push(slot as u16);
+            next = slot + 1;
+        }
+        Ok(slots)
+    }
+
+    /// Removes all keys of a slot.
+    pub fn clear_slot(&self, slot: u16) -> Result<()> {
+        let mut keys = Vec::new();
+        self.each(Some(slot), &mut |key, _, _| {
+            keys.push(key.to_vec());
+            Ok(())
+        })?;
+        keys.iter().try_for_each(|key| self.remove(key).map(drop))
     }
 
     /// Returns whether the data are a copy of a primary's that was not completed.

@@ -30,7 +30,7 @@ fn call(store: &Store, words: &[&[u8]]) -> Result<Vec<Vec<Vec<u8>>>, Fault> {
 fn all(store: &Store) -> BTreeMap<Vec<u8>, String> {
     let mut all = BTreeMap::new();
     store
-        .each(&mut |key, content, expiry| {
+        .each(None, &mut |key, content, expiry| {
             let value = match content {
                 Content::Text(text) => format!("{text:?} {expiry:?}"),
                 Content::Hash(hash) => {
@@ -133,7 +133,7 @@ fn a_copy_during_changes_and_the_changes_make_what_there_is() {
             let _ = call(&from, &words(&random.change()));
         }
         let (mut calls, mut changes) = (Vec::new(), Vec::new());
-        copy::export(&from, &mut |words_of_copy| {
+        copy::export(&from, None, &mut |words_of_copy| {
             calls.push(copy::encode(words_of_copy));
             for _ in 0..random.below(8) {
                 changes.extend(call(&from, &words(&random.change())).unwrap_or_default());

@@ -9,7 +9,7 @@
 //! at its start, or a log, can be older than the pool, so what it has of ours is passed over. While a copy is
 //! loaded, and if it was not completed, also after a crash, the pool is *incomplete*: commands are refused.
 
-use super::{SERVER, Server, lock};
+use super::{SERVER, Server, cluster, lock};
 use crate::copy;
 use crate::store::Store;
 use std::ffi::{c_int, c_void};
@@ -26,23 +26,23 @@ use valkey_module::{Context, raw};
 /// The format of our part of a snapshot.
 const FORMAT: u64 = 1;
 
-/// The type whose only use is to have a part in snapshots.
+/// The type that has a part in snapshots, and in a cluster the [stubs](cluster).
 pub(super) static TYPE: ValkeyType = ValkeyType::new(
     "outlast-s",
     1,
     raw::RedisModuleTypeMethods {
         version: raw::REDISMODULE_TYPE_METHOD_VERSION as u64,
-        rdb_load: None,
-        rdb_save: None,
+        rdb_load: Some(cluster::load),
+        rdb_save: Some(cluster::save),
         aof_rewrite: None,
         mem_usage: None,
         digest: None,
-        free: None,
+        free: Some(cluster::free),
         aux_load: Some(load),
         aux_save: Some(save),
         aux_save_triggers: raw::REDISMODULE_AUX_AFTER_RDB as c_int,
         free_effort: None,
-        unlink: None,
+        unlink: Some(cluster::unlink),
         copy: None,
         defrag: None,
         mem_usage2: None,
@@ -59,6 +59,8 @@ pub(super) struct Copies {
     process: u32,
     /// Whether what is loaded now comes from a primary.
     from_primary: AtomicBool,
+    /// Whether the server itself, without a child, writes a snapshot now.
+    saves: AtomicBool,
     /// The ends of the pair of sockets: the parent's, the child's.
     ends: [AtomicI32; 2],
     /// The child's end, as long as the pair is used.
@@ -86,6 +88,7 @@ impl Copies {
         let copies = Copies {
             process: std::process::id(),
             from_primary: AtomicBool::new(false),
+            saves: AtomicBool::new(false),
             ends: [const { AtomicI32::new(-1) }; 2],
             child: Mutex::new(None),
             pairs: Mutex::new(send),
@@ -109,6 +112,11 @@ impl Copies {
         Ok(())
     }
 
+    /// Returns whether what is saved now is a part of a snapshot.
+    pub(super) fn is_snapshot(&self) -> bool {
+        self.saves.load(Ordering::Relaxed) || std::process::id() != self.process
+    }
+
     /// In a child, returns its end of the pair. Takes no lock: another thread may have held it at the fork.
     fn take(&self) -> UnixStream {
         // SAFETY: the child has a copy of both descriptors, and nothing in it uses them but this, once.
@@ -120,9 +128,11 @@ impl Copies {
 }
 
 pub(super) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 2] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 4] = [
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(forked)),
+        (raw::REDISMODULE_EVENT_PERSISTENCE, Some(saving)),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
     ];
     for (id, callback) in events {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
@@ -157,6 +167,34 @@ extern "C" fn forked(
     }
 }
 
+extern "C" fn saving(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    which: u64,
+    _: *mut c_void,
+) {
+    if let Some(server) = SERVER.get() {
+        let starts = [
+            raw::REDISMODULE_SUBEVENT_PERSISTENCE_SYNC_RDB_START,
+            raw::REDISMODULE_SUBEVENT_PERSISTENCE_SYNC_AOF_START,
+        ];
+        server.copies.saves.store(starts.contains(&which), Ordering::Relaxed);
+    }
+}
+
+extern "C" fn flushed(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    which: u64,
+    _: *mut c_void,
+) {
+    if which == raw::REDISMODULE_SUBEVENT_FLUSHDB_START
+        && let Some(slots) = SERVER.get().and_then(|server| server.slots.as_ref())
+    {
+        slots.forget();
+    }
+}
+
 extern "C" fn loading(
     _: *mut raw::RedisModuleCtx,
     _: raw::RedisModuleEvent,
@@ -181,7 +219,7 @@ extern "C" fn save(rdb: *mut raw::RedisModuleIO, _: c_int) {
     let Some(server) = SERVER.get() else { return };
     raw::save_unsigned(rdb, FORMAT);
     let done = if std::process::id() == server.copies.process {
-        copy::export(&server.store, &mut |words| {
+        copy::export(&server.store, None, &mut |words| {
             raw::save_slice(rdb, &copy::encode(words));
             Ok(())
         })
