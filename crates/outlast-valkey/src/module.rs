@@ -482,6 +482,10 @@ extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
             None => (&name[..], true),
         };
         let Some(command) = server.commands.get(stem) else { return };
+        // A primary tells its replicas that a stub has gone.
+        if is_native && cluster::names_stub(filter) {
+            return;
+        }
         if is_native && server.settings.redirect {
             let ours = [b"ol.", &name[..]].concat();
             let create = raw::RedisModule_CreateString.expect("all servers have it");
@@ -504,18 +508,12 @@ fn beside(
     ours: crate::reply::Result,
 ) -> crate::reply::Result {
     let slots = SERVER.get().and_then(|server| server.slots.as_ref());
-    // The stubs of a cluster's slots are not there, for clients.
-    let others: Vec<&[u8]> = args.iter().copied().filter(|arg| !cluster::is_stub(arg)).collect();
-    let native = || {
-        if others.len() < args.len() && others.is_empty() {
-            return Ok(Reply::Null);
-        }
-        match native(ctx, name, &others) {
-            // The server may have to ask another one, which this client has no reason to do: it asked for ours.
-            Err(_) if slots.is_some() => Ok(Reply::Null),
-            result => result,
-        }
+    let native = || match native(ctx, name, args) {
+        // The server may have to ask another one, which this client has no reason to do: it asked for ours.
+        Err(_) if slots.is_some() => Ok(Reply::Null),
+        result => result,
     };
+    // Clients do not see the stubs of slots.
     let is_shown = |key: &Reply| !matches!(key, Reply::Bulk(key) if cluster::is_stub(key));
     match (name, ours?) {
         ("del" | "unlink" | "exists" | "touch", Reply::Int(ours)) => match native()? {

@@ -21,6 +21,7 @@ from servers import Client, Refused, Server
 
 KEYS = int(os.environ.get("OUTLAST_KEYS", "100000"))
 ROUNDS = int(os.environ.get("OUTLAST_ROUNDS", "3"))
+SLOTS = int(os.environ.get("OUTLAST_SLOTS", "2731"))
 
 
 def slot_of(key):
@@ -123,7 +124,7 @@ def check(load, ports, kills):
 
 
 def cli(*words, text=None):
-    done = subprocess.run(["redis-cli", *map(str, words)], capture_output=True, text=True, timeout=300, input=text)
+    done = subprocess.run(["redis-cli", *map(str, words)], capture_output=True, text=True, timeout=1800, input=text)
     assert done.returncode == 0 and "[ERR]" not in done.stdout, done.stdout[-2000:] + done.stderr[-500:]
     return done.stdout
 
@@ -185,7 +186,7 @@ def run(program, module, directory):
                 load.join()
                 assert load.failed is None, load.failed
 
-        # Under load, a third of all slots goes from each of two primaries to the third one.
+        # Under load, a third of all slots goes from two primaries to the third one.
         loads = [Load(ports, number) for number in range(2)]
         for load in loads:
             load.start()
@@ -193,7 +194,7 @@ def run(program, module, directory):
         for source in (second, third):
             ids = nodes(ports[0])
             cli("--cluster", "reshard", f"127.0.0.1:{first}", "--cluster-from", ids[source][0], "--cluster-to",
-                ids[first][0], "--cluster-slots", 2731, "--cluster-yes")
+                ids[first][0], "--cluster-slots", SLOTS, "--cluster-yes")
         stop_loads()
         settled(ports)
         wrong, missing = 0, 0

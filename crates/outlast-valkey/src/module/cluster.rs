@@ -147,6 +147,18 @@ pub(super) fn is_stub(key: &[u8]) -> bool {
     key.starts_with(STUB)
 }
 
+/// Returns whether the first argument of a command is a stub.
+///
+/// # Safety
+/// The filter's context is the server's.
+pub(super) unsafe fn names_stub(filter: *mut raw::RedisModuleCommandFilterCtx) -> bool {
+    // SAFETY: as the caller says; there is an argument if it is not null.
+    unsafe {
+        let arg = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
+        !arg.is_null() && is_stub(bytes(arg))
+    }
+}
+
 /// Gives a command of ours, at the beginning of its arguments, the stub of its keys' slot. Does nothing to a
 /// command without keys, or with keys of several slots, which the server refuses.
 ///
