@@ -145,7 +145,10 @@ def settled(ports):
             fine = all(b"cluster_state:ok" in info and b"cluster_slots_ok:16384" in info for info in infos)
             links = [Client(port)("INFO", "replication") for port in ports]
             fine = fine and all(b"role:master" in link or b"master_link_status:up" in link for link in links)
-            if fine and not any("fail" in row[1] for row in nodes(ports[0]).values()):
+            seen = [nodes(port) for port in ports]
+            owners = [sorted((row[0], *row[3]) for row in rows.values() if row[3]) for rows in seen]
+            fine = fine and all(owner == owners[0] for owner in owners)
+            if fine and not any("fail" in row[1] for row in seen[0].values()):
                 return
         except (OSError, Refused):
             pass
@@ -195,6 +198,7 @@ def run(program, module, directory):
             ids = nodes(ports[0])
             cli("--cluster", "reshard", f"127.0.0.1:{first}", "--cluster-from", ids[source][0], "--cluster-to",
                 ids[first][0], "--cluster-slots", SLOTS, "--cluster-yes")
+            settled(ports)
         stop_loads()
         settled(ports)
         wrong, missing = 0, 0
