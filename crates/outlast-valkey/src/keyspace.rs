@@ -181,6 +181,7 @@ pub fn flush(call: &mut Call<'_>) -> Result {
         _ => return Err(Fault::syntax()),
     }
     call.store.clear()?;
+    call.store.set_incomplete(false)?;
     debug_assert_eq!(call.replicate, Replicate::Verbatim);
     Ok(Reply::OK)
 }

@@ -9,12 +9,14 @@
 //! | `store` | what lies in which map of the pool |
 //! | `command` | the table of the commands, and how they are called |
 //! | `strings`, `hashes`, `keyspace` | the commands |
+//! | `copy` | a copy of everything, for replicas |
 //! | `parse`, `reply` | arguments, results and errors, as the servers have them |
 //! | `module` | the module: loading, settings, replies, replication, redirection |
 //!
 //! Only `module` knows the server. So the commands can be tested without one.
 
 pub mod command;
+pub mod copy;
 mod hashes;
 mod keyspace;
 #[cfg(feature = "valkey")]

@@ -9,10 +9,12 @@
 //! `RedisModule_Replicate`).
 
 mod background;
+mod cluster;
+mod replication;
 
 use crate::command::{COMMANDS, Call, Command, Replicate};
 use crate::reply::{Fault, Reply};
-use crate::store::Store;
+use crate::store::{Store, slot_of};
 use background::{Long, Waiting};
 use outlast::{Failure, PoolOptions};
 use std::collections::HashMap;
@@ -21,19 +23,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
-use valkey_module::{Context, Status, ValkeyString, raw};
+use valkey_module::{Context, ContextFlags, Status, ValkeyString, raw};
 
 /// Everything that the commands need.
 struct Server {
-    store: Store,
+    store: Arc<Store>,
     settings: Settings,
     commands: HashMap<&'static [u8], &'static Command>,
     /// To the thread that waits for durability.
     waiting: Mutex<Sender<Waiting>>,
     /// To the thread that copies and verifies.
     long: Mutex<Sender<Long>>,
+    copies: replication::Copies,
+    /// In a cluster.
+    slots: Option<cluster::Slots>,
     calls: AtomicU64,
     changes: AtomicU64,
 }
@@ -123,7 +128,7 @@ fn init(ctx: &Context, args: &[ValkeyString]) -> Status {
 fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     let settings = Settings::parse(args)?;
     let start = Instant::now();
-    let store = settings.open().map_err(|error| format!("{error:?}"))?;
+    let store = Arc::new(settings.open().map_err(|error| format!("{error:?}"))?);
     let took = start.elapsed();
     let commands = COMMANDS
         .iter()
@@ -131,30 +136,40 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         .collect::<HashMap<_, _>>();
     let waiting = background::wait_in_background(store.pool().clone());
     let long = background::work_in_background(store.pool().clone());
+    let copies = replication::Copies::start(&store).map_err(|error| error.to_string())?;
     let redirect = settings.redirect;
+    let is_cluster = ctx.get_flags().contains(ContextFlags::CLUSTER);
+    let slots = is_cluster.then(cluster::Slots::new);
     let server = Server {
         store,
         settings,
         commands,
         waiting: Mutex::new(waiting),
         long: Mutex::new(long),
+        copies,
+        slots,
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;
     for command in COMMANDS {
-        create(ctx, command.name, command.flags, command.keys, dispatch)?;
+        create(ctx, &format!("ol.{}", command.name), command.flags, command.keys, dispatch)?;
+        if is_cluster && command.keys.0 > 0 {
+            let name = format!("olc.{}", command.name);
+            create(ctx, &name, command.flags, (1, 1, 1), dispatch_in_slot)?;
+        }
     }
     let none = (0, 0, 0);
-    create(ctx, "waitdurable", "readonly", none, background::wait_durable)?;
-    create(ctx, "backup", "readonly admin", none, background::backup)?;
-    create(ctx, "verify", "readonly admin", none, background::verify)?;
-    if redirect {
+    create(ctx, "ol.waitdurable", "readonly", none, background::wait_durable)?;
+    create(ctx, "ol.backup", "readonly admin", none, background::backup)?;
+    create(ctx, "ol.verify", "readonly admin", none, background::verify)?;
+    if redirect || is_cluster {
         let filter = raw::REDISMODULE_CMDFILTER_NOSELF;
-        if ctx.register_command_filter(redirect_filter, filter).is_null() {
+        if ctx.register_command_filter(rename, filter).is_null() {
             return Err("the server refuses the filter of commands".into());
         }
     }
+    replication::subscribe(ctx);
     // SAFETY: the server calls this with a context of its own.
     unsafe {
         raw::RedisModule_RegisterInfoFunc.expect("servers since 6.0 have it")(ctx.ctx, Some(info))
@@ -170,6 +185,9 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     }
     ctx.create_timer(CLEANING, clean, ());
     ctx.log_notice(&format!("outlast: the pool was opened in {took:.1?}"));
+    if SERVER.get().is_some_and(|server| server.store.is_incomplete()) {
+        ctx.log_warning("outlast: the pool has a part of a primary's data; commands wait for the rest, or for FLUSHALL");
+    }
     Ok(())
 }
 
@@ -183,7 +201,7 @@ fn create(
     (first, last, step): (i32, i32, i32),
     handler: Handler,
 ) -> Result<(), String> {
-    let c_name = CString::new(format!("ol.{name}")).expect("no zeros");
+    let c_name = CString::new(name).expect("no zeros");
     let c_flags = CString::new(flags).expect("no zeros");
     // SAFETY: the strings live during the call, and the handler has the signature of one.
     let status = unsafe {
@@ -197,7 +215,7 @@ fn create(
             step,
         )
     };
-    if status == raw::Status::Ok as c_int { Ok(()) } else { Err(format!("ol.{name} is refused")) }
+    if status == raw::Status::Ok as c_int { Ok(()) } else { Err(format!("{name} is refused")) }
 }
 
 extern "C" fn shut_down(
@@ -218,6 +236,9 @@ const STEP: Duration = Duration::from_millis(5);
 
 fn clean(ctx: &Context, (): ()) {
     if let Some(server) = SERVER.get() {
+        if let Some(slots) = &server.slots {
+            slots.ensure_all(&server.store);
+        }
         let end = Instant::now() + STEP;
         loop {
             match server.store.clean(SystemTime::now()) {
@@ -268,12 +289,31 @@ extern "C" fn dispatch(
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
     let args = unsafe { arguments(argv, argc) };
+    answer(&context, &args)
+}
+
+/// The same for a command whose first argument is the [stub](cluster) of its slot.
+extern "C" fn dispatch_in_slot(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let context = Context::new(ctx);
+    // SAFETY: the server keeps the arguments during the call.
+    let mut args = unsafe { arguments(argv, argc) };
+    let name = [b"ol.", args[0].get(4..).unwrap_or_default()].concat();
+    args[0] = &name;
+    args.remove(1);
+    answer(&context, &args)
+}
+
+fn answer(context: &Context, args: &[&[u8]]) -> c_int {
     // No panic may cross into the server.
-    let done = catch_unwind(AssertUnwindSafe(|| run(&context, &args)));
+    let done = catch_unwind(AssertUnwindSafe(|| run(context, args)));
     match done {
-        Ok(Some(result)) => send(&context, result),
+        Ok(Some(result)) => send(context, result),
         Ok(None) => {}
-        Err(_) => send(&context, Err(Fault::new("a fault of the module; see the server's log"))),
+        Err(_) => send(context, Err(Fault::new("a fault of the module; see the server's log"))),
     }
     raw::Status::Ok as c_int
 }
@@ -290,9 +330,23 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
         now: SystemTime::now(),
         replicate: Replicate::Verbatim,
     };
-    let mut result = command.call(&mut call);
+    let flushes = command.name.starts_with("flush");
+    let mut result = match server.store.is_incomplete() && !flushes {
+        true => Err(Fault::loading()),
+        false => command.call(&mut call),
+    };
+    // A replica that begins makes changes whose effect, and more, it may have already; see `copy`.
+    if matches!(&result, Err(fault) if fault.is_wrong_type() && is_replicated(ctx)) {
+        result = Ok(Reply::Null);
+        call.replicate = Replicate::Verbatim;
+    }
     let changed = command.is_write() && result.is_ok() && call.replicate != Replicate::Nothing;
     if changed {
+        if let Some(slots) = &server.slots
+            && let Some(slot) = find_slot(command, &args[1..])
+        {
+            slots.ensure(ctx.ctx, slot);
+        }
         server.changes.fetch_add(1, Ordering::Relaxed);
         match call.replicate {
             Replicate::Verbatim => replicate(ctx, args),
@@ -315,6 +369,17 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
     Some(result)
 }
 
+/// Returns the slot of a command's keys, if it has keys, all of one slot.
+fn find_slot(command: &Command, args: &[&[u8]]) -> Option<u16> {
+    let (first, last, step) = command.keys;
+    let first = usize::try_from(first).ok()?.checked_sub(1)?;
+    let count = if last < 0 { args.len() } else { first + 1 };
+    let keys = args.get(first..count)?;
+    let mut slots = keys.iter().step_by(step as usize).map(|key| slot_of(key));
+    let slot = slots.next()?;
+    slots.all(|other| other == slot).then_some(slot)
+}
+
 /// Lets replicas make a call, and keeps it out of the server's log.
 fn replicate(ctx: &Context, call: &[&[u8]]) {
     let name = CString::new(call[0]).unwrap_or_default();
@@ -332,9 +397,14 @@ fn replicate(ctx: &Context, call: &[&[u8]]) {
     }
 }
 
+/// Returns whether a call comes from the primary.
+fn is_replicated(ctx: &Context) -> bool {
+    ctx.get_flags().contains(ContextFlags::REPLICATED)
+}
+
 /// Returns whether a client can be told later: not in a script or a transaction, and not on a replica.
 fn can_block(ctx: &Context) -> bool {
-    use valkey_module::ContextFlags as Flags;
+    use ContextFlags as Flags;
     let flags = ctx.get_flags();
     !flags.intersects(Flags::LUA | Flags::MULTI | Flags::REPLICATED | Flags::DENY_BLOCKING)
 }
@@ -399,22 +469,33 @@ unsafe fn send_reply(ctx: *mut raw::RedisModuleCtx, reply: &Reply) {
 
 // ---- Redirection ------------------------------------------------------------------------
 
-/// Turns the server's own command into ours of the same name.
-extern "C" fn redirect_filter(filter: *mut raw::RedisModuleCommandFilterCtx) {
+/// Turns the server's own command into ours of the same name, and in a cluster, ours into the one of its slot.
+extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
     // SAFETY: the server passes a context, whose first argument is the command's name.
     unsafe {
         let name =
             raw::RedisModule_CommandFilterArgGet.expect("servers since 5.0 have it")(filter, 0);
         let name = bytes(name).to_ascii_lowercase();
         let Some(server) = SERVER.get() else { return };
-        let is_ours = server.commands.contains_key(&name[..]);
-        if is_ours {
+        let (stem, is_native) = match name.strip_prefix(b"ol.") {
+            Some(stem) => (stem, false),
+            None => (&name[..], true),
+        };
+        let Some(command) = server.commands.get(stem) else { return };
+        // A primary tells its replicas that a stub has gone.
+        if is_native && cluster::names_stub(filter) {
+            return;
+        }
+        if is_native && server.settings.redirect {
             let ours = [b"ol.", &name[..]].concat();
             let create = raw::RedisModule_CreateString.expect("all servers have it");
             let ours = create(std::ptr::null_mut(), ours.as_ptr().cast(), ours.len());
             raw::RedisModule_CommandFilterArgReplace.expect("servers since 5.0 have it")(
                 filter, 0, ours,
             );
+        }
+        if !is_native || server.settings.redirect {
+            cluster::add_stub(filter, server, command);
         }
     }
 }
@@ -426,20 +507,44 @@ fn with_native(
     args: &[&[u8]],
     ours: crate::reply::Result,
 ) -> crate::reply::Result {
-    let native = || native(ctx, name, args);
+    let slots = SERVER.get().and_then(|server| server.slots.as_ref());
+    let native = || match native(ctx, name, args) {
+        // The server may have to ask another one, which this client has no reason to do: it asked for ours.
+        Err(_) if slots.is_some() => Ok(Reply::Null),
+        result => result,
+    };
+    // Clients do not see the stubs of slots.
+    let is_shown = |key: &Reply| !matches!(key, Reply::Bulk(key) if cluster::is_stub(key));
     match (name, ours?) {
-        ("del" | "unlink" | "exists" | "touch" | "dbsize", Reply::Int(ours)) => match native()? {
+        ("del" | "unlink" | "exists" | "touch", Reply::Int(ours)) => match native()? {
             Reply::Int(native) => Ok(Reply::Int(ours + native)),
             _ => Ok(Reply::Int(ours)),
         },
-        ("type", Reply::Simple("none")) => native(),
-        ("expire" | "pexpire" | "expireat" | "pexpireat" | "persist", Reply::Int(0)) => native(),
-        ("ttl" | "pttl" | "expiretime" | "pexpiretime", Reply::Int(-2)) => native(),
-        ("randomkey", Reply::Null) => native(),
+        ("dbsize", Reply::Int(ours)) => match native()? {
+            Reply::Int(native) => {
+                Ok(Reply::Int(ours + native - slots.map_or(0, cluster::Slots::count)))
+            }
+            _ => Ok(Reply::Int(ours)),
+        },
+        ("type", Reply::Simple("none")) => Ok(match native()? {
+            Reply::Null => Reply::Simple("none"),
+            reply => reply,
+        }),
+        ("expire" | "pexpire" | "expireat" | "pexpireat" | "persist", Reply::Int(0)) => {
+            Ok(match native()? {
+                Reply::Null => Reply::Int(0),
+                reply => reply,
+            })
+        }
+        ("ttl" | "pttl" | "expiretime" | "pexpiretime", Reply::Int(-2)) => Ok(match native()? {
+            Reply::Null => Reply::Int(-2),
+            reply => reply,
+        }),
+        ("randomkey", Reply::Null) => Ok(Some(native()?).filter(is_shown).unwrap_or(Reply::Null)),
         ("flushall" | "flushdb", _) => native(),
         ("keys", Reply::Array(mut ours)) => {
             if let Reply::Array(native) = native()? {
-                ours.extend(native);
+                ours.extend(native.into_iter().filter(is_shown));
             }
             Ok(Reply::Array(ours))
         }
@@ -499,13 +604,14 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
 /// The functions that the server calls to load and unload the module.
 mod entry {
     use super::init;
+    use super::replication::TYPE;
     use valkey_module::valkey_module;
 
     valkey_module! {
         name: "outlast",
         version: 1,
         allocator: (std::alloc::System, std::alloc::System),
-        data_types: [],
+        data_types: [TYPE],
         init: init,
         commands: [],
     }

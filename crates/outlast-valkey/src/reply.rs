@@ -55,6 +55,16 @@ impl Fault {
         Fault("WRONGTYPE Operation against a key holding the wrong kind of value".into())
     }
 
+    /// Returns whether this is [`wrong_type`](Self::wrong_type).
+    pub fn is_wrong_type(&self) -> bool {
+        self.0.starts_with("WRONGTYPE")
+    }
+
+    /// The data are not all there yet.
+    pub fn loading() -> Fault {
+        Fault("LOADING the copy of the primary's data is not complete".into())
+    }
+
     /// A text is not an integer.
     pub fn not_an_integer() -> Fault {
         Fault::new("value is not an integer or out of range")

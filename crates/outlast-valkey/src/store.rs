@@ -7,6 +7,7 @@
 //! | `timed`, ordered | time in ms, number of a hash | the hash's key |
 //! | `garbage` | number of a hash that is no more | nothing |
 //! | `counters` | `hashes` | a number that no hash has had |
+//! | | `incomplete` | 1 while a copy of a primary's data is loaded, and until it was completed |
 //!
 //! The slot is the key's in a cluster, so the keys of a slot lie together. The hash after it makes a
 //! position that a `SCAN` can go on from: a cursor is a slot and a hash, and keys that have both in common
@@ -23,16 +24,18 @@ use crate::reply::{Fault, Result};
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A cluster's slots.
-const SLOTS: u64 = 16_384;
+pub const SLOTS: u64 = 16_384;
 /// Bytes before the key in a key of `keys`.
 const PREFIX: usize = 6;
 /// The name of the counter of the hashes' numbers, and by how many it goes on.
 const NUMBERS: &str = "hashes";
 const RESERVED: u64 = 1_000;
+/// The name of the mark of an incomplete copy.
+const INCOMPLETE: &str = "incomplete";
 /// Fields that are removed at once with their hash.
 const FEW: u64 = 64;
 /// Fields that one step of the cleaning removes.
@@ -101,6 +104,7 @@ pub struct Store {
     counters: Map<str, u64>,
     /// The number of the next hash.
     next: AtomicU64,
+    incomplete: AtomicBool,
 }
 
 /// A field of a hash and its value.
@@ -122,7 +126,8 @@ impl Store {
         let garbage = pool.map::<u64, ()>("garbage")?;
         let counters = pool.map::<str, u64>("counters")?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
-        Ok(Store { pool, keys, fields, timed, garbage, counters, next })
+        let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
+        Ok(Store { pool, keys, fields, timed, garbage, counters, next, incomplete })
     }
 
     /// The pool.
@@ -314,6 +319,61 @@ impl Store {
             }
             cursor.cursor = next;
         }
+    }
+
+    /// Calls `found` with each key, or each of a slot, what it stands for, and when it expires. Keys that change
+    /// meanwhile are as they are when they are reached.
+    pub fn each(
+        &self,
+        slot: Option<u16>,
+        found: &mut dyn FnMut(&[u8], Content, Expiry) -> Result<()>,
+    ) -> Result<()> {
+        let start = slot.map_or(0, u64::from);
+        let end = slot.map_or(SLOTS, |slot| u64::from(slot) + 1);
+        let (low, high) = (prefix_of(start << 32), prefix_of(end << 32));
+        for record in self.keys.range(&low[..]..&high[..]) {
+            let (place, stored) = record?;
+            let Some(expiry) = self.keys.expiry_of(&place)? else { continue };
+            found(&place[PREFIX..], Content::decode(&stored)?, expiry)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the slots that have keys.
+    pub fn slots(&self) -> Result<Vec<u16>> {
+        let (mut slots, mut next) = (Vec::new(), 0);
+        while let Some((place, _)) = self.keys.ceiling(&prefix_of(next << 32))? {
+            let slot = position_of(&place)? >> 32;
+            slots.push(slot as u16);
+            next = slot + 1;
+        }
+        Ok(slots)
+    }
+
+    /// Removes all keys of a slot.
+    pub fn clear_slot(&self, slot: u16) -> Result<()> {
+        let mut keys = Vec::new();
+        self.each(Some(slot), &mut |key, _, _| {
+            keys.push(key.to_vec());
+            Ok(())
+        })?;
+        keys.iter().try_for_each(|key| self.remove(key).map(drop))
+    }
+
+    /// Returns whether the data are a copy of a primary's that was not completed.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete.load(Ordering::Relaxed)
+    }
+
+    /// Notes, durably, whether the data are an incomplete copy.
+    pub fn set_incomplete(&self, incomplete: bool) -> Result<()> {
+        if incomplete {
+            self.counters.put(INCOMPLETE, &1)?;
+        } else {
+            self.counters.delete(INCOMPLETE)?;
+        }
+        self.incomplete.store(incomplete, Ordering::Relaxed);
+        Ok(())
     }
 
     // ---- Hashes ---------------------------------------------------------------------

@@ -70,8 +70,9 @@ class Client:
 class Server:
     """A server with the module, whose pool stays when it dies."""
 
-    def __init__(self, program, module, directory, *settings):
+    def __init__(self, program, module, directory, *settings, arguments=()):
         self.program, self.module, self.directory, self.settings = program, module, directory, settings
+        self.arguments = list(arguments)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -81,7 +82,7 @@ class Server:
         """Starts it. Returns how long it took until it replied, in seconds."""
         log = open(os.path.join(self.directory, "log"), "ab")
         pool = os.path.join(self.directory, "pool")
-        command = [self.program, "--port", str(self.port), "--save", "", "--dir", self.directory]
+        command = [self.program, "--port", str(self.port), "--save", "", "--dir", self.directory, *self.arguments]
         command += ["--loadmodule", self.module, "path", pool, *self.settings]
         start = time.monotonic()
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -232,6 +233,143 @@ def kills(server, rounds):
     return lost, times
 
 
+def everything(server):
+    """All keys of a server, with their values and times."""
+    client, found, cursor = Client(server.port), {}, b"0"
+    while True:
+        cursor, keys = client("OL.SCAN", cursor, "COUNT", 1000)
+        for key in keys:
+            client.send("OL.TYPE", key)
+            client.send("OL.PEXPIRETIME", key)
+        replies = [client.read() for _ in range(2 * len(keys))]
+        kinds = replies[::2]
+        for key, kind in zip(keys, kinds):
+            client.send("OL.GET" if kind == b"string" else "OL.HGETALL", key)
+        values = [client.read() for _ in keys]
+        for key, time_of, value in zip(keys, replies[1::2], values):
+            pairs = isinstance(value, list) and sorted(zip(value[::2], value[1::2]))
+            found[key] = (pairs or value, time_of)
+        if cursor == b"0":
+            return found
+
+
+def is_linked(server):
+    try:
+        return b"master_link_status:up" in Client(server.port)("INFO", "replication")
+    except (OSError, Refused):
+        return False
+
+
+def await_link(server):
+    end = time.monotonic() + 60
+    while not is_linked(server):
+        assert time.monotonic() < end, "the replica does not get its copy"
+        time.sleep(0.01)
+
+
+def equal(primary, replica):
+    """Checks that a replica has what its primary has."""
+    await_link(replica)
+    client = Client(primary.port)
+    client("OL.SET", "the last", random.random())
+    assert client("WAIT", 1, 30_000) == 1
+    ours, theirs = everything(primary), everything(replica)
+    differences = [key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)]
+    assert not differences, [(key, ours.get(key), theirs.get(key)) for key in differences[:5]]
+    return ours
+
+
+def write(server, seed, until):
+    """Makes random changes, also of a key's type, until an event is set or the server is gone."""
+    rng, number = random.Random(seed), 0
+    try:
+        client = Client(server.port)
+        while not until.is_set():
+            key, value = f"{seed}:{rng.randrange(3000)}", rng.randrange(10**9)
+            change = rng.choice([
+                ("OL.SET", key, value), ("OL.SET", key, value, "EX", 100 + value % 100), ("OL.APPEND", key, 1),
+                ("OL.DEL", key), ("OL.HSET", key, f"f{value % 10}", value), ("OL.HINCRBY", "h" + key, f"f{value % 10}", 1),
+                ("OL.HSET", "h" + key, f"f{value % 10}", value), ("OL.EXPIRE", key, 1000), ("OL.INCR", "i" + key)])
+            try:
+                client(*change)
+            except Refused as error:
+                assert "WRONGTYPE" in str(error), error
+            number += 1
+    except (OSError, ConnectionError):
+        pass
+    return number
+
+
+def replicas(name, program, module, directory, diskless):
+    """A replica has what its primary has, also after either was killed."""
+    def server(number, *arguments):
+        place = os.path.join(directory, f"node-{diskless}-{number}")
+        os.mkdir(place)
+        common = ["--repl-diskless-sync", diskless, "--repl-diskless-sync-delay", 0, "--repl-timeout", 60]
+        return Server(program, module, place, arguments=[str(word) for word in [*common, *arguments]])
+
+    primary = server(1)
+    primary.start()
+    replica = server(2, "--replicaof", "127.0.0.1", primary.port)
+    try:
+        client = Client(primary.port)
+        for n in range(0, 20_000, 100):
+            client("OL.MSET", *(word for m in range(n, n + 100) for word in (f"first:{m}", m)))
+        client("OL.HSET", "large", *(word for m in range(2000) for word in (f"f{m}", m)))
+
+        def during_changes(what):
+            gone = threading.Event()
+            threads = [threading.Thread(target=write, args=(primary, seed, gone)) for seed in (1, 2)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.05)
+            what()
+            await_link(replica)
+            gone.set()
+            for thread in threads:
+                thread.join()
+            return equal(primary, replica)
+
+        before = during_changes(replica.start)
+        assert len(before) > 20_000, len(before)
+        refused(Client(replica.port), "READONLY", "OL.SET", "a", 1)
+
+        def again():
+            replica.kill()
+            replica.start()
+        during_changes(again)
+        # While it loads a copy.
+        replica.kill()
+        replica.start()
+        time.sleep(0.02)
+        during_changes(again)
+
+        # The primary dies, the replica takes its place, and the old one follows it.
+        client = Client(primary.port)
+        client("OL.SET", "known", 1)
+        assert client("WAIT", 1, 30_000) == 1
+        primary.kill()
+        Client(replica.port)("REPLICAOF", "NO", "ONE")
+        assert Client(replica.port)("OL.GET", "known") == b"1"
+        Client(replica.port)("OL.SET", "known", 2)
+        primary.arguments += ["--replicaof", "127.0.0.1", str(replica.port)]
+        primary.start()
+        after = equal(replica, primary)
+        assert after[b"known"][0] == b"2" and len(after) >= len(before)
+        # What a snapshot has of ours is not loaded at a start: it may be older than the pool.
+        client = Client(replica.port)
+        client("SAVE")
+        client("OL.SET", "known", 3)
+        replica.kill()
+        del replica.arguments[-3:]
+        replica.start()
+        assert Client(replica.port)("OL.GET", "known") == b"3"
+    finally:
+        for one in (primary, replica):
+            if one.process and one.process.poll() is None:
+                one.kill()
+
+
 def state(key, value):
     """What a change leaves: the command that has made it, and its value."""
     if value is None:
@@ -299,6 +437,8 @@ def main():
             step(f"the server with {kind} settings stops", server.stop)
             step("and starts again", server.start)
             server.kill()
+        for diskless in ("yes", "no"):
+            step(f"replicas, diskless {diskless}", lambda: replicas(name, program, module, directory, diskless))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(json.dumps({"event": "server", "server": name, "passed": passed, "failed": failed, "kills": rounds, **result}))

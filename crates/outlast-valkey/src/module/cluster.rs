@@ -1,0 +1,265 @@
+//! In a cluster: how the records of a slot move with it.
+//!
+//! A server moves a slot key by key: it lists the slot's keys, sends each (`MIGRATE`), and while a slot moves, it
+//! serves the keys that it has and sends clients of others to the slot's new place. It knows nothing of our keys.
+//! So each slot that has some of ours has one key of a type of ours, its *stub*, whose name has the slot in braces.
+//!
+//! - *Commands name the stub.* The filter turns `SET key value` or `OL.SET key value` into
+//!   `OLC.SET stub key value`, whose only key, for the server, is the stub. So the server decides with the stub
+//!   whether the slot is here, has moved, or has left already.
+//! - *Saving a stub saves the slot*: a copy of its records (see [`copy`](crate::copy)). Loading one, in the new
+//!   place, loads them. In a snapshot the stubs are empty, because our part of it has everything.
+//! - *When a stub goes, the records of its slot go*: the server removes it once the new place has it, and so do
+//!   its replicas.
+//!
+//! A change that finds no stub makes it; when the server starts, those of all slots in the pool are made. A stub
+//! takes about 100 bytes of the server's memory, an empty slot nothing.
+
+use super::{SERVER, Server, bytes, find_slot, lock, replication};
+use crate::command::Command;
+use crate::copy;
+use crate::store::{SLOTS, Store, slot_of};
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use valkey_module::{Context, raw};
+
+/// What the names of stubs begin with. A slot in braces follows.
+const STUB: &[u8] = b"ol:stub:{";
+
+/// What a cluster's server knows of the slots.
+pub(super) struct Slots {
+    /// The names of the stubs.
+    names: Vec<Vec<u8>>,
+    /// Which slots have a stub.
+    stubs: Mutex<Vec<bool>>,
+    /// The newest stub of each slot. The end of an older one removes nothing.
+    newest: Vec<AtomicU64>,
+    /// Whether the slots that were in the pool at the start have their stubs.
+    ready: AtomicBool,
+}
+
+/// The value of a stub.
+struct Stub {
+    slot: u16,
+    number: u64,
+}
+
+impl Slots {
+    pub(super) fn new() -> Slots {
+        let mut names = vec![Vec::new(); SLOTS as usize];
+        let mut left = names.len();
+        for number in 0_u64.. {
+            let name = [STUB, number.to_string().as_bytes(), b"}"].concat();
+            let of_slot = &mut names[usize::from(slot_of(&name))];
+            if of_slot.is_empty() {
+                *of_slot = name;
+                left -= 1;
+                if left == 0 {
+                    break;
+                }
+            }
+        }
+        Slots {
+            names,
+            stubs: Mutex::new(vec![false; SLOTS as usize]),
+            newest: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            ready: AtomicBool::new(false),
+        }
+    }
+
+    fn new_stub(&self, slot: u16) -> *mut c_void {
+        let number = self.newest[usize::from(slot)].fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.stubs)[usize::from(slot)] = true;
+        Box::into_raw(Box::new(Stub { slot, number })).cast()
+    }
+
+    /// How many stubs there are.
+    pub(super) fn count(&self) -> i64 {
+        lock(&self.stubs).iter().filter(|&&has| has).count() as i64
+    }
+
+    /// Makes the stub of a slot, if it has none.
+    pub(super) fn ensure(&self, ctx: *mut raw::RedisModuleCtx, slot: u16) {
+        if lock(&self.stubs)[usize::from(slot)] {
+            return;
+        }
+        let name = &self.names[usize::from(slot)];
+        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+        // SAFETY: the context is the server's, in its thread; name and key are given back.
+        unsafe {
+            let create = raw::RedisModule_CreateString.expect("all servers have it");
+            let name = create(ctx, name.as_ptr().cast(), name.len());
+            let key = raw::RedisModule_OpenKey.expect("all servers have it")(ctx, name, mode);
+            let kind = raw::RedisModule_KeyType.expect("all servers have it")(key);
+            if kind == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+                raw::RedisModule_ModuleTypeSetValue.expect("servers since 4.0 have it")(
+                    key,
+                    *replication::TYPE.raw_type.borrow(),
+                    self.new_stub(slot),
+                );
+            } else {
+                lock(&self.stubs)[usize::from(slot)] = true;
+            }
+            raw::RedisModule_CloseKey.expect("all servers have it")(key);
+            raw::RedisModule_FreeString.expect("all servers have it")(ctx, name);
+        }
+    }
+
+    /// Makes the stubs of all slots that have records.
+    pub(super) fn ensure_all(&self, store: &Store) {
+        if self.ready.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: this is the server's thread; the context is given back.
+        unsafe {
+            let ctx = raw::RedisModule_GetThreadSafeContext.expect("servers since 4.0 have it")(
+                null_mut(),
+            );
+            let flags = valkey_module::ContextFlags::LOADING;
+            if !Context::new(ctx).get_flags().intersects(flags) {
+                match store.slots() {
+                    Ok(slots) => {
+                        slots.into_iter().for_each(|slot| self.ensure(ctx, slot));
+                        self.ready.store(true, Ordering::Relaxed);
+                    }
+                    Err(fault) => log(&format!("the slots cannot be listed: {fault}")),
+                }
+            }
+            raw::RedisModule_FreeThreadSafeContext.expect("servers since 4.0 have it")(ctx);
+        }
+    }
+
+    /// The server has emptied its database.
+    pub(super) fn forget(&self) {
+        lock(&self.stubs).fill(false);
+        self.ready.store(false, Ordering::Relaxed);
+    }
+}
+
+fn log(text: &str) {
+    valkey_module::logging::log_warning(format!("outlast: {text}"));
+}
+
+/// Returns whether a key of the server is a stub.
+pub(super) fn is_stub(key: &[u8]) -> bool {
+    key.starts_with(STUB)
+}
+
+/// Returns whether the first argument of a command is a stub.
+///
+/// # Safety
+/// The filter's context is the server's.
+pub(super) unsafe fn names_stub(filter: *mut raw::RedisModuleCommandFilterCtx) -> bool {
+    // SAFETY: as the caller says; there is an argument if it is not null.
+    unsafe {
+        let arg = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
+        !arg.is_null() && is_stub(bytes(arg))
+    }
+}
+
+/// Gives a command of ours, at the beginning of its arguments, the stub of its keys' slot. Does nothing to a
+/// command without keys, or with keys of several slots, which the server refuses.
+///
+/// # Safety
+/// The filter's context is the server's.
+pub(super) unsafe fn add_stub(
+    filter: *mut raw::RedisModuleCommandFilterCtx,
+    server: &Server,
+    command: &Command,
+) {
+    let Some(slots) = &server.slots else { return };
+    // SAFETY: as the caller says; the server keeps the arguments during the call, and takes new ones.
+    unsafe {
+        let count = raw::RedisModule_CommandFilterArgsCount.expect("servers have it")(filter);
+        let get = raw::RedisModule_CommandFilterArgGet.expect("servers have it");
+        let args: Vec<&[u8]> = (1..count).map(|n| bytes(get(filter, n))).collect();
+        let Some(slot) = find_slot(command, &args) else { return };
+        slots.ensure_all(&server.store);
+        let create = raw::RedisModule_CreateString.expect("all servers have it");
+        let name = [b"olc.", command.name.as_bytes()].concat();
+        let name = create(null_mut(), name.as_ptr().cast(), name.len());
+        let stub = &slots.names[usize::from(slot)];
+        let stub = create(null_mut(), stub.as_ptr().cast(), stub.len());
+        raw::RedisModule_CommandFilterArgReplace.expect("servers have it")(filter, 0, name);
+        raw::RedisModule_CommandFilterArgInsert.expect("servers have it")(filter, 1, stub);
+    }
+}
+
+// ---- The type ---------------------------------------------------------------------------
+
+/// Saves a stub: the slot's records, if it is sent to another server.
+pub(super) extern "C" fn save(rdb: *mut raw::RedisModuleIO, value: *mut c_void) {
+    let Some(server) = SERVER.get() else { return };
+    // SAFETY: the server passes a value of ours.
+    let slot = unsafe { &*value.cast::<Stub>() }.slot;
+    raw::save_unsigned(rdb, slot.into());
+    if !server.copies.is_snapshot() {
+        let done = copy::export(&server.store, Some(slot), &mut |words| {
+            raw::save_slice(rdb, &copy::encode(words));
+            Ok(())
+        });
+        if let Err(fault) = done {
+            log(&format!("slot {slot} cannot be read: {fault}"));
+            // The other server refuses what has no end, and nothing is removed here.
+            raw::save_slice(rdb, b"?");
+            return;
+        }
+    }
+    raw::save_slice(rdb, &[]);
+}
+
+/// Loads a stub, and the records that come with it.
+pub(super) extern "C" fn load(rdb: *mut raw::RedisModuleIO, _: c_int) -> *mut c_void {
+    match read(rdb) {
+        Ok(stub) => stub,
+        Err(why) => {
+            log(&format!("a slot's records are refused: {why}"));
+            null_mut()
+        }
+    }
+}
+
+fn read(rdb: *mut raw::RedisModuleIO) -> Result<*mut c_void, String> {
+    let server = SERVER.get().ok_or("the module is not loaded")?;
+    let slots = server.slots.as_ref().ok_or("this is no server of a cluster")?;
+    let text = |error: valkey_module::error::Error| error.to_string();
+    let slot = raw::load_unsigned(rdb).map_err(text)?;
+    let slot = u16::try_from(slot).ok().filter(|&slot| u64::from(slot) < SLOTS);
+    let slot = slot.ok_or("there is no such slot")?;
+    let mut is_first = true;
+    loop {
+        let call = raw::load_string_buffer(rdb).map_err(text)?;
+        if call.as_ref().is_empty() {
+            break;
+        }
+        if std::mem::take(&mut is_first) {
+            // What an earlier move has left here.
+            server.store.clear_slot(slot).map_err(|fault| fault.to_string())?;
+        }
+        copy::import(&server.store, call.as_ref()).map_err(|fault| fault.to_string())?;
+    }
+    Ok(slots.new_stub(slot))
+}
+
+/// A stub has gone, and so do the slot's records.
+pub(super) extern "C" fn unlink(_: *mut raw::RedisModuleString, value: *const c_void) {
+    let Some(server) = SERVER.get() else { return };
+    let Some(slots) = &server.slots else { return };
+    // SAFETY: the server passes a value of ours.
+    let stub = unsafe { &*value.cast::<Stub>() };
+    let number = usize::from(stub.slot);
+    if slots.newest[number].load(Ordering::Relaxed) != stub.number {
+        return;
+    }
+    lock(&slots.stubs)[number] = false;
+    if let Err(fault) = server.store.clear_slot(stub.slot) {
+        log(&format!("records of slot {number} are left here: {fault}"));
+    }
+}
+
+pub(super) extern "C" fn free(value: *mut c_void) {
+    // SAFETY: `new_stub` has made it, and the server gives it back once.
+    drop(unsafe { Box::from_raw(value.cast::<Stub>()) });
+}
