@@ -13,8 +13,9 @@
 //! | the end | a frame of no bytes |
 
 use crate::command;
+use crate::place::to_ms;
 use crate::reply::{Fault, Result};
-use crate::store::{Content, Store, to_ms};
+use crate::store::{Content, Store};
 use outlast::Expiry;
 use std::io::{self, Read, Write};
 use std::time::SystemTime;

@@ -6,7 +6,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `store` | what lies in which map of the pool |
+//! | `store`, `place` | what lies in which map of the pool, and under which keys |
 //! | `command` | the table of the commands, and how they are called |
 //! | `strings`, `hashes`, `keyspace` | the commands |
 //! | `copy` | a copy of everything, for replicas |
@@ -22,6 +22,7 @@ mod keyspace;
 #[cfg(feature = "valkey")]
 mod module;
 mod parse;
+pub mod place;
 pub mod reply;
 pub mod store;
 mod strings;

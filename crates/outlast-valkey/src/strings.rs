@@ -2,8 +2,8 @@
 
 use crate::command::{Call, Replicate};
 use crate::parse::{self, is_word, need_integer};
+use crate::place::{from_ms, to_ms};
 use crate::reply::{Fault, Reply, Result};
-use crate::store::{from_ms, to_ms};
 use outlast::Expiry;
 use std::time::SystemTime;
 

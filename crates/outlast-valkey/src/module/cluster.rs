@@ -18,7 +18,8 @@
 use super::{SERVER, Server, bytes, find_slot, lock, replication};
 use crate::command::Command;
 use crate::copy;
-use crate::store::{SLOTS, Store, slot_of};
+use crate::place::{SLOTS, slot_of};
+use crate::store::Store;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
