@@ -2,7 +2,7 @@
 
 use crate::reply::{Fault, Reply, Result};
 use crate::store::Store;
-use crate::{hashes, keyspace, strings};
+use crate::{hashes, keyspace, ordered, strings};
 use std::time::SystemTime;
 
 /// A call of a command.
@@ -151,6 +151,13 @@ commands! {
     "hincrby" 3..=3, WRITE, ONE, hashes::hincrby;
     "hincrbyfloat" 3..=3, WRITE, ONE, hashes::hincrbyfloat;
     "hscan" 2..=ANY, LONG_READ, ONE, hashes::hscan;
+    "oset" 3..=ANY, WRITE, ONE, ordered::oset;
+    "oget" 2..=2, READ, ONE, ordered::oget;
+    "odel" 2..=ANY, REMOVE, ONE, ordered::odel;
+    "olen" 1..=1, READ, ONE, ordered::olen;
+    "range" 3..=5, LONG_READ, ONE, ordered::range;
+    "revrange" 3..=5, LONG_READ, ONE, ordered::revrange;
+    "prefix" 2..=4, LONG_READ, ONE, ordered::prefix;
     "del" 1..=ANY, REMOVE, ALL, keyspace::del;
     "unlink" 1..=ANY, REMOVE, ALL, keyspace::del;
     "exists" 1..=ANY, READ, ALL, keyspace::exists;

@@ -15,9 +15,10 @@
 use crate::command;
 use crate::place::to_ms;
 use crate::reply::{Fault, Result};
-use crate::store::{Content, Store};
+use crate::store::{Content, Kind, Store};
 use outlast::Expiry;
 use std::io::{self, Read, Write};
+use std::ops::Bound;
 use std::time::SystemTime;
 
 /// Fields of a hash that one call sets.
@@ -72,19 +73,30 @@ pub fn export(
             }
             Content::Hash(hash) => hash,
         };
-        let (mut cursor, mut found) = (0, false);
+        let (mut cursor, mut last, mut found) = (0, None::<Vec<u8>>, false);
+        let name: &[u8] = if hash.kind == Kind::Hash { b"hset" } else { b"oset" };
         loop {
-            let (next, pairs) = store.fields_from(hash, cursor, FIELDS)?;
-            let mut call: Vec<&[u8]> = vec![b"hset", key];
+            let pairs = match hash.kind {
+                Kind::Hash => {
+                    let (next, pairs) = store.fields_from(hash, cursor, FIELDS)?;
+                    cursor = next;
+                    pairs
+                }
+                Kind::Ordered => {
+                    let low = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                    store.fields_between(hash, (low, Bound::Unbounded), false, FIELDS)?
+                }
+            };
+            let mut call: Vec<&[u8]> = vec![name, key];
             call.extend(pairs.iter().flat_map(|(field, value)| [&field[..], &value[..]]));
             if !pairs.is_empty() {
                 sink(&call)?;
                 found = true;
             }
-            if next == 0 {
+            last = pairs.last().map(|(field, _)| field.clone());
+            if cursor == 0 && (hash.kind == Kind::Hash || last.is_none()) {
                 break;
             }
-            cursor = next;
         }
         match ms {
             Some(ms) if found => sink(&[b"pexpireat", key, &ms]),

@@ -3,11 +3,11 @@
 use crate::command::Call;
 use crate::parse::{self, Scan, need_integer};
 use crate::reply::{Fault, Reply, Result};
-use crate::store::Pair;
+use crate::store::{Kind, Pair};
 use crate::strings::add_float;
 
 /// Reads the fields and values after the key. If a field is given twice, the last value counts.
-fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>> {
+pub fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>> {
     let (pairs, []) = call.args[1..].as_chunks::<2>() else {
         return Err(Fault::new(format!("wrong number of arguments for 'ol.{name}' command")));
     };
@@ -25,19 +25,19 @@ fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>> {
 
 pub fn hset(call: &mut Call<'_>) -> Result {
     let pairs = pairs(call, "hset")?;
-    Ok(Reply::Int(call.store.set_fields(call.arg(0), &pairs)? as i64))
+    Ok(Reply::Int(call.store.set_fields(call.arg(0), Kind::Hash, &pairs)? as i64))
 }
 
 pub fn hmset(call: &mut Call<'_>) -> Result {
     let pairs = pairs(call, "hmset")?;
-    call.store.set_fields(call.arg(0), &pairs)?;
+    call.store.set_fields(call.arg(0), Kind::Hash, &pairs)?;
     Ok(Reply::OK)
 }
 
 pub fn hsetnx(call: &mut Call<'_>) -> Result {
     let is_there = field(call, call.arg(1))?.is_some();
     if !is_there {
-        call.store.set_fields(call.arg(0), &[(call.arg(1), call.arg(2).to_vec())])?;
+        call.store.set_fields(call.arg(0), Kind::Hash, &[(call.arg(1), call.arg(2).to_vec())])?;
         call.replicate(&[b"ol.hset", call.arg(0), call.arg(1), call.arg(2)]);
     }
     call.unless(!is_there);
@@ -46,7 +46,7 @@ pub fn hsetnx(call: &mut Call<'_>) -> Result {
 
 /// Returns the value of a field of the key in the first argument.
 fn field(call: &Call<'_>, field: &[u8]) -> Result<Option<Vec<u8>>> {
-    match call.store.hash(call.arg(0))? {
+    match call.store.hash(call.arg(0), Kind::Hash)? {
         Some(hash) => call.store.field(hash, field),
         None => Ok(None),
     }
@@ -57,7 +57,7 @@ pub fn hget(call: &mut Call<'_>) -> Result {
 }
 
 pub fn hmget(call: &mut Call<'_>) -> Result {
-    let hash = call.store.hash(call.arg(0))?;
+    let hash = call.store.hash(call.arg(0), Kind::Hash)?;
     let one = |field: &&[u8]| match hash {
         Some(hash) => Ok(Reply::bulk(call.store.field(hash, field)?)),
         None => Ok(Reply::Null),
@@ -66,7 +66,9 @@ pub fn hmget(call: &mut Call<'_>) -> Result {
 }
 
 fn all(call: &Call<'_>, of: fn(Pair) -> Vec<Vec<u8>>) -> Result {
-    let Some(hash) = call.store.hash(call.arg(0))? else { return Ok(Reply::Array(Vec::new())) };
+    let Some(hash) = call.store.hash(call.arg(0), Kind::Hash)? else {
+        return Ok(Reply::Array(Vec::new()));
+    };
     let (_, fields) = call.store.fields_from(hash, 0, usize::MAX)?;
     Ok(Reply::Array(fields.into_iter().flat_map(of).map(Reply::Bulk).collect()))
 }
@@ -84,7 +86,7 @@ pub fn hvals(call: &mut Call<'_>) -> Result {
 }
 
 pub fn hdel(call: &mut Call<'_>) -> Result {
-    let removed = call.store.remove_fields(call.arg(0), &call.args[1..])?;
+    let removed = call.store.remove_fields(call.arg(0), Kind::Hash, &call.args[1..])?;
     call.unless(removed > 0);
     Ok(Reply::Int(removed as i64))
 }
@@ -94,7 +96,7 @@ pub fn hexists(call: &mut Call<'_>) -> Result {
 }
 
 pub fn hlen(call: &mut Call<'_>) -> Result {
-    Ok(Reply::Int(call.store.hash(call.arg(0))?.map_or(0, |hash| hash.fields as i64)))
+    Ok(Reply::Int(call.store.hash(call.arg(0), Kind::Hash)?.map_or(0, |hash| hash.fields as i64)))
 }
 
 pub fn hstrlen(call: &mut Call<'_>) -> Result {
@@ -103,7 +105,7 @@ pub fn hstrlen(call: &mut Call<'_>) -> Result {
 
 fn change(call: &mut Call<'_>, value: &[u8]) -> Result<()> {
     let (key, field) = (call.arg(0), call.arg(1));
-    call.store.set_fields(key, &[(field, value.to_vec())])?;
+    call.store.set_fields(key, Kind::Hash, &[(field, value.to_vec())])?;
     call.replicate(&[b"ol.hset", key, field, value]);
     Ok(())
 }
@@ -132,7 +134,7 @@ pub fn hincrbyfloat(call: &mut Call<'_>) -> Result {
 
 pub fn hscan(call: &mut Call<'_>) -> Result {
     let scan = Scan::parse(&call.args[1..], false)?;
-    let (next, fields) = match call.store.hash(call.arg(0))? {
+    let (next, fields) = match call.store.hash(call.arg(0), Kind::Hash)? {
         Some(hash) => call.store.fields_from(hash, scan.cursor, scan.count)?,
         None => (0, Vec::new()),
     };

@@ -6,9 +6,9 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `store`, `place` | what lies in which map of the pool, and under which keys |
+//! | `store`, `place`, `content` | what lies in which map of the pool, under which keys, in which form |
 //! | `command` | the table of the commands, and how they are called |
-//! | `strings`, `hashes`, `keyspace` | the commands |
+//! | `strings`, `hashes`, `ordered`, `keyspace` | the commands |
 //! | `copy` | a copy of everything, for replicas |
 //! | `parse`, `reply` | arguments, results and errors, as the servers have them |
 //! | `module` | the module: loading, settings, replies, replication, redirection |
@@ -16,11 +16,13 @@
 //! Only `module` knows the server. So the commands can be tested without one.
 
 pub mod command;
+pub mod content;
 pub mod copy;
 mod hashes;
 mod keyspace;
 #[cfg(feature = "valkey")]
 mod module;
+mod ordered;
 mod parse;
 pub mod place;
 pub mod reply;

@@ -1,7 +1,7 @@
 //! Under which keys of the pool's maps things lie, and times as they are written there.
 
 use crate::reply::{Fault, Result};
-use crate::store::HashInfo;
+use crate::store::{HashInfo, Kind};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A cluster's slots.
@@ -9,7 +9,7 @@ pub const SLOTS: u64 = 16_384;
 /// Bytes before the key in a key of `keys`.
 pub const PREFIX: usize = 6;
 
-/// The key of a field: the number of the hash, the hash of the field, the field.
+/// The key of a field: the number of the hash, the hash of the field (0 in an ordered map), the field.
 pub type FieldKey = (u64, u32, Vec<u8>);
 
 /// Returns the key under which a key lies.
@@ -37,7 +37,11 @@ pub fn prefix_of(position: u64) -> Vec<u8> {
 
 /// Returns the key under which a field of a hash lies.
 pub fn field_key(hash: HashInfo, field: &[u8]) -> FieldKey {
-    (hash.number, spread(field), field.to_vec())
+    let position = match hash.kind {
+        Kind::Hash => spread(field),
+        Kind::Ordered => 0,
+    };
+    (hash.number, position, field.to_vec())
 }
 
 /// A hash of 32 bits (FNV-1a, folded), never 0: a scan's cursor 0 is its beginning. It is on media.

@@ -3,7 +3,7 @@
 //! | map | key | value |
 //! |---|---|---|
 //! | `keys`, ordered, its records expire | slot, hash, key | a byte for the type, then its payload |
-//! | `fields`, ordered | number of the hash, hash of the field, field | the field's value |
+//! | `fields`, ordered | number of the hash, hash of the field (0 in an ordered map), field | the field's value |
 //! | `timed`, ordered | time in ms, number of a hash | the hash's key |
 //! | `garbage` | number of a hash that is no more | nothing |
 //! | `counters` | `hashes` | a number that no hash has had |
@@ -19,6 +19,7 @@
 //! a hash expires, its key goes without a batch, so each time that a hash gets is noted in `timed` with it,
 //! and looked at when it has passed.
 
+pub use crate::content::{Content, HashInfo, Kind};
 use crate::parse::Scan;
 use crate::place::{
     FieldKey, PREFIX, SLOTS, field_key, from_ms, place_of, position_of, prefix_of, to_ms,
@@ -40,56 +41,6 @@ const FEW: u64 = 64;
 /// Fields that one step of the cleaning removes.
 const STEP: usize = 1_000;
 
-/// What a key stands for.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Content {
-    /// A string.
-    Text(Vec<u8>),
-    /// A hash.
-    Hash(HashInfo),
-}
-
-/// The record of a hash's key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HashInfo {
-    /// The number under which its fields lie.
-    pub number: u64,
-    /// How many there are.
-    pub fields: u64,
-}
-
-impl Content {
-    /// The name of the type.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Content::Text(_) => "string",
-            Content::Hash(_) => "hash",
-        }
-    }
-
-    fn decode(stored: &[u8]) -> Result<Content> {
-        match stored {
-            [0, text @ ..] => Ok(Content::Text(text.to_vec())),
-            [1, rest @ ..] if rest.len() == 16 => {
-                let word = |at: usize| {
-                    u64::from_le_bytes(rest[at..at + 8].try_into().expect("eight bytes"))
-                };
-                Ok(Content::Hash(HashInfo { number: word(0), fields: word(8) }))
-            }
-            _ => Err(Fault::new("the pool has a value of a type that this version does not know")),
-        }
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Content::Text(text) => [&[0], &text[..]].concat(),
-            Content::Hash(HashInfo { number, fields }) => {
-                [&[1], &number.to_le_bytes()[..], &fields.to_le_bytes()].concat()
-            }
-        }
-    }
-}
-
 /// The data of a server.
 pub struct Store {
     pool: Pool,
@@ -108,6 +59,14 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 
 /// What [`Store::each`] calls with a key, what it stands for, and when it expires.
 pub type Visitor<'v> = dyn FnMut(&[u8], Content, Expiry) -> Result<()> + 'v;
+
+/// Returns whether nothing can lie between two bounds.
+fn is_empty(low: &Bound<FieldKey>, high: &Bound<FieldKey>) -> bool {
+    let (Bound::Included(from) | Bound::Excluded(from)) = low else { return false };
+    let (Bound::Included(to) | Bound::Excluded(to)) = high else { return false };
+    let both = matches!((low, high), (Bound::Included(_), Bound::Included(_)));
+    from > to || from == to && !both
+}
 
 /// A key and what it stands for, as a scan finds them.
 pub type Found = (Vec<u8>, Content);
@@ -260,7 +219,7 @@ impl Store {
             Some(value) if value.bytes().len() == 17 => {
                 let mut kind = [0];
                 value.bytes().read_at(0, &mut kind)?;
-                kind == [1]
+                kind == [1] || kind == [2]
             }
             _ => false,
         };
@@ -373,12 +332,12 @@ impl Store {
 
     // ---- Hashes ---------------------------------------------------------------------
 
-    /// Returns the hash of a key. Fails if it has another type.
-    pub fn hash(&self, key: &[u8]) -> Result<Option<HashInfo>> {
+    /// Returns the hash of this kind of a key. Fails if it has another type.
+    pub fn hash(&self, key: &[u8], kind: Kind) -> Result<Option<HashInfo>> {
         match self.get(key)? {
             None => Ok(None),
-            Some(Content::Hash(hash)) => Ok(Some(hash)),
-            Some(Content::Text(_)) => Err(Fault::wrong_type()),
+            Some(Content::Hash(hash)) if hash.kind == kind => Ok(Some(hash)),
+            Some(_) => Err(Fault::wrong_type()),
         }
     }
 
@@ -389,10 +348,13 @@ impl Store {
 
     /// Sets fields of a hash, and makes it if there is none. `values` have no field twice. Returns how
     /// many fields are new.
-    pub fn set_fields(&self, key: &[u8], values: &[(&[u8], Vec<u8>)]) -> Result<u64> {
-        let before = self.hash(key)?;
-        let mut hash = before
-            .unwrap_or_else(|| HashInfo { number: self.next.load(Ordering::Relaxed), fields: 0 });
+    pub fn set_fields(&self, key: &[u8], kind: Kind, values: &[(&[u8], Vec<u8>)]) -> Result<u64> {
+        let before = self.hash(key, kind)?;
+        let mut hash = before.unwrap_or_else(|| HashInfo {
+            kind,
+            number: self.next.load(Ordering::Relaxed),
+            fields: 0,
+        });
         if before.is_none() {
             self.reserve()?;
         }
@@ -429,8 +391,8 @@ impl Store {
     }
 
     /// Removes fields of a hash, and the hash if it is empty then. Returns how many fields there were.
-    pub fn remove_fields(&self, key: &[u8], fields: &[&[u8]]) -> Result<u64> {
-        let Some(mut hash) = self.hash(key)? else { return Ok(0) };
+    pub fn remove_fields(&self, key: &[u8], kind: Kind, fields: &[&[u8]]) -> Result<u64> {
+        let Some(mut hash) = self.hash(key, kind)? else { return Ok(0) };
         let expiry = self.expiry(key)?.unwrap_or(Expiry::Never);
         let mut batch = self.pool.batch();
         let mut gone: Vec<&[u8]> = Vec::new();
@@ -472,6 +434,37 @@ impl Store {
             found.push((field, value));
         }
         Ok((0, found))
+    }
+
+    /// Returns at most `count` fields of an ordered map between two, from the end if `is_reverse`.
+    pub fn fields_between(
+        &self,
+        hash: HashInfo,
+        (low, high): (Bound<&[u8]>, Bound<&[u8]>),
+        is_reverse: bool,
+        count: usize,
+    ) -> Result<Vec<Pair>> {
+        let bound = |bound: Bound<&[u8]>, all: FieldKey| match bound {
+            Bound::Included(field) => Bound::Included(field_key(hash, field)),
+            Bound::Excluded(field) => Bound::Excluded(field_key(hash, field)),
+            Bound::Unbounded => Bound::Included(all),
+        };
+        // What ordered maps have before their fields is 0.
+        let low = bound(low, (hash.number, 0, Vec::new()));
+        let high = bound(high, (hash.number, 1, Vec::new()));
+        if is_empty(&low, &high) {
+            return Ok(Vec::new());
+        }
+        let pair = |record: outlast::Result<(FieldKey, Vec<u8>)>| {
+            let ((_, _, field), value) = record?;
+            Ok((field, value))
+        };
+        let range = self.fields.range((low, high));
+        if is_reverse {
+            range.rev().take(count).map(pair).collect()
+        } else {
+            range.take(count).map(pair).collect()
+        }
     }
 
     fn put_hash(

@@ -146,6 +146,46 @@ fn hashes_have_fields() {
 }
 
 /// Returns how many records of fields there are, whatever hash they belong to.
+#[test]
+fn ordered_maps_have_ranges() {
+    let s = store();
+    assert_eq!(call(&s, "OSET o b 2 a 1 c 3 b 9"), int(3));
+    assert_eq!(call(&s, "OSET o d 4 b 2"), int(1));
+    assert_eq!(call(&s, "OGET o b"), text("2"));
+    assert_eq!(call(&s, "OGET o x"), NULL);
+    assert_eq!(call(&s, "OGET x x"), NULL);
+    assert_eq!(call(&s, "OLEN o"), int(4));
+    assert_eq!(call(&s, "TYPE o"), Ok(Reply::Simple("ordered")));
+    assert_eq!(call(&s, "RANGE o - +"), list(&["a", "1", "b", "2", "c", "3", "d", "4"]));
+    assert_eq!(call(&s, "RANGE o [b (d"), list(&["b", "2", "c", "3"]));
+    assert_eq!(call(&s, "RANGE o (b + LIMIT 1"), list(&["c", "3"]));
+    assert_eq!(call(&s, "RANGE o (b (b"), list(&[]));
+    assert_eq!(call(&s, "RANGE o [d [b"), list(&[]));
+    assert_eq!(call(&s, "RANGE o + -"), list(&[]));
+    assert_eq!(call(&s, "REVRANGE o + - LIMIT 2"), list(&["d", "4", "c", "3"]));
+    assert_eq!(call(&s, "REVRANGE o (c [a"), list(&["b", "2", "a", "1"]));
+    assert_eq!(call(&s, "OSET p ab 1 abc 2 ac 3 b 4"), int(4));
+    assert_eq!(call(&s, "PREFIX p ab"), list(&["ab", "1", "abc", "2"]));
+    assert_eq!(call(&s, "PREFIX p a LIMIT 1"), list(&["ab", "1"]));
+    let bytes: Vec<&[u8]> = vec![b"q", &[255], b"1", &[255, 255, 1], b"2", &[254], b"3"];
+    run(&s, "oset", &bytes, SystemTime::now()).unwrap();
+    let both = [&[255][..], b"1", &[255, 255, 1], b"2"].map(|word| Reply::Bulk(word.to_vec()));
+    let found = run(&s, "prefix", &[b"q", &[255]], SystemTime::now());
+    assert_eq!(found, Ok(Reply::Array(both.to_vec())));
+    assert_eq!(call(&s, "ODEL o a x c"), int(2));
+    assert_eq!(call(&s, "RANGE o - +"), list(&["b", "2", "d", "4"]));
+    assert_eq!(call(&s, "ODEL o b d"), int(2));
+    assert_eq!(call(&s, "EXISTS o"), int(0));
+    fails(&s, "HSET p f v", "WRONGTYPE");
+    fails(&s, "SET h x GET NX XX", "syntax");
+    assert_eq!(call(&s, "HSET h f v"), int(1));
+    fails(&s, "RANGE h - +", "WRONGTYPE");
+    fails(&s, "OSET h f v", "WRONGTYPE");
+    fails(&s, "RANGE p a b", "not valid string range");
+    fails(&s, "RANGE p - + LIMIT -1", "negative");
+    fails(&s, "RANGE p - + COUNT 1", "syntax error");
+}
+
 fn fields(s: &Store) -> u64 {
     s.pool().ordered_map::<(u64, u32, Vec<u8>), [u8]>("fields").unwrap().len().unwrap()
 }

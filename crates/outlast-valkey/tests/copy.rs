@@ -4,8 +4,9 @@ use outlast::PoolOptions;
 use outlast_valkey::command::{self, Call, Replicate};
 use outlast_valkey::copy;
 use outlast_valkey::reply::Fault;
-use outlast_valkey::store::{Content, Store};
+use outlast_valkey::store::{Content, Kind, Store};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::{Duration, SystemTime};
 
 fn store() -> Store {
@@ -34,8 +35,14 @@ fn all(store: &Store) -> BTreeMap<Vec<u8>, String> {
             let value = match content {
                 Content::Text(text) => format!("{text:?} {expiry:?}"),
                 Content::Hash(hash) => {
-                    let (next, fields) = store.fields_from(hash, 0, usize::MAX)?;
-                    assert_eq!((next, fields.len() as u64), (0, hash.fields));
+                    let fields = match hash.kind {
+                        Kind::Hash => store.fields_from(hash, 0, usize::MAX)?.1,
+                        Kind::Ordered => {
+                            let all = (Bound::Unbounded, Bound::Unbounded);
+                            store.fields_between(hash, all, false, usize::MAX)?
+                        }
+                    };
+                    assert_eq!(fields.len() as u64, hash.fields);
                     format!("{fields:?} {expiry:?}")
                 }
             };
@@ -77,7 +84,8 @@ impl Random {
         let (field, number) = (format!("f{}", self.below(30)), self.below(1_000_000).to_string());
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let later = (at + Duration::from_secs(1_000 + self.below(1_000))).as_millis().to_string();
-        let words: Vec<&str> = match self.below(16) {
+        let sorted = format!("o{}", self.below(20));
+        let words: Vec<&str> = match self.below(20) {
             0..3 => vec!["set", &key, &number],
             3 => vec!["set", &key, &number, "px", "1000000"],
             4 => vec!["incr", &key],
@@ -90,6 +98,9 @@ impl Random {
             11 => vec!["hdel", &hash, &field],
             12 => vec!["pexpireat", &hash, &later],
             13 => vec!["set", &hash, &number],
+            14 => vec!["odel", &sorted, &field],
+            15 => vec!["del", &sorted],
+            16 | 17 => vec!["oset", &sorted, &field, &number],
             _ => vec!["hset", &hash, &field, &number],
         };
         words.into_iter().map(|word| word.as_bytes().to_vec()).collect()
@@ -114,6 +125,8 @@ fn a_copy_has_everything() {
         .collect();
     let mut hset: Vec<&[u8]> = vec![b"hset", b"big"];
     hset.extend(big.iter().map(Vec::as_slice));
+    call(&from, &hset).unwrap();
+    hset[..2].copy_from_slice(&[b"oset", b"big and sorted"]);
     call(&from, &hset).unwrap();
     call(&from, &[b"set", b"", b""]).unwrap();
     call(&from, &[b"set", &[0, 255, 10], &vec![7; 300_000]]).unwrap();

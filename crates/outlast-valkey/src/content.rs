@@ -1,0 +1,69 @@
+//! What a key stands for, and its record.
+
+use crate::reply::{Fault, Result};
+
+/// What a key stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// A string.
+    Text(Vec<u8>),
+    /// A hash, or an ordered map.
+    Hash(HashInfo),
+}
+
+/// Where the fields of a hash lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// By their hashes, so that a scan has a cursor.
+    Hash,
+    /// In the order of their bytes.
+    Ordered,
+}
+
+/// The record of a hash's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashInfo {
+    /// Where its fields lie.
+    pub kind: Kind,
+    /// The number under which its fields lie.
+    pub number: u64,
+    /// How many there are.
+    pub fields: u64,
+}
+
+impl Content {
+    /// The name of the type.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Content::Text(_) => "string",
+            Content::Hash(HashInfo { kind: Kind::Hash, .. }) => "hash",
+            Content::Hash(HashInfo { kind: Kind::Ordered, .. }) => "ordered",
+        }
+    }
+
+    /// Reads what a record has.
+    pub fn decode(stored: &[u8]) -> Result<Content> {
+        match stored {
+            [0, text @ ..] => Ok(Content::Text(text.to_vec())),
+            [kind @ 1..=2, rest @ ..] if rest.len() == 16 => {
+                let kind = if *kind == 1 { Kind::Hash } else { Kind::Ordered };
+                let word = |at: usize| {
+                    u64::from_le_bytes(rest[at..at + 8].try_into().expect("eight bytes"))
+                };
+                Ok(Content::Hash(HashInfo { kind, number: word(0), fields: word(8) }))
+            }
+            _ => Err(Fault::new("the pool has a value of a type that this version does not know")),
+        }
+    }
+
+    /// Returns what a record has.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Content::Text(text) => [&[0], &text[..]].concat(),
+            Content::Hash(HashInfo { kind, number, fields }) => {
+                let kind = if *kind == Kind::Hash { 1 } else { 2 };
+                [&[kind], &number.to_le_bytes()[..], &fields.to_le_bytes()].concat()
+            }
+        }
+    }
+}
