@@ -13,7 +13,7 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 46.0;
 /// Height of a line of the legend, and the width of a character, for the number of its columns.
 const LEGEND_LINE: f64 = 19.0;
-const CHARACTER: f64 = 7.2;
+const CHARACTER: f64 = 9.6;
 /// Number of colours.
 const COLOURS: usize = 10;
 
