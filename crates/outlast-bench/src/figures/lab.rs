@@ -32,7 +32,7 @@ impl Scale {
     pub fn records(self) -> u64 {
         match self {
             Scale::Test => 3_000,
-            Scale::Small => 300_000,
+            Scale::Small => 200_000,
             Scale::Medium => 2_000_000,
             Scale::Large => 10_000_000,
         }

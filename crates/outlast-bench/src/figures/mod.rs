@@ -97,6 +97,8 @@ pub struct Summary {
     pub claims_hold: usize,
     /// All claims.
     pub claims: usize,
+    /// How far the models are from the papers' own numbers.
+    pub model_error: Option<ModelError>,
     /// Seconds of the run.
     pub seconds: f64,
 }
@@ -114,8 +116,48 @@ impl Summary {
             not_here: with(Verdict::NotHere),
             claims_hold: checks().filter(|check| check.holds).count(),
             claims: checks().count(),
+            model_error: ModelError::of(checks()),
             seconds: significant(seconds),
         }
+    }
+}
+
+/// What models gave, divided by what the papers print, over the claims that a model decides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ModelError {
+    /// Such claims with a number in the paper.
+    pub claims: usize,
+    /// The middle one of the quotients.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+    /// How many are from 0.7 to 1.4.
+    pub near: usize,
+}
+
+impl ModelError {
+    fn of<'c>(checks: impl Iterator<Item = &'c Check>) -> Option<ModelError> {
+        let mut quotients: Vec<f64> =
+            checks.filter(|check| check.model).filter_map(|check| check.of_paper).collect();
+        quotients.sort_by(f64::total_cmp);
+        Some(ModelError {
+            claims: quotients.len(),
+            median: significant(crate::report::median(&quotients)?),
+            least: *quotients.first()?,
+            greatest: *quotients.last()?,
+            near: quotients.iter().filter(|quotient| (0.7..=1.4).contains(*quotient)).count(),
+        })
+    }
+
+    /// Says it in a sentence.
+    pub fn sentence(&self) -> String {
+        format!(
+            "Where a model decides and the paper prints a number ({} claims), ours is {} of the \
+             paper's in the median, from {} to {}; {} are within 0.7 and 1.4.",
+            self.claims, self.median, self.least, self.greatest, self.near
+        )
     }
 }
 
@@ -297,6 +339,9 @@ pub fn run_all(options: &Options, report: &mut Report) -> Fallible<(Vec<Outcome>
         summary.claims,
         summary.seconds
     ))?;
+    if let Some(error) = &summary.model_error {
+        report.note(&error.sentence())?;
+    }
     Ok((outcomes, summary))
 }
 

@@ -66,6 +66,9 @@ pub fn write(written: &Written) -> String {
         summary.claims,
         summary.model
     );
+    if let Some(error) = &summary.model_error {
+        let _ = writeln!(page, "{}\n", error.sentence());
+    }
     for paper in Paper::ALL {
         let _ = writeln!(page, "## {}\n", paper.name());
         for outcome in outcomes.iter().filter(|o| o.paper == paper.name()) {
@@ -158,5 +161,6 @@ mod tests {
             page.contains("| a / b (model) | at least 1 | 2 | 0.5 | 0.25 | **does not hold** |")
         );
         assert!(page.contains("likely reason: a reason"));
+        assert!(page.contains("(1 claims), ours is 0.25 of the paper's in the median"));
     }
 }

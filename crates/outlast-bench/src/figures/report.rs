@@ -37,6 +37,9 @@ pub fn write(written: &Written) -> String {
         summary.claims_hold,
         summary.claims,
         about(run)
+            + &summary.model_error.map_or(String::new(), |error| {
+                format!("<p class=\"about\">{}</p>", escaped(&error.sentence()))
+            })
     );
     index(&mut html, outcomes);
     for outcome in outcomes {

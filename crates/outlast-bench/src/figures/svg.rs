@@ -75,7 +75,7 @@ impl Axis {
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();
     let text = match magnitude {
-        m if m == 0.0 => return "0".into(),
+        0.0 => return "0".into(),
         m if m >= 1e6 => return format!("{} M", trimmed(format!("{:.2}", value / 1e6))),
         m if m >= 1e4 => return format!("{} k", trimmed(format!("{:.1}", value / 1e3))),
         m if m >= 100.0 => format!("{value:.0}"),

@@ -59,9 +59,7 @@ fn every_figure_has_a_verdict_that_follows_from_its_claims() {
 #[test]
 fn one_figure_is_run_by_its_name_and_a_letter_picks_a_panel() {
     let dir = dir();
-    let run = |id: &str| {
-        rows(&["figure", id, "--scale", "test", "--pool-dir", text(dir.path())])
-    };
+    let run = |id: &str| rows(&["figure", id, "--scale", "test", "--pool-dir", text(dir.path())]);
     let all = run("group-8");
     let panels = |rows: &[Value]| of(rows, "figure")[0]["panels"].as_array().unwrap().len();
     assert_eq!(panels(&all), 2);
