@@ -277,9 +277,7 @@ fn run_figures(args: FiguresArgs) -> Fallible {
         None => {
             let mut report = args.figure.output.report();
             let options = figure_options(&args.figure);
-            let (outcomes, summary) = figures::run_all(&options, &mut report)?;
-            let run = report.rows("run").next().cloned().unwrap_or_default();
-            figures::Written { run, outcomes, summary }
+            figures::run_all(&options, &mut report)?
         }
     };
     if let Some(path) = &args.page {

@@ -4,7 +4,7 @@
 //! inequality over such data, and its verdict), [`subject`] (the systems behind one trait),
 //! [`turns`] (phases of a run), [`counted`] (costs over a recorded run), [`scaling`] (the model of
 //! threads and of the medium), [`lab`] (measurements, each made once), [`experiments`] (those of
-//! single figures), [`catalogue`] (the 58 rows). [`page`] writes docs/figures.md, and [`report`] the
+//! single figures), [`catalogue`] (the 58 rows), [`published`] (the distance from published code). [`page`] writes docs/figures.md, and [`report`] the
 //! page for a browser, with plots by [`svg`].
 //!
 //! A verdict follows from the claims and the data. Nobody writes one.
@@ -16,6 +16,7 @@ pub mod experiments;
 pub mod lab;
 pub mod page;
 pub mod panel;
+pub mod published;
 pub mod report;
 pub mod scaling;
 pub mod subject;
@@ -303,7 +304,7 @@ fn print_panels(outcome: &Outcome, report: &mut Report) -> Fallible {
 ///
 /// # Errors
 /// If a measurement fails.
-pub fn run_all(options: &Options, report: &mut Report) -> Fallible<(Vec<Outcome>, Summary)> {
+pub fn run_all(options: &Options, report: &mut Report) -> Fallible<Written> {
     let start_of_run = Instant::now();
     start(options, "figures", report)?;
     let figures = catalogue::all();
@@ -315,7 +316,9 @@ pub fn run_all(options: &Options, report: &mut Report) -> Fallible<(Vec<Outcome>
         lab.done();
         outcomes.push(outcome);
     }
+    let published = published::compare(&mut lab)?;
     drop(lab);
+    published.iter().try_for_each(|row| report.row("published", row))?;
     let summary = Summary::of(&outcomes, start_of_run.elapsed().as_secs_f64());
     report.table(
         "figure",
@@ -342,7 +345,8 @@ pub fn run_all(options: &Options, report: &mut Report) -> Fallible<(Vec<Outcome>
     if let Some(error) = &summary.model_error {
         report.note(&error.sentence())?;
     }
-    Ok((outcomes, summary))
+    let run = report.rows("run").next().cloned().unwrap_or_default();
+    Ok(Written { run, outcomes, published, summary })
 }
 
 /// A run as it is written to a page.
@@ -352,6 +356,8 @@ pub struct Written {
     pub run: serde_json::Value,
     /// The figures.
     pub outcomes: Vec<Outcome>,
+    /// How near the comparison systems are to the published code.
+    pub published: Vec<published::Nearness>,
     /// The summary.
     pub summary: Summary,
 }
@@ -362,12 +368,13 @@ pub struct Written {
 /// If the file cannot be read, or is not such a run.
 pub fn read(path: &Path) -> Fallible<Written> {
     let file = std::io::BufReader::new(std::fs::File::open(path)?);
-    let (mut run, mut outcomes, mut summary) = (None, Vec::new(), None);
+    let (mut run, mut outcomes, mut published, mut summary) = (None, Vec::new(), Vec::new(), None);
     for line in file.lines() {
         let row: serde_json::Value = serde_json::from_str(&line?)?;
         match row["event"].as_str() {
             Some("run") => run = Some(row),
             Some("figure") => outcomes.push(serde_json::from_value(row)?),
+            Some("published") => published.push(serde_json::from_value(row)?),
             Some("summary") => summary = Some(serde_json::from_value(row)?),
             _ => {}
         }

@@ -2,6 +2,7 @@
 
 use super::claim::Check;
 use super::panel::Panel;
+use super::published::Nearness;
 use super::svg::{draw, escaped, number};
 use super::{Outcome, Written};
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ const SCRIPT: &str = include_str!("report.js");
 
 /// Writes the report.
 pub fn write(written: &Written) -> String {
-    let Written { run, outcomes, summary } = written;
+    let Written { run, outcomes, published, summary } = written;
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -45,6 +46,7 @@ pub fn write(written: &Written) -> String {
     for outcome in outcomes {
         figure(&mut html, outcome);
     }
+    nearness(&mut html, published);
     let _ = write!(html, "</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     html
 }
@@ -183,6 +185,32 @@ fn claims(html: &mut String, checks: &[Check]) {
         );
     }
     html.push_str("</tbody></table></div>");
+}
+
+/// The comparison systems beside the published code.
+fn nearness(html: &mut String, rows: &[Nearness]) {
+    html.push_str(
+        "<section id=\"published\"><h2>The comparison systems and the published code</h2>\
+         <p class=\"note\">The ratio of a system to one of the library's: of the authors' code on one other \
+         machine, and here. A quotient from 0.7 to 1.4 counts as near.</p><div class=\"scroll\"><table>\
+         <thead><tr><th>system</th><th>divided by</th><th>operation</th><th>published</th><th>here</th>\
+         <th>quotient</th><th></th></tr></thead><tbody>",
+    );
+    for row in rows {
+        let _ = write!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td>{}</td></tr>",
+            escaped(&row.system),
+            escaped(&row.beside),
+            escaped(&row.operation),
+            number(row.published),
+            number(row.here),
+            number(row.quotient),
+            if row.near { "near" } else { "far" },
+        );
+    }
+    html.push_str("</tbody></table></div></section>\n");
 }
 
 /// The data behind a plot.
