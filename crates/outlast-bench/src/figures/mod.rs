@@ -4,8 +4,8 @@
 //! inequality over such data, and its verdict), [`subject`] (the systems behind one trait),
 //! [`turns`] (phases of a run), [`counted`] (costs over a recorded run), [`scaling`] (the model of
 //! threads and of the medium), [`lab`] (measurements, each made once), [`experiments`] (those of
-//! single figures), [`catalogue`] (the 58 rows), [`published`] (the distance from published code). [`page`] writes docs/figures.md, and [`report`] the
-//! page for a browser, with plots by [`svg`].
+//! single figures), [`catalogue`] (the 58 rows), [`published`] (the distance from published code).
+//! [`page`] writes docs/figures.md, and [`report`] the page for a browser, with plots by [`svg`].
 //!
 //! A verdict follows from the claims and the data. Nobody writes one.
 

@@ -1,6 +1,7 @@
 //! docs/figures.md: what came out for each figure, generated from the catalogue and a run.
 
 use super::claim::{Check, Verdict};
+use super::lab::Scale;
 use super::published::Nearness;
 use super::{Outcome, Written, catalogue::Paper};
 use crate::figures::svg::number;
@@ -41,7 +42,13 @@ pub fn write(written: &Written) -> String {
         text("kernel"),
         text("load_average"),
     );
-    page.push_str("## Summary\n\n| paper | agrees | differs | not here | claims that hold |\n|---|---:|---:|---:|---:|\n");
+    if text("scale") == Scale::Test.name() {
+        page.push_str("**The run has the scale of a test: its verdicts mean little.**\n\n");
+    }
+    page.push_str(
+        "## Summary\n\n| paper | agrees | differs | not here | claims that hold |\n\
+         |---|---:|---:|---:|---:|\n",
+    );
     for paper in Paper::ALL {
         let of: Vec<&Outcome> = outcomes.iter().filter(|o| o.paper == paper.name()).collect();
         let count = |verdict| of.iter().filter(|o| o.verdict == verdict).count();
@@ -186,6 +193,7 @@ mod tests {
         assert_eq!((summary.rows, summary.differs, summary.model), (1, 1, 1));
         let run = json!({"commit": "abc", "scale": "test", "seed": 1, "cores": 2});
         let page = write(&Written { run, outcomes, published: vec![], summary });
+        assert!(page.contains("verdicts mean little"));
         assert!(page.contains("### dash-7: differs\n"));
         assert!(
             page.contains("| a / b (model) | at least 1 | 2 | 0.5 | 0.25 | **does not hold** |")

@@ -1,6 +1,7 @@
 //! The report for a browser: one file with everything in it, which requests nothing.
 
 use super::claim::Check;
+use super::lab::Scale;
 use super::panel::Panel;
 use super::published::Nearness;
 use super::svg::{draw, escaped, number};
@@ -56,8 +57,14 @@ fn about(run: &serde_json::Value) -> String {
         serde_json::Value::String(text) => escaped(text),
         other => other.to_string(),
     };
+    let warning = match run["scale"].as_str() {
+        Some(scale) if scale == Scale::Test.name() => {
+            "<p class=\"warning\">This run has the scale of a test: its verdicts mean little.</p>"
+        }
+        _ => "",
+    };
     format!(
-        "<p class=\"about\">Commit <code>{}</code>, scale {}, seed {}. {}, {} cores, Linux {}, load {}. \
+        "{warning}<p class=\"about\">Commit <code>{}</code>, scale {}, seed {}. {}, {} cores, Linux {}, load {}. \
          Medium: {}.</p>",
         value("commit"),
         value("scale"),

@@ -96,11 +96,13 @@ pub fn draw(panel: &Panel) -> String {
     let is_bars = !panel.groups.is_empty();
     let values = panel.series.iter().flat_map(|s| s.points.iter().map(|point| point.1));
     let y = Axis::of(values, panel.log_y, true);
+    let entries = legend_entries(panel);
     let columns = {
-        let longest = panel.series.iter().map(|s| s.name.chars().count() + 8).max().unwrap_or(1);
+        let length = |entry: &(String, String)| entry.1.chars().count();
+        let longest = entries.iter().map(length).max().unwrap_or(1);
         (((WIDTH - 20.0) / (longest as f64 * CHARACTER + 26.0)) as usize).clamp(1, 4)
     };
-    let legend = panel.series.len().div_ceil(columns) as f64 * LEGEND_LINE + 8.0;
+    let legend = entries.len().div_ceil(columns) as f64 * LEGEND_LINE + 8.0;
     let height = HEIGHT + legend;
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\" \
@@ -145,23 +147,47 @@ pub fn draw(panel: &Panel) -> String {
          <line class=\"frame\" x1=\"{LEFT}\" x2=\"{LEFT}\" y1=\"{TOP}\" y2=\"{bottom}\"/>"
     );
     let width = (WIDTH - 20.0) / columns as f64;
-    for (i, series) in panel.series.iter().enumerate() {
+    for (i, (class, text)) in entries.iter().enumerate() {
         let x = 12.0 + (i % columns) as f64 * width;
         let y = HEIGHT + 14.0 + (i / columns) as f64 * LEGEND_LINE;
-        let model = if series.model { " (model)" } else { "" };
+        let mark = match class.as_str() {
+            RING => format!(
+                "<circle class=\"{RING}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\"/>",
+                x + 7.0,
+                y - 4.0
+            ),
+            class => format!(
+                "<rect class=\"fill {class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"10\"/>",
+                y - 9.0
+            ),
+        };
         let _ = write!(
             svg,
-            "<rect class=\"fill {}{}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"10\"/>\
-             <text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{}{model}</text>",
-            class(panel, series),
-            if series.model { " model" } else { "" },
-            y - 9.0,
+            "{mark}<text class=\"legend\" x=\"{:.1}\" y=\"{y:.1}\">{}</text>",
             x + 20.0,
-            escaped(&series.name)
+            escaped(text)
         );
     }
     svg.push_str("</svg>");
     svg
+}
+
+/// The classes of the mark of points that were measured beside a model.
+const RING: &str = "ring beside";
+
+/// The entries of the legend: the classes of the mark, and the text. Measured points beside a model have
+/// one entry together, because their colours are those of the model.
+fn legend_entries(panel: &Panel) -> Vec<(String, String)> {
+    let is_beside = |series: &&Series| series.name.contains(", measured");
+    let entry = |series: &Series| match series.model {
+        true => (format!("{} model", class(panel, series)), format!("{} (model)", series.name)),
+        false => (class(panel, series), series.name.clone()),
+    };
+    let mut entries: Vec<_> = panel.series.iter().filter(|s| !is_beside(s)).map(entry).collect();
+    if panel.series.iter().any(|series| is_beside(&series)) {
+        entries.push((RING.into(), "measured here".into()));
+    }
+    entries
 }
 
 /// A system has one colour in all of its series in a panel.
@@ -286,7 +312,8 @@ mod tests {
         panel.add("one", true, vec![(1.0, 1.0), (2.0, 2.0)]);
         panel.add("one, measured here", false, vec![(1.0, 1.1)]);
         let svg = draw(&panel);
-        assert_eq!((svg.matches("<polyline").count(), svg.matches("<circle").count()), (1, 3));
+        let marks = (svg.matches("<polyline").count(), svg.matches("<circle").count());
+        assert_eq!(marks, (1, 4), "three points, and the ring in the legend");
         assert!(!svg.contains("s1"), "one system, one colour");
     }
 

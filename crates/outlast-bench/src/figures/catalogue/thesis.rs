@@ -553,8 +553,8 @@ const fn recovery(
         draw: Some(recovered),
         note: "Million records that are in reach again, by the time to the first result. Dash's time is \
                constant, so its rate grows with the data. FlatStore and HiKV are quoted from the \
-               thesis's tables (25 and 0.57 million a second on their machines); CCEH and Level \
-               recover nothing here.",
+               thesis's tables (25 and 0.57 million a second on their machines); Tables 3.1 and 5.1 \
+               print HiKV's figure as Level's. CCEH and Level recover nothing here.",
     }
 }
 
