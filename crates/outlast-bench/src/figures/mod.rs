@@ -380,7 +380,8 @@ pub fn read(path: &Path) -> Fallible<Written> {
         }
     }
     let missing = || format!("{}: no run of all figures", path.display());
-    Ok(Written { run: run.ok_or_else(missing)?, outcomes, summary: summary.ok_or_else(missing)? })
+    let (run, summary) = (run.ok_or_else(missing)?, summary.ok_or_else(missing)?);
+    Ok(Written { run, outcomes, published, summary })
 }
 
 #[cfg(test)]
