@@ -29,7 +29,8 @@ fn create(path: &Path) -> Fallible<Pool> {
 }
 
 impl Left {
-    /// Fills a pool and copies its file while the pool is open: what a process leaves that dies then.
+    /// Fills a pool and saves the content of its file while the pool is open: what a process leaves
+    /// that dies then.
     ///
     /// # Errors
     /// If an insert fails, or the file cannot be copied.
@@ -47,7 +48,6 @@ impl Left {
         fs::copy(&path, dir.path().join("left"))?;
         let bytes = fs::metadata(&path)?.len();
         drop((map, pool));
-        fs::remove_file(&path)?;
         Ok(Left { insert_ms, bytes, dir, scheme, records })
     }
 
@@ -58,7 +58,8 @@ impl Left {
     pub fn open_ms(&self, threads: usize, rounds: usize) -> Fallible<f64> {
         let mut least = f64::INFINITY;
         for round in 0..rounds {
-            let path = self.dir.path().join("again");
+            // Into the same file: a pool in another one would be recognised as a copy.
+            let path = self.dir.path().join("open");
             fs::copy(self.dir.path().join("left"), &path)?;
             let start = Instant::now();
             // SAFETY: the path is in a directory that was made for this pool.
@@ -72,7 +73,6 @@ impl Left {
                 return Err("a record is missing after a restart".into());
             }
             drop((map, pool));
-            fs::remove_file(&path)?;
         }
         Ok(least)
     }
