@@ -103,6 +103,8 @@ pub struct Row {
     pub doublings: u64,
 }
 
+/// Number of inserts between two times at which background work is finished.
+const SETTLED_EVERY: u64 = 256;
 /// Bytes per line.
 const LINE: u64 = 64;
 /// The size, in bytes, of the unit in which the medium reads and writes.
@@ -163,7 +165,7 @@ struct Recorded {
     map: Arc<OpenMap>,
     hand: Hand,
     // The last field, so that the store is dropped after the map.
-    _store: Arc<Store<Traced>>,
+    store: Arc<Store<Traced>>,
 }
 
 /// A change of the record of a key. Values are given as words, in both record forms.
@@ -195,7 +197,7 @@ impl Recorded {
         let request = map_options(&options.setup()).request("bench", options.form, [schema; 2])?;
         let map = store.map(&request)?;
         let hand = Hand::new(options.key_bytes, options.value_bytes, Reads::Owned);
-        Ok(Recorded { seam, map, hand, _store: store })
+        Ok(Recorded { seam, map, hand, store })
     }
 
     fn growth(&self) -> Growth {
@@ -203,6 +205,12 @@ impl Recorded {
             AnyIndex::Inline(index) => index.growth(),
             AnyIndex::Bytes(index) => index.growth(),
         }
+    }
+
+    /// Does the background work that there is. It is not counted: users have a thread for it.
+    fn settle(&self) -> Fallible {
+        while self.store.step()? {}
+        Ok(())
     }
 
     /// Makes a change. Returns whether it applied.
@@ -294,7 +302,11 @@ pub fn count(options: &Options) -> Fallible<Vec<Row>> {
     for number in 0..options.records {
         let key = keys.key(number);
         map.change(key, Do::Insert(value(key, 0)))?;
+        if number.is_multiple_of(SETTLED_EVERY) {
+            map.settle()?;
+        }
     }
+    map.settle()?;
     let mut rows = Vec::new();
     let mut draw = Draw::new(options.seed);
     let mut all = |name: &str,
@@ -321,7 +333,11 @@ pub fn count(options: &Options) -> Fallible<Vec<Row>> {
     })?;
     let inserts = all("insert", true, &mut |map, i| {
         let key = keys.key(options.records + i);
-        map.count(|map| map.change(key, Do::Insert(value(key, 0))))
+        let counted = map.count(|map| map.change(key, Do::Insert(value(key, 0))));
+        if i.is_multiple_of(SETTLED_EVERY) {
+            map.settle()?;
+        }
+        counted
     })?;
     all("remove", true, &mut |map, i| map.count(|map| map.change(keys.key(i), Do::Remove)))?;
     let simple: Vec<&Counted> =

@@ -4,7 +4,7 @@
 //! records), [`systems`] (the systems measured), [`team`] (threads), [`latency`] and [`usage`] (the
 //! measurements). Each command has a module: [`micro`], [`kv`], [`load_factor`],
 //! [`first_full`], [`recovery`], [`counts`], [`space`], [`stalls`], [`contention`], [`model`],
-//! [`node_sizes`]. [`report`] prints rows, and [`progress`] shows how far a run is. [`machine`] and
+//! [`node_sizes`], [`figures`]. [`report`] prints rows, and [`progress`] shows how far a run is. [`machine`] and
 //! [`run`] describe where rows come from, [`limits`] checks options, and [`scratch`] makes
 //! directories that are removed when the program ends.
 //!
@@ -12,6 +12,7 @@
 
 pub mod contention;
 pub mod counts;
+pub mod figures;
 pub mod first_full;
 pub mod floor;
 pub mod form;

@@ -163,6 +163,8 @@ fn grow(options: &Options, stash_buckets: u32) -> Fallible<Vec<Sample>> {
         }
         let records = number + 1;
         if records.is_multiple_of(options.every) {
+            // What the background thread does for users; clevel keeps old levels until then.
+            while pool.step()? {}
             let slots = map.stats()?.slots;
             let load_factor = rounded(records as f64 / slots as f64, 4);
             samples.push(Sample { stash_buckets, records, slots, load_factor });

@@ -7,6 +7,9 @@ use crate::shared::Locks;
 pub struct Options {
     /// Size of the arena in bytes. Untouched pages take no space.
     pub arena_bytes: u64,
+    /// Bytes at the arena's beginning that are touched when it is made, so that no operation meets
+    /// a page for the first time.
+    pub touched_bytes: u64,
     /// Number of record slots to begin with, at least.
     pub initial_slots: u64,
     /// How threads wait for locks.
@@ -22,6 +25,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             arena_bytes: 1 << 30,
+            touched_bytes: 0,
             initial_slots: 1 << 10,
             locks: Locks::default(),
             bucket_slots: 4,

@@ -9,6 +9,7 @@ use std::thread;
 
 const OPTIONS: Options = Options {
     arena_bytes: 512 << 20,
+    touched_bytes: 0,
     initial_slots: 1 << 10,
     locks: Locks::Spinning,
     bucket_slots: 4,

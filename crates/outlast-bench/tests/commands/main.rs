@@ -2,6 +2,7 @@
 //! belong together agree, and impossible arguments are refused by name.
 
 mod counted;
+mod figures;
 mod floor;
 mod kv;
 mod load_factor;

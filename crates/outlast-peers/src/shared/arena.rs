@@ -26,7 +26,7 @@ pub struct Arena<S> {
     next: AtomicU64,
     freed: Mutex<HashMap<u64, Vec<u64>>>,
     // After the memory that lies in it.
-    _mapping: Mapping,
+    mapping: Mapping,
 }
 
 impl<S: Seam> Arena<S> {
@@ -49,7 +49,14 @@ impl<S: Seam> Arena<S> {
         // last; nothing else has it.
         let memory = unsafe { Memory::new(mapping.base(), mapping.shadow(), len, seam) };
         let (next, freed) = (AtomicU64::new(4096), Mutex::default());
-        Arena { memory, len, next, freed, _mapping: mapping }
+        Arena { memory, len, next, freed, mapping }
+    }
+
+    /// Touches the first bytes, so that no operation has to wait for their pages.
+    #[must_use]
+    pub fn touched(self, bytes: u64) -> Arena<S> {
+        self.mapping.populate(0..bytes.min(self.len));
+        self
     }
 
     /// The seam that accesses the memory.

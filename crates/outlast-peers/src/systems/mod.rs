@@ -108,7 +108,7 @@ impl System {
     /// # Errors
     /// [`Full`], if the arena is too small for the initial structure.
     pub fn create<S: Seam>(self, options: &Options, seam: S) -> Result<Box<dyn Peer>, Full> {
-        let arena = Arena::new(seam, options.arena_bytes);
+        let arena = Arena::new(seam, options.arena_bytes).touched(options.touched_bytes);
         Ok(match self {
             System::Level => Box::new(Level::create(arena, options)?),
             System::Cceh => Box::new(Cceh::create(arena, options)?),
@@ -124,6 +124,7 @@ impl System {
             System::SkipList { durable: true } => Box::new(SkipList::create(arena, options)?),
             System::SkipList { durable: false } => {
                 let dram = Arena::new(Real::new(FlushMode::None), options.arena_bytes);
+                let dram = dram.touched(options.touched_bytes);
                 Box::new(SkipList::create(dram, options)?)
             }
             System::Path { log } => Box::new(Path::create(arena, log, options)?),

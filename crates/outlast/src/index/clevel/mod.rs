@@ -310,6 +310,18 @@
 //! - The paper keeps more than two levels only while it rehashes, and leaves shrinking to future
 //!   work. Here more than two levels stay once a level has reached the largest possible size, and a
 //!   nearly empty table shrinks. Then a level kept ready that is too large for it is freed.
+//! - The paper keeps everything in persistent memory. Here each bucket has a Bloom filter of tags in
+//!   DRAM, so that most lookups of absent keys read no slot. This is the largest departure: after a
+//!   restart, the filters are built again as buckets are used.
+//! - The paper's tags have 16 bits. Here a slot needs two bits for its marks, and a tag has 14.
+//! - The paper compares buckets of 4, 8 and 16 slots, and begins with 64 K slots or more. Here a
+//!   bucket has 8 slots, one line, and a new map is small.
+//! - The paper's context has 17 bytes. Here it is a block of 256 bytes with a checksum.
+//! - The paper sets the number of rehashing threads, which take buckets by their numbers' remainders.
+//!   Here they claim parts by a counter: one thread of the pool, and any thread that calls
+//!   `Pool::step`, up to 16.
+//! - The paper finds blocks that a crash has leaked by a buffer of pointers for each thread. Here the
+//!   pool's trace finds them.
 
 pub mod bugs;
 mod change;

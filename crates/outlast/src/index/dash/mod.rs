@@ -176,6 +176,11 @@
 //!   records of that home.
 //! - When the four overflow fingerprints of the home bucket are taken, the paper uses those of the
 //!   next bucket. Here the home bucket only counts the further records.
+//! - The paper moves at most one record to make room. Here up to three are moved in a row. That
+//!   raises the peak load factor with two stash buckets from 0.88 to 0.90; the paper has 0.80.
+//! - The paper's number of stash buckets is free. Here it is 2 or 4.
+//! - The paper chains all segments of Dash-EH by side links. Here the directory alone names them, and
+//!   a segment names its partner only during a split.
 
 pub mod bugs;
 mod change;

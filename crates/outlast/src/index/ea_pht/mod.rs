@@ -144,6 +144,21 @@
 //!
 //! # Deviations from the thesis
 //!
+//! - **EA-PHT-HPR resizes in another way.** In the thesis (5.2), a change that meets a moved bucket
+//!   helps until no section is left, and then waits for the end. Lookups stay in the old table, and
+//!   a crash during a resize starts it anew. Here the change goes to the new table at once and moves
+//!   a few buckets beside its own, lookups follow, and an opening resumes the resize. EA-PHT-H with
+//!   `helpers` set to 32 resizes as the thesis's EA-PHT-HPR does.
+//! - The thesis has fingerprints only as future work, and EA-PHT lies entirely in persistent memory.
+//!   Here all three tables have fingerprints in DRAM, and a copy of the link to the next bucket. So
+//!   what its chapter 4 measures, a lock beside the pairs that it protects, weighs less here.
+//! - It searches before it locks, so that an insert of a present key and a removal of an absent one
+//!   store nothing (3.5.2, 3.5.3). Here only an insert of byte strings does; other changes lock the
+//!   bucket first, with two stores to the lock's line.
+//! - It keeps its tables' descriptions in a ring with version numbers, and recovery tells five states
+//!   of a resize apart by them (3.6.4). Here a table is a block of the pool that the root names.
+//! - Its helper takes buckets from the far end of the table. Here all threads claim them by one
+//!   counter. Its growth factor and its limit of chained buckets are parameters; here they are fixed.
 //! - In the thesis, a key or a value of 0 marks an empty pair. So 0 cannot be a key, and Algorithm
 //!   6 does not relink a bucket whose first value is 0, although a lookup may have returned the
 //!   record. Here all keys and values work, and an overflow bucket is linked by the insert alone.

@@ -144,6 +144,8 @@
 //! - Overflow nodes hold keys whose hashes no split can separate, and records for which there is no
 //!   space to split.
 //! - Segments do not merge when records are removed. Their cells are used again.
+//! - The paper also has cells of 32 bytes, for keys of 16 bytes. Here a cell has 16 bytes, and a
+//!   longer key is in a block of its own, behind a pointer.
 
 pub mod bugs;
 mod cells;

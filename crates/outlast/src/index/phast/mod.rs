@@ -237,6 +237,16 @@
 //!   that their hash names.
 //! - The paper has one lock for each node. Here there is one word for each leaf, so inserts into
 //!   different leaves of a node do not contend for a lock.
+//! - The paper splits an inner node under that node's own lock, and publishes a new cache by copying
+//!   and an exchange. Here one lock of the map covers all changes of nodes, and caches are swapped
+//!   between two buffers under it.
+//! - The paper persists a pair and then its bit, with two fences. Here a slot that was never used is
+//!   known to be blank, and one fence covers both.
+//! - A scan takes no lock. In the paper it takes the node's read lock.
+//! - Keys that come in ascending order split a leaf at seven eighths, not in half.
+//! - Recovery does not compute fingerprints again: they are in one line with the bitmap.
+//! - A leaf has at most 56 pairs; the paper also tries 64. The paper measures one thread with a build
+//!   without locks; here there is one build.
 
 pub mod bugs;
 mod cache;
