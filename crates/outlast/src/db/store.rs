@@ -17,7 +17,7 @@ use crate::pool::layout::ROOT_SLOTS;
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The open maps of a pool.
 #[derive(Default)]
@@ -240,6 +240,7 @@ impl<S: MapSeam> Store<S> {
             dropped: AtomicBool::new(false),
             alive: Arc::clone(&self.alive),
             index,
+            cache: OnceLock::new(),
         });
         maps.open.insert(slot, Arc::clone(&open));
         // Checked under the lock of `maps`. If the flag is not set yet, `use_huge_pages` will take

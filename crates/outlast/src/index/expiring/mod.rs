@@ -34,6 +34,7 @@
 //! way: a record that was renewed meanwhile is not the one that it compares with. It runs only while some
 //! record may have expired, and less often if it finds little.
 
+mod count;
 mod ops;
 mod sweep;
 
@@ -43,9 +44,12 @@ use crate::pmem::Seam;
 use crate::pool::clock::NEVER;
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{MAX_VALUE_BYTES, TIME_BYTES};
+use count::Count;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use sweep::Sweep;
+
+pub use count::Counted;
 
 crate::pmem::seeded_bugs! {
     /// A batch of lookups returns records that have expired.
@@ -95,6 +99,16 @@ pub trait ExpiringIndex: Send + Sync {
         before: Previous<Bytes>,
     ) -> Boxed<Changed<Bytes>>;
 
+    /// Counts the records and the space that they take from now on. The caller holds the gate. Takes time
+    /// linear in the number of records, but reads few of them.
+    fn begin_to_count(&self) -> Result<()>;
+
+    /// Returns what is [counted](Self::begin_to_count).
+    fn counted(&self) -> Counted;
+
+    /// Returns the space that a record of a key and a value of these lengths counts as, in bytes.
+    fn weight(&self, key: usize, value: usize) -> u64;
+
     /// Replaces time and value of a key if they are `before`, which an earlier call has returned.
     /// Returns whether they are. `None` stands for an absent key. A time that has passed removes the key.
     fn exchange(
@@ -114,6 +128,7 @@ pub struct Expiring<S: Seam> {
     /// No record has an earlier time than this, except perhaps those that the sweep passes right now.
     earliest: AtomicU64,
     sweep: Mutex<Sweep>,
+    count: Count,
 }
 
 /// What becomes of a record.
@@ -148,7 +163,14 @@ impl<S: Seam> Expiring<S> {
         let root = root_offset(slot).raw();
         // What the map holds is not known before the first pass.
         let earliest = AtomicU64::new(0);
-        Expiring { core, root, stored, earliest, sweep: Mutex::new(Sweep::new()) }
+        Expiring {
+            core,
+            root,
+            stored,
+            earliest,
+            sweep: Mutex::new(Sweep::new()),
+            count: Count::default(),
+        }
     }
 
     fn now(&self) -> u64 {
@@ -182,7 +204,9 @@ impl<S: Seam> Expiring<S> {
             return Ok(true);
         }
         let change = Change::CompareRemove(stored);
-        Ok(self.stored.change(key, change, Previous::UNWANTED)?.applied)
+        let removed = self.apply(key, change, Previous::UNWANTED)?.applied;
+        self.count.note_expired(removed);
+        Ok(removed)
     }
 
     /// Returns the record of a key as it is stored, if it has not expired.
@@ -214,7 +238,7 @@ impl<S: Seam> Expiring<S> {
                 Some((_, value)) => before.take(|| Ok(value.to_vec()))?,
                 None => None,
             };
-            let change = |change| self.stored.change(key, change, Previous::UNWANTED);
+            let change = |change| self.apply(key, change, Previous::UNWANTED);
             let next = decide(live);
             let applied = !matches!(next, Next::Keep);
             let done = match (next, found.as_deref()) {
@@ -263,7 +287,7 @@ impl<S: Seam> Expiring<S> {
             return self.decide(key, before, |_| Next::Store(time, value));
         }
         let (now, new) = (self.now(), join(time, value));
-        let done = self.stored.change(key, Change::Put(&*new), Previous::WANTED)?;
+        let done = self.apply(key, Change::Put(&*new), Previous::WANTED)?;
         self.expect(time);
         let (present, before) = self.replaced(now, done, before)?;
         Ok(Changed { applied: true, before, present })
@@ -277,7 +301,7 @@ impl<S: Seam> Expiring<S> {
             });
         }
         let now = self.now();
-        let done = self.stored.change(key, Change::Remove, Previous::WANTED)?;
+        let done = self.apply(key, Change::Remove, Previous::WANTED)?;
         let (present, before) = self.replaced(now, done, before)?;
         Ok(Changed { applied: present, before, present })
     }
@@ -326,13 +350,25 @@ impl<S: Seam> Expiring<S> {
 }
 
 impl<S: Seam> ExpiringIndex for Expiring<S> {
+    fn begin_to_count(&self) -> Result<()> {
+        self.count_all()
+    }
+
+    fn counted(&self) -> Counted {
+        self.count.now()
+    }
+
+    fn weight(&self, key: usize, value: usize) -> u64 {
+        self.weight_of(key, TIME_BYTES + value)
+    }
+
     fn stored(&self) -> &dyn Index<Bytes> {
         &*self.stored
     }
 
     fn put_stored(&self, key: &[u8], stored: &[u8]) -> Result<()> {
         let (time, _) = self.split(stored)?;
-        self.stored.change(key, Change::Put(stored), Previous::UNWANTED)?;
+        self.apply(key, Change::Put(stored), Previous::WANTED)?;
         self.expect(time);
         Ok(())
     }
@@ -390,7 +426,7 @@ impl<S: Seam> ExpiringIndex for Expiring<S> {
             (Some(expected), None) => Change::CompareRemove(expected),
             (None, None) => return Ok(true),
         };
-        let applied = self.stored.change(key, change, Previous::UNWANTED)?.applied;
+        let applied = self.apply(key, change, Previous::UNWANTED)?.applied;
         self.expect(time);
         Ok(applied)
     }

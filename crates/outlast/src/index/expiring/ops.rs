@@ -76,7 +76,7 @@ impl<S: Seam> Index<Bytes> for Expiring<S> {
             Change::Insert(value) => {
                 check_len(value)?;
                 let new = join(NEVER, value);
-                let done = self.stored.change(key, Change::Insert(&*new), Previous::UNWANTED)?;
+                let done = self.apply(key, Change::Insert(&*new), Previous::UNWANTED)?;
                 if done.applied {
                     return Ok(done);
                 }
@@ -106,7 +106,7 @@ impl<S: Seam> Index<Bytes> for Expiring<S> {
                     let applied = value == expected;
                     if applied {
                         let change = Change::Swap { expected: &*old, new: &*join(time, new) };
-                        self.stored.change(key, change, Previous::UNWANTED)?;
+                        self.apply(key, change, Previous::UNWANTED)?;
                     }
                     return Ok(Changed { applied, before: None, present: true });
                 }
