@@ -45,6 +45,10 @@ pub(crate) enum Command {
     Floor(FloorArgs),
     /// The effect of an ordered map's node sizes on inserts and lookups.
     NodeSizes(NodeSizesArgs),
+    /// Hit ratios of caches on traces, and after the process was killed.
+    Cache(CacheArgs),
+    #[command(hide = true)]
+    CacheChild(CacheChildArgs),
     #[command(hide = true)]
     RecoveryChild(RecoveryChildArgs),
 }
@@ -358,6 +362,31 @@ pub(crate) struct NodeSizesArgs {
     pub(crate) pool: PoolArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CacheArgs {
+    /// Records that each cache holds.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) capacity: usize,
+    /// Requests of each trace.
+    #[arg(long, default_value_t = 2_000_000)]
+    pub(crate) requests: usize,
+    /// Only traces whose names contain this.
+    #[arg(long, default_value = "")]
+    pub(crate) trace: String,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CacheChildArgs {
+    #[arg(long)]
+    pub(crate) capacity: usize,
+    #[arg(long)]
+    pub(crate) pool: PathBuf,
 }
 
 #[derive(Args)]

@@ -34,15 +34,19 @@ impl Random {
 #[test]
 fn a_cache_holds_no_more_than_it_may() {
     let pool = pool();
-    let cache = pool.cache::<u64, [u8]>("c", &CacheOptions::bytes(1 << 20)).unwrap();
+    let bound = 16 << 20;
+    let cache = pool.cache::<u64, [u8]>("c", &CacheOptions::bytes(bound)).unwrap();
     let mut random = Random(1);
-    let mut kept = 0;
-    for _ in 0..20_000 {
+    let (mut kept, mut size) = (0, 0);
+    for turn in 0..20_000 {
         let (key, len) = (random.below(5_000), 8 + random.below(20_000));
         cache.insert(&key, &vec![key as u8; len as usize]).unwrap();
         let stats = cache.stats().unwrap();
-        assert!(stats.bytes <= 1 << 20, "{stats:?}");
-        kept += u64::from(stats.bytes > 1_000_000);
+        assert!(stats.bytes <= bound, "{stats:?}");
+        kept += u64::from(stats.bytes > bound / 16 * 15);
+        if turn == 10_000 {
+            size = pool.stats().size;
+        }
         if random.below(4) == 0 {
             let value = cache.get(&key).unwrap();
             assert!(value.is_some_and(|value| value.iter().all(|&byte| byte == key as u8)));
@@ -51,12 +55,13 @@ fn a_cache_holds_no_more_than_it_may() {
     assert!(kept > 15_000, "it is nearly full most of the time");
     let (stats, all) = (cache.stats().unwrap(), cache.iter().map(Result::unwrap));
     assert_eq!(all.count() as u64, stats.records);
-    let size = pool.stats().size;
-    assert!(size <= 4 << 20, "{size}");
+    // Besides the records, the pool has a page of each size class that is not full, and a table.
+    assert!(pool.stats().size <= bound * 3 / 2, "{}", pool.stats().size);
+    assert!(pool.stats().size <= size + (2 << 20), "{size}, {}", pool.stats().size);
     pool.verify().unwrap().ensure_sound().unwrap();
     // A record that does not fit displaces nothing but itself.
     cache.insert(&1, &[1; 8]).unwrap();
-    cache.insert(&1, &vec![1; 2 << 20]).unwrap();
+    cache.insert(&1, &vec![1; 32 << 20]).unwrap();
     assert_eq!(cache.get(&1).unwrap(), None);
 }
 
@@ -96,13 +101,12 @@ fn a_scan_displaces_few_of_the_records_that_are_used() {
         cache.insert(&key, &key).unwrap();
     }
     let left = use_all();
-    assert!(left > 570, "{left} of 600");
+    assert!(left > 550, "{left} of 600");
 }
 
 /// The hit ratio of a skewed load, and of the same after the process has died in the middle.
 #[test]
 fn a_cache_is_warm_after_its_process_has_died() {
-    let (_dir, path) = files::dir();
     let run = |cache: &Cache<u64, u64>, random: &mut Random, requests: u64| {
         let before = cache.stats().unwrap().hits;
         for _ in 0..requests {
@@ -113,35 +117,25 @@ fn a_cache_is_warm_after_its_process_has_died() {
         (cache.stats().unwrap().hits - before) as f64 / requests as f64
     };
     let options = CacheOptions::records(2_000);
-    let mut random = Random(7);
+    if let Some(path) = files::child_path() {
+        let pool = open(&path);
+        run(&pool.cache::<u64, u64>("c", &options).unwrap(), &mut Random(7), 50_000);
+        std::process::abort();
+    }
     let whole = pool();
     let whole = whole.cache::<u64, u64>("c", &options).unwrap();
     run(&whole, &mut Random(7), 50_000);
     let expected = run(&whole, &mut Random(8), 20_000);
-    let before = {
-        let pool = open(&path);
-        let cache = pool.cache::<u64, u64>("c", &options).unwrap();
-        run(&cache, &mut random, 50_000);
-        let stats = cache.stats().unwrap();
-        // The process ends as if it were killed: nothing is closed.
-        std::mem::forget((cache, pool.clone()));
-        drop_lock(&path);
-        stats
-    };
+    // Another process makes the first half, and dies.
+    let (_dir, path) = files::dir();
+    let mut child = files::in_child("cache::a_cache_is_warm_after_its_process_has_died", &path);
+    assert!(!child.status().unwrap().success());
     let pool = open(&path);
     let cache = pool.cache::<u64, u64>("c", &options).unwrap();
-    let after = cache.stats().unwrap();
-    assert_eq!((after.records, after.bytes), (before.records, before.bytes));
+    assert_eq!(cache.stats().unwrap().records, 2_000);
     let found = run(&cache, &mut Random(8), 20_000);
     assert!((found - expected).abs() < 0.01, "{found} instead of {expected}");
     pool.verify().unwrap().ensure_sound().unwrap();
-}
-
-/// Copies the file, since this process still has it locked.
-fn drop_lock(path: &Path) {
-    let copy = path.with_extension("copy");
-    std::fs::copy(path, &copy).unwrap();
-    std::fs::rename(&copy, path).unwrap();
 }
 
 #[test]
