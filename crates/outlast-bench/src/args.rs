@@ -375,6 +375,12 @@ pub(crate) struct CacheArgs {
     /// Only traces whose names contain this.
     #[arg(long, default_value = "")]
     pub(crate) trace: String,
+    /// Records for the measurement of throughput; 0 for none.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) speed_records: u64,
+    /// Seconds of replacing all records of a cache of 256 MiB; 0 for none.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) churn_seconds: u64,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
     #[command(flatten)]

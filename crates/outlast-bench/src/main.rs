@@ -197,6 +197,8 @@ fn run_cache(args: CacheArgs) -> Fallible {
         capacity: args.capacity,
         requests: args.requests,
         trace: args.trace,
+        speed_records: args.speed_records,
+        churn_seconds: args.churn_seconds,
         seed: args.place.seed,
         dir: directory(args.place.pool_dir),
         program: std::env::current_exe()?,

@@ -4,6 +4,7 @@
 //! ([`policies`]) and the best possible one show what is possible.
 
 pub mod policies;
+pub mod speed;
 mod systems;
 pub mod traces;
 
@@ -36,6 +37,10 @@ pub struct Options {
     pub trace: String,
     /// Seed of the traces.
     pub seed: u64,
+    /// Records for the measurement of throughput; 0 for none.
+    pub speed_records: u64,
+    /// Seconds of replacing all records; 0 for none.
+    pub churn_seconds: u64,
     /// The directory for the pool of the process that is killed.
     pub dir: PathBuf,
     /// The program that is started again to be killed.
@@ -111,6 +116,37 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Ratio>, Vec<
             kills.push(kill);
         }
     }
+    if options.speed_records > 0 {
+        progress.next("throughput");
+        speed::run(options.speed_records, options.seed, |row| report.row("throughput", &row))?;
+    }
+    if options.churn_seconds > 0 {
+        progress.next("churn");
+        let dir = tempfile::tempdir_in(&options.dir)?;
+        let (path, seconds) = (dir.path().join("churn.pool"), options.churn_seconds);
+        let row = |row| report.row("churn", &row);
+        speed::churn(&path, 256 << 20, seconds, options.seed, row)?;
+    }
+    report.table(
+        "throughput",
+        &[
+            ("system", "/system", Show::Text),
+            ("operation", "/operation", Show::Text),
+            ("threads", "/threads", Show::Count),
+            ("million a second", "/mops", Show::Decimal(2)),
+            ("hit ratio", "/hit_ratio", Show::Decimal(3)),
+        ],
+    )?;
+    report.table(
+        "churn",
+        &[
+            ("seconds", "/seconds", Show::Decimal(1)),
+            ("inserted", "/inserted", Show::Count),
+            ("capacity", "/capacity", Show::Count),
+            ("most held", "/bytes_max", Show::Count),
+            ("pool", "/pool", Show::Count),
+        ],
+    )?;
     report.table(
         "trace",
         &[

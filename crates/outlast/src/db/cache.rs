@@ -56,6 +56,8 @@ const PROVED_TAKEN: usize = 2;
 const SAMPLE: usize = 3;
 /// A record with this many visits is not marked again.
 const VISITS_MAX: u32 = 3;
+/// The most records that an insert evicts because the pool is full.
+const EVICTED_MAX: u32 = 1_000;
 /// Insertions of a whole cache in stamps.
 const STAMPS: u64 = 1 << 16;
 const STAMP_MASK: u32 = (1 << 21) - 1;
@@ -293,10 +295,13 @@ impl RawCache {
     ) -> Result<()> {
         let kept = &*self.kept;
         while kept.is_over(expiring.counted()) && self.evict()? {}
+        let mut evicted = 0;
         let done = loop {
             match expiring.put_timed(key, time, value, Previous::UNWANTED) {
                 // The pool or the disk is full before the cache is.
-                Err(error) if error.is_full() && self.evict()? => {}
+                Err(error) if error.is_full() && evicted < EVICTED_MAX && self.evict()? => {
+                    evicted += 1;
+                }
                 done => break done?,
             }
         };
