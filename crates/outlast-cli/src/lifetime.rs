@@ -8,7 +8,7 @@ const UNITS: [(&str, u64); 5] =
 /// Reads a time such as `90s`, `1h30m` or `500ms`. A number without a unit means seconds.
 ///
 /// # Errors
-/// If the text is not a time; the message says what is.
+/// If the text is not a duration. The message lists the forms that are.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a time such as 500ms, 90s, 10m, 2h, 7d or 1h30m");
     let (mut rest, mut sum) = (text, 0u64);

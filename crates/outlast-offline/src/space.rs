@@ -274,11 +274,18 @@ impl Walk<'_, '_> {
             let Some(number) = self.runs.number_at(page).filter(|_| page >= after) else {
                 // The descriptor of this run may be damaged, so that its blocks are not known. The
                 // next run whose descriptor is intact is listed further on.
-                let is_told = page < self.frontier
-                    && page >= after
-                    && matches!(self.descriptor(page), Err(Error::Damaged(_)));
-                if !is_told {
-                    self.problem(bad("runs by ascending page", format!("page {page}")));
+                let is_next = page < self.frontier && page >= after;
+                match self.descriptor(page) {
+                    _ if !is_next => {
+                        self.problem(bad("runs by ascending page", format!("page {page}")));
+                    }
+                    Err(Error::Damaged(_)) => {}
+                    // The saved state has a checksum, and is whole.
+                    other => {
+                        let place = self.descriptor_offset(page);
+                        let expected = "a run, which the saved free state lists";
+                        self.problem(Damage::new(place, expected, format!("{other:?}")));
+                    }
                 }
                 match self.next_saved(&words, at, after) {
                     Some(next) => {

@@ -7,11 +7,15 @@
 //!
 //! - [`shared`]: the arena in persistent memory, locks, the undo log, hash functions.
 //! - [`systems`]: the structures, a module each, behind the trait [`Peer`].
+//! - [`workloads`]: the sequences of operations and the traces of the papers' evaluations.
+//! - [`counters`]: models of caches and of the medium, over a recorded trace.
 
+pub mod counters;
 mod options;
 mod peer;
 pub mod shared;
 pub mod systems;
+pub mod workloads;
 
 pub use options::Options;
 pub use peer::{Full, Peer, Promises};

@@ -14,11 +14,13 @@ impl fmt::Display for Full {
 
 impl std::error::Error for Full {}
 
-/// What a structure promises. The tests are written once, and check what is promised.
+/// The guarantees of a structure. The tests, which all structures share, check only these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promises {
     /// It keeps its keys in order, so it can [scan](Peer::scan).
     pub ordered: bool,
+    /// It grows. Otherwise, the number of slots is fixed.
+    pub grows: bool,
     /// An operation finds its key even if another thread moves the record meanwhile.
     pub finds_moved: bool,
     /// Of two threads that insert the same key at the same time, only one succeeds.
@@ -27,7 +29,8 @@ pub struct Promises {
 
 impl Promises {
     /// Those of a hash table whose concurrent operations are correct.
-    pub const HASH: Promises = Promises { ordered: false, finds_moved: true, inserts_once: true };
+    pub const HASH: Promises =
+        Promises { ordered: false, grows: true, finds_moved: true, inserts_once: true };
     /// Those of an ordered structure whose concurrent operations are correct.
     pub const ORDERED: Promises = Promises { ordered: true, ..Promises::HASH };
 }
@@ -72,4 +75,12 @@ pub trait Peer: Send + Sync {
 
     /// Returns how often the structure has grown: resizes, splits and doublings.
     fn growths(&self) -> u64;
+
+    /// Returns how many bytes it has allocated in its arena, without those that it has freed.
+    fn bytes(&self) -> u64;
+
+    /// Returns the bytes of its index in DRAM, if it has one and knows them.
+    fn index_bytes(&self) -> Option<u64> {
+        None
+    }
 }

@@ -19,7 +19,8 @@ pub enum Locks {
 }
 
 impl Locks {
-    fn wait<S: Seam>(self, seam: &S, turn: &mut u32) {
+    /// Makes one turn of a loop that waits for a lock. `turn` counts the turns, from 0.
+    pub fn wait<S: Seam>(self, seam: &S, turn: &mut u32) {
         /// From this turn on, `Seam::wait` sleeps.
         const SLEEPS: u32 = 1000;
         *turn = match self {

@@ -4,7 +4,7 @@
 //! recovery would put back the old values of a log that was not cleared. A log belongs to one
 //! structure, whose lock excludes other writers.
 
-use super::Arena;
+use super::{Arena, LINE};
 use crate::Full;
 use outlast::internals::pmem::Seam;
 
@@ -25,8 +25,14 @@ impl UndoLog {
         Ok(UndoLog { at: arena.alloc(16 + entries * 16)?, entries })
     }
 
-    /// Saves words before they change: appends them and makes them durable, and then the number of
-    /// entries. This costs two fences.
+    /// Whether the log has no room for this many more words.
+    pub fn is_full<S: Seam>(self, arena: &Arena<S>, more: u64) -> bool {
+        arena.load(self.at) + more > self.entries
+    }
+
+    /// Saves words before they change: appends them, and then their number, and makes both durable.
+    /// This costs one fence if they lie in one line, because of the stores to one line a crash
+    /// keeps the first ones; otherwise two.
     ///
     /// # Panics
     /// If the log has no room.
@@ -38,7 +44,10 @@ impl UndoLog {
             arena.store(entry, place);
             arena.store(entry + 8, arena.load(place));
         }
-        arena.persist(first, places.len() as u64 * 16);
+        let end = first + places.len() as u64 * 16;
+        if end > self.at + LINE {
+            arena.persist(first, end - first);
+        }
         arena.store_durably(self.at, used + places.len() as u64);
     }
 
@@ -70,9 +79,13 @@ mod tests {
         arena.seam().start(false);
         log.save(&arena, &[at, at + 8]);
         let counts = Counts::of(&arena.seam().take());
-        assert_eq!((counts.lines, counts.fences), (2, 2), "entries and count");
+        assert_eq!((counts.lines, counts.fences), (1, 1), "the count and two entries");
         arena.store(at, 2);
         log.save(&arena, &[at]);
+        arena.seam().start(false);
+        log.save(&arena, &[at + 16]);
+        let counts = Counts::of(&arena.seam().take());
+        assert_eq!((counts.lines, counts.fences), (2, 2), "the fourth entry has another line");
         arena.store(at, 3);
         arena.store(at + 8, 4);
         log.undo(&arena);

@@ -7,5 +7,5 @@ mod log;
 
 pub use arena::{Arena, LINE};
 pub use hash::{hash, second_hash};
-pub use lock::{Locks, RwLock};
+pub use lock::{Locks, ReadGuard, RwLock, WriteGuard};
 pub use log::UndoLog;

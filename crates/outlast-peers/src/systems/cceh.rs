@@ -1,7 +1,7 @@
 //! CCEH: extendible hashing with segments (Nam et al., FAST 2019).
 //!
-//! Compared with in Dash (6.2 to 6.6), clevel hashing (4.1: MSB index, lazy deletion) and the
-//! EA-PHT thesis (3.9).
+//! Compared with in Dash (6.1 to 6.4), clevel hashing (4.1: MSB index, lazy deletion) and the
+//! EA-PHT thesis (3.8).
 //!
 //! # Structure
 //!
@@ -284,6 +284,10 @@ impl<S: Seam> Peer for Cceh<S> {
     fn growths(&self) -> u64 {
         let splits = self.segments.load(Ordering::Relaxed) - self.first_segments;
         splits + self.doublings.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
     }
 }
 

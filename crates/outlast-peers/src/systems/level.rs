@@ -1,6 +1,6 @@
 //! Level hashing (Zuo, Hua and Wu, OSDI 2018).
 //!
-//! Compared with in clevel hashing (2.4.1, 4.1), Dash (6.2 to 6.6) and the EA-PHT thesis (3.9).
+//! Compared with in clevel hashing (2.4.1, 4.1), Dash (6.1 to 6.4) and the EA-PHT thesis (3.8).
 //!
 //! # Structure
 //!
@@ -347,6 +347,10 @@ impl<S: Seam> Peer for Level<S> {
 
     fn growths(&self) -> u64 {
         self.resizes.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.arena.allocated()
     }
 }
 

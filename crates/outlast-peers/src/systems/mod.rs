@@ -5,14 +5,38 @@
 //! published code, but not in its paper's description.
 
 mod cceh;
+mod cells;
+mod clht;
+mod cmap;
+mod fast_fair;
+mod fp_tree;
+mod leaf;
 mod level;
+mod linear;
+mod nv_skip_list;
+mod path;
+mod pfht;
+mod skip_list;
+mod wb_tree;
+mod wort;
 
 use crate::shared::Arena;
 use crate::{Full, Options, Peer};
 use cceh::Cceh;
+use clht::Clht;
+use cmap::Cmap;
+use fast_fair::FastFair;
+use fp_tree::FpTree;
 use level::Level;
-use outlast::internals::pmem::Seam;
+use linear::Linear;
+use nv_skip_list::NvSkipList;
+use outlast::internals::pmem::{FlushMode, Real, Seam};
+use path::Path;
+use pfht::Pfht;
+use skip_list::SkipList;
 use std::fmt;
+use wb_tree::WbTree;
+use wort::Wort;
 
 /// A structure to compare with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,11 +45,63 @@ pub enum System {
     Level,
     /// CCEH (FAST 2019), with MSB segment index and lazy deletion.
     Cceh,
+    /// P-CLHT (RECIPE, SOSP 2019), with helping resize.
+    Clht,
+    /// The concurrent hash map of libpmemobj-cpp.
+    Cmap,
+    /// Linear probing, with an undo log or without.
+    Linear {
+        /// Whether it has the log.
+        log: bool,
+    },
+    /// PFHT, with an undo log or without.
+    Pfht {
+        /// Whether it has the log.
+        log: bool,
+    },
+    /// Path hashing, with an undo log or without.
+    Path {
+        /// Whether it has the log.
+        log: bool,
+    },
+    /// FAST-FAIR (FAST 2018).
+    FastFair,
+    /// NV-Skiplist: leaves in persistent memory under a skip list in DRAM.
+    NvSkipList,
+    /// wB+-Tree (VLDB 2015).
+    WbTree,
+    /// FPTree (SIGMOD 2016), with locks in the place of hardware transactions.
+    FpTree,
+    /// WORT (FAST 2017).
+    Wort,
+    /// A plain skip list.
+    SkipList {
+        /// Whether it lies in persistent memory. Otherwise, the seam sees nothing of it.
+        durable: bool,
+    },
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 2] = [System::Level, System::Cceh];
+    pub const ALL: [System; 17] = [
+        System::Level,
+        System::Cceh,
+        System::Clht,
+        System::Cmap,
+        System::Linear { log: false },
+        System::Linear { log: true },
+        System::Pfht { log: false },
+        System::Pfht { log: true },
+        System::Path { log: false },
+        System::Path { log: true },
+        System::FastFair,
+        System::NvSkipList,
+        System::WbTree,
+        System::FpTree,
+        System::Wort,
+        System::SkipList { durable: true },
+        System::SkipList { durable: false },
+    ];
 
     /// Creates an empty one in an arena of its own. A clone of the seam sees its accesses.
     ///
@@ -36,6 +112,21 @@ impl System {
         Ok(match self {
             System::Level => Box::new(Level::create(arena, options)?),
             System::Cceh => Box::new(Cceh::create(arena, options)?),
+            System::Clht => Box::new(Clht::create(arena, options)?),
+            System::Cmap => Box::new(Cmap::create(arena, options)?),
+            System::Linear { log } => Box::new(Linear::create(arena, log, options)?),
+            System::Pfht { log } => Box::new(Pfht::create(arena, log, options)?),
+            System::FastFair => Box::new(FastFair::create(arena, options)?),
+            System::NvSkipList => Box::new(NvSkipList::create(arena, options)?),
+            System::WbTree => Box::new(WbTree::create(arena, options)?),
+            System::FpTree => Box::new(FpTree::create(arena, options)?),
+            System::Wort => Box::new(Wort::create(arena, options)?),
+            System::SkipList { durable: true } => Box::new(SkipList::create(arena, options)?),
+            System::SkipList { durable: false } => {
+                let dram = Arena::new(Real::new(FlushMode::None), options.arena_bytes);
+                Box::new(SkipList::create(dram, options)?)
+            }
+            System::Path { log } => Box::new(Path::create(arena, log, options)?),
         })
     }
 }
@@ -45,6 +136,21 @@ impl fmt::Display for System {
         f.write_str(match self {
             System::Level => "level",
             System::Cceh => "cceh",
+            System::Clht => "p-clht",
+            System::Cmap => "cmap",
+            System::Linear { log: false } => "linear",
+            System::Linear { log: true } => "linear-l",
+            System::Pfht { log: false } => "pfht",
+            System::Pfht { log: true } => "pfht-l",
+            System::Path { log: false } => "path",
+            System::Path { log: true } => "path-l",
+            System::FastFair => "fast-fair",
+            System::NvSkipList => "nv-skiplist",
+            System::WbTree => "wb+-tree",
+            System::FpTree => "fptree",
+            System::Wort => "wort",
+            System::SkipList { durable: true } => "skiplist",
+            System::SkipList { durable: false } => "skiplist-dram",
         })
     }
 }

@@ -114,23 +114,27 @@ impl PoolOptions {
         }
         let plain = PoolOptions { journal: None, background: false, ..self.clone() };
         let missing = self.missing_directory(path);
-        let no_directory = || {
-            // The directory stays if anything is in it.
-            let _ = missing.as_ref().map(std::fs::remove_dir);
+        // The directory stays if anything is in it.
+        let no_directory = || missing.as_ref().map_or(Ok(()), std::fs::remove_dir);
+        // It also stays if another process has made a pool of this name meanwhile, which needs it.
+        let gave_up = || {
+            if !path.exists() {
+                drop(no_directory())
+            }
         };
         if let Some(directory) = self.own_directory(path) {
             DiskDirectory::open_or_create(directory, self.disk.clone(), snapshot::MODE)
-                .inspect_err(|_| no_directory())
+                .inspect_err(|_| gave_up())
                 .map_err(|e| Error::io(format!("creating the journal of {}", path.display()), e))?;
         }
-        let made = plain.create_plain(path).inspect_err(|_| no_directory())?;
+        let made = plain.create_plain(path).inspect_err(|_| gave_up())?;
         let id = made.id();
         let needed = made.durability().medium == MediumKind::PageCache;
         let mut with = self.clone();
         if needed {
             with.journal.get_or_insert_default();
         } else if with.journal.is_none() {
-            no_directory();
+            drop(no_directory());
         }
         let opened = made.close().and_then(|()| with.open_file(path, false));
         if opened.is_err()
@@ -139,7 +143,7 @@ impl PoolOptions {
             // A creation that failed must not leave a pool.
             let _ = std::fs::remove_file(path);
             self.clear_journal(path, id);
-            no_directory();
+            drop(no_directory());
         }
         opened
     }

@@ -16,9 +16,9 @@
 //!
 //! Where a value is stored as a word, the word is the encoding read as a big-endian number.
 
-use super::ordered::OrderedKey;
 use super::record::FixedRecord;
 use super::schema::SchemaText;
+use super::types::OrderedKey;
 use super::types::{Key, Value, no_value};
 use crate::error::Damage;
 

@@ -1,8 +1,8 @@
 //! Iteration over a map.
 
-use super::ordered::{OrderedKey, OrderedMap};
+use super::ordered::OrderedMap;
 use super::typed::{Map, decode, undecodable, under_key};
-use super::types::{Key, Value};
+use super::types::{Key, OrderedKey, Value};
 use crate::db::raw::RawIter;
 use crate::error::Result;
 use crate::index::{Inline, Record};

@@ -21,10 +21,10 @@ mod types;
 pub use cache::Cache;
 pub use fixed::{FixedSize, Integer};
 pub use iter::{Iter, Keys, Values};
-pub use ordered::{KeyBounds, OrderedKey, OrderedMap, Range};
+pub use ordered::{KeyBounds, OrderedMap, Range};
 pub use record::FixedRecord;
 pub use typed::{Map, Ref};
-pub use types::{Key, Value};
+pub use types::{Key, OrderedKey, Value};
 
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;

@@ -1,7 +1,7 @@
 //! Schemas that are put together at compile time.
 
 use super::fixed::FixedSize;
-use super::ordered::OrderedKey;
+use super::types::OrderedKey;
 
 /// The greatest length of such a schema, in bytes.
 const MAX: usize = 256;

@@ -5,9 +5,8 @@
 //! encodings stay in order: each byte 0 is followed by 255, and two bytes 0 end it.
 
 use super::fixed::{Composed, FixedSize, SMALL, decode_part, encode_part};
-use super::ordered::OrderedKey;
 use super::schema::SchemaText;
-use super::types::{Key, Value, no_value};
+use super::types::{Key, OrderedKey, Value, no_value};
 use crate::error::Damage;
 
 /// A type that can be a part of a tuple.

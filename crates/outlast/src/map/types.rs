@@ -174,3 +174,27 @@ impl Value for str {
     }
 }
 impl Key for str {}
+
+/// A key type with an order.
+///
+/// | type | order |
+/// |---|---|
+/// | integers | by value |
+/// | `bool` | `false` before `true` |
+/// | `f32`, `f64` | [`total_cmp`](f64::total_cmp): by value, -0.0 before 0.0, NaNs at the ends, by their signs |
+/// | `[u8; N]`, `[u8]`, `str` | byte by byte; a string precedes longer ones that begin with it |
+/// | tuples | by the first part, then by the second, and so on |
+/// | structs with [`fixed_record!`](crate::fixed_record) and `ordered by` | by their fields, as listed |
+///
+/// For those of the library's own types that implement `Ord`, this is the same order. Two keys are
+/// equal if they are equal in this order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the key of an ordered map",
+    label = "not a type of keys that has an order",
+    note = "for `String` or `&str`, the type is `str`; for `Vec<u8>` or `&[u8]`, it is `[u8]`",
+    note = "for a struct, use `outlast::fixed_record!` with `ordered by` and its fields"
+)]
+pub trait OrderedKey: Key {}
+
+impl OrderedKey for [u8] {}
+impl OrderedKey for str {}

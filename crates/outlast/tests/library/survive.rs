@@ -109,7 +109,10 @@ fn a_creation_that_was_killed_goes_on_to_a_journal() {
         println!("\nready");
         // SAFETY: the file belongs to this test.
         drop(unsafe { PoolOptions::new().open_or_create(path).unwrap() });
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        // Until it is killed.
+        loop {
+            std::thread::park();
+        }
     }
     let Some(dir) = ordinary() else { return };
     let mut unfinished = 0;

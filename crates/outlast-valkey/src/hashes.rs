@@ -1,0 +1,142 @@
+//! Commands on hashes.
+
+use crate::command::Call;
+use crate::parse::{self, Scan, need_integer};
+use crate::reply::{Fault, Reply, Result};
+use crate::store::Pair;
+use crate::strings::add_float;
+
+/// Reads the fields and values after the key. If a field is given twice, the last value counts.
+fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>> {
+    let (pairs, []) = call.args[1..].as_chunks::<2>() else {
+        return Err(Fault::new(format!("wrong number of arguments for 'ol.{name}' command")));
+    };
+    let mut fields: Vec<(&[u8], Vec<u8>)> = Vec::with_capacity(pairs.len());
+    let mut known = std::collections::HashMap::new();
+    for [field, value] in pairs {
+        let number = *known.entry(*field).or_insert(fields.len());
+        match fields.get_mut(number) {
+            Some((_, there)) => *there = value.to_vec(),
+            None => fields.push((field, value.to_vec())),
+        }
+    }
+    Ok(fields)
+}
+
+pub fn hset(call: &mut Call<'_>) -> Result {
+    let pairs = pairs(call, "hset")?;
+    Ok(Reply::Int(call.store.set_fields(call.arg(0), &pairs)? as i64))
+}
+
+pub fn hmset(call: &mut Call<'_>) -> Result {
+    let pairs = pairs(call, "hmset")?;
+    call.store.set_fields(call.arg(0), &pairs)?;
+    Ok(Reply::OK)
+}
+
+pub fn hsetnx(call: &mut Call<'_>) -> Result {
+    let is_there = field(call, call.arg(1))?.is_some();
+    if !is_there {
+        call.store.set_fields(call.arg(0), &[(call.arg(1), call.arg(2).to_vec())])?;
+        call.replicate(&[b"ol.hset", call.arg(0), call.arg(1), call.arg(2)]);
+    }
+    call.unless(!is_there);
+    Ok(Reply::flag(!is_there))
+}
+
+/// Returns the value of a field of the key in the first argument.
+fn field(call: &Call<'_>, field: &[u8]) -> Result<Option<Vec<u8>>> {
+    match call.store.hash(call.arg(0))? {
+        Some(hash) => call.store.field(hash, field),
+        None => Ok(None),
+    }
+}
+
+pub fn hget(call: &mut Call<'_>) -> Result {
+    Ok(Reply::bulk(field(call, call.arg(1))?))
+}
+
+pub fn hmget(call: &mut Call<'_>) -> Result {
+    let hash = call.store.hash(call.arg(0))?;
+    let one = |field: &&[u8]| match hash {
+        Some(hash) => Ok(Reply::bulk(call.store.field(hash, field)?)),
+        None => Ok(Reply::Null),
+    };
+    call.args[1..].iter().map(one).collect::<Result<_>>().map(Reply::Array)
+}
+
+fn all(call: &Call<'_>, of: fn(Pair) -> Vec<Vec<u8>>) -> Result {
+    let Some(hash) = call.store.hash(call.arg(0))? else { return Ok(Reply::Array(Vec::new())) };
+    let (_, fields) = call.store.fields_from(hash, 0, usize::MAX)?;
+    Ok(Reply::Array(fields.into_iter().flat_map(of).map(Reply::Bulk).collect()))
+}
+
+pub fn hgetall(call: &mut Call<'_>) -> Result {
+    all(call, |(field, value)| vec![field, value])
+}
+
+pub fn hkeys(call: &mut Call<'_>) -> Result {
+    all(call, |(field, _)| vec![field])
+}
+
+pub fn hvals(call: &mut Call<'_>) -> Result {
+    all(call, |(_, value)| vec![value])
+}
+
+pub fn hdel(call: &mut Call<'_>) -> Result {
+    let removed = call.store.remove_fields(call.arg(0), &call.args[1..])?;
+    call.unless(removed > 0);
+    Ok(Reply::Int(removed as i64))
+}
+
+pub fn hexists(call: &mut Call<'_>) -> Result {
+    Ok(Reply::flag(field(call, call.arg(1))?.is_some()))
+}
+
+pub fn hlen(call: &mut Call<'_>) -> Result {
+    Ok(Reply::Int(call.store.hash(call.arg(0))?.map_or(0, |hash| hash.fields as i64)))
+}
+
+pub fn hstrlen(call: &mut Call<'_>) -> Result {
+    Ok(Reply::Int(field(call, call.arg(1))?.map_or(0, |value| value.len() as i64)))
+}
+
+fn change(call: &mut Call<'_>, value: &[u8]) -> Result<()> {
+    let (key, field) = (call.arg(0), call.arg(1));
+    call.store.set_fields(key, &[(field, value.to_vec())])?;
+    call.replicate(&[b"ol.hset", key, field, value]);
+    Ok(())
+}
+
+pub fn hincrby(call: &mut Call<'_>) -> Result {
+    let amount = need_integer(call.arg(2))?;
+    let before = field(call, call.arg(1))?;
+    let before = before.as_deref().map_or(Some(0), parse::integer);
+    let before = before.ok_or_else(|| Fault::new("hash value is not an integer"))?;
+    let sum = before.checked_add(amount);
+    let sum = sum.ok_or_else(|| Fault::new("increment or decrement would overflow"))?;
+    change(call, sum.to_string().as_bytes())?;
+    Ok(Reply::Int(sum))
+}
+
+pub fn hincrbyfloat(call: &mut Call<'_>) -> Result {
+    let amount = parse::float(call.arg(2)).ok_or_else(Fault::not_a_float)?;
+    if !amount.is_finite() {
+        return Err(Fault::new("value is NaN or Infinity"));
+    }
+    let before = field(call, call.arg(1))?;
+    let text = add_float(before.as_deref(), amount, || Fault::new("hash value is not a float"))?;
+    change(call, &text)?;
+    Ok(Reply::Bulk(text))
+}
+
+pub fn hscan(call: &mut Call<'_>) -> Result {
+    let scan = Scan::parse(&call.args[1..], false)?;
+    let (next, fields) = match call.store.hash(call.arg(0))? {
+        Some(hash) => call.store.fields_from(hash, scan.cursor, scan.count)?,
+        None => (0, Vec::new()),
+    };
+    let found = fields.into_iter().filter(|(field, _)| scan.wants(field));
+    let found = found.flat_map(|(field, value)| [Reply::Bulk(field), Reply::Bulk(value)]).collect();
+    Ok(Reply::Array(vec![Reply::Bulk(next.to_string().into_bytes()), Reply::Array(found)]))
+}

@@ -1,0 +1,186 @@
+//! Commands on keys of any type.
+
+use crate::command::{Call, Replicate};
+use crate::parse::{Scan, is_word, need_integer};
+use crate::reply::{Fault, Reply, Result};
+use crate::store::{from_ms, to_ms};
+use outlast::Expiry;
+
+pub fn del(call: &mut Call<'_>) -> Result {
+    let mut removed = 0;
+    for key in call.args {
+        removed += i64::from(call.store.remove(key)?);
+    }
+    call.unless(removed > 0);
+    Ok(Reply::Int(removed))
+}
+
+pub fn exists(call: &mut Call<'_>) -> Result {
+    let mut found = 0;
+    for key in call.args {
+        found += i64::from(call.store.exists(key)?);
+    }
+    Ok(Reply::Int(found))
+}
+
+pub fn type_of(call: &mut Call<'_>) -> Result {
+    let found = call.store.get(call.arg(0))?;
+    Ok(Reply::Simple(found.map_or("none", |content| content.type_name())))
+}
+
+pub fn expire(call: &mut Call<'_>) -> Result {
+    expire_by(call, 1000, true, "expire")
+}
+
+pub fn pexpire(call: &mut Call<'_>) -> Result {
+    expire_by(call, 1, true, "pexpire")
+}
+
+pub fn expireat(call: &mut Call<'_>) -> Result {
+    expire_by(call, 1000, false, "expireat")
+}
+
+pub fn pexpireat(call: &mut Call<'_>) -> Result {
+    expire_by(call, 1, false, "pexpireat")
+}
+
+/// The conditions of `EXPIRE`.
+#[derive(Default)]
+struct Conditions {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+}
+
+impl Conditions {
+    fn parse(options: &[&[u8]]) -> Result<Conditions> {
+        let mut of = Conditions::default();
+        for option in options {
+            match option {
+                _ if is_word(option, "nx") => of.nx = true,
+                _ if is_word(option, "xx") => of.xx = true,
+                _ if is_word(option, "gt") => of.gt = true,
+                _ if is_word(option, "lt") => of.lt = true,
+                _ => {
+                    let option = String::from_utf8_lossy(option);
+                    return Err(Fault::new(format!("Unsupported option {option}")));
+                }
+            }
+        }
+        if of.nx && (of.xx || of.gt || of.lt) {
+            let why = "NX and XX, GT or LT options at the same time are not compatible";
+            return Err(Fault::new(why));
+        }
+        if of.gt && of.lt {
+            return Err(Fault::new("GT and LT options at the same time are not compatible"));
+        }
+        Ok(of)
+    }
+
+    /// Returns whether a key with this time gets a new one, in ms.
+    fn allow(&self, before: Expiry, ms: i64) -> bool {
+        // A key without a time lives longer than any.
+        let before = match before {
+            Expiry::At(time) => Some(i64::try_from(to_ms(time)).unwrap_or(i64::MAX)),
+            Expiry::Never => None,
+        };
+        !(self.nx && before.is_some()
+            || self.xx && before.is_none()
+            || self.gt && before.is_none_or(|before| ms <= before)
+            || self.lt && before.is_some_and(|before| ms >= before))
+    }
+}
+
+fn expire_by(call: &mut Call<'_>, unit_ms: i64, is_relative: bool, name: &str) -> Result {
+    let number = need_integer(call.arg(1))?;
+    let conditions = Conditions::parse(&call.args[2..])?;
+    let base = if is_relative { to_ms(call.now) as i64 } else { 0 };
+    let ms = number.checked_mul(unit_ms).and_then(|ms| ms.checked_add(base));
+    let ms = ms.ok_or_else(|| Fault::new(format!("invalid expire time in '{name}' command")))?;
+    let key = call.arg(0);
+    let allowed = call.store.expiry(key)?.is_some_and(|before| conditions.allow(before, ms));
+    if !allowed {
+        call.unless(false);
+        return Ok(Reply::Int(0));
+    }
+    if ms <= to_ms(call.now) as i64 {
+        let removed = call.store.remove(key)?;
+        call.replicate(&[b"ol.del", key]);
+        return Ok(Reply::flag(removed));
+    }
+    let done = call.store.set_expiry(key, Expiry::At(from_ms(ms as u64)))?;
+    call.replicate(&[b"ol.pexpireat", key, ms.to_string().as_bytes()]);
+    Ok(Reply::flag(done))
+}
+
+pub fn persist(call: &mut Call<'_>) -> Result {
+    let key = call.arg(0);
+    let has_time = matches!(call.store.expiry(key)?, Some(Expiry::At(_)));
+    let done = has_time && call.store.set_expiry(key, Expiry::Never)?;
+    call.unless(done);
+    Ok(Reply::flag(done))
+}
+
+pub fn ttl(call: &mut Call<'_>) -> Result {
+    left(call, 1000, true)
+}
+
+pub fn pttl(call: &mut Call<'_>) -> Result {
+    left(call, 1, true)
+}
+
+pub fn expiretime(call: &mut Call<'_>) -> Result {
+    left(call, 1000, false)
+}
+
+pub fn pexpiretime(call: &mut Call<'_>) -> Result {
+    left(call, 1, false)
+}
+
+fn left(call: &mut Call<'_>, unit_ms: i64, is_relative: bool) -> Result {
+    Ok(Reply::Int(match call.store.expiry(call.arg(0))? {
+        None => -2,
+        Some(Expiry::Never) => -1,
+        Some(Expiry::At(time)) => {
+            let base = if is_relative { to_ms(call.now) } else { 0 };
+            let ms = to_ms(time).saturating_sub(base) as i64;
+            if is_relative { (ms + unit_ms / 2) / unit_ms } else { ms / unit_ms }
+        }
+    }))
+}
+
+pub fn scan(call: &mut Call<'_>) -> Result {
+    let scan = Scan::parse(call.args, true)?;
+    let (next, found) = call.store.scan(&scan)?;
+    let wanted = |name: &str| scan.of_type.is_none_or(|wanted| is_word(wanted, name));
+    let keys = found.into_iter().filter(|(_, content)| wanted(content.type_name()));
+    let keys = keys.map(|(key, _)| Reply::Bulk(key)).collect();
+    Ok(Reply::Array(vec![Reply::Bulk(next.to_string().into_bytes()), Reply::Array(keys)]))
+}
+
+pub fn keys(call: &mut Call<'_>) -> Result {
+    let pattern = Some(call.arg(0));
+    let scan = Scan { cursor: 0, pattern, count: usize::MAX, of_type: None };
+    let (_, found) = call.store.scan(&scan)?;
+    Ok(Reply::Array(found.into_iter().map(|(key, _)| Reply::Bulk(key)).collect()))
+}
+
+pub fn dbsize(call: &mut Call<'_>) -> Result {
+    Ok(Reply::Int(call.store.count()? as i64))
+}
+
+pub fn randomkey(call: &mut Call<'_>) -> Result {
+    Ok(Reply::bulk(call.store.random_key()?))
+}
+
+pub fn flush(call: &mut Call<'_>) -> Result {
+    match call.args {
+        [] => {}
+        [mode] if is_word(mode, "sync") || is_word(mode, "async") => {}
+        _ => return Err(Fault::syntax()),
+    }
+    call.store.clear()?;
+    debug_assert_eq!(call.replicate, Replicate::Verbatim);
+    Ok(Reply::OK)
+}

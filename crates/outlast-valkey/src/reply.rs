@@ -1,0 +1,90 @@
+//! Results and errors of commands.
+
+use std::fmt;
+
+/// What a command returns to the client.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// `OK` or another fixed text.
+    Simple(&'static str),
+    /// An integer.
+    Int(i64),
+    /// A byte string.
+    Bulk(Vec<u8>),
+    /// Nothing.
+    Null,
+    /// A list.
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// `OK`.
+    pub const OK: Reply = Reply::Simple("OK");
+
+    /// Returns 1 or 0.
+    pub fn flag(flag: bool) -> Reply {
+        Reply::Int(flag.into())
+    }
+
+    /// Returns a byte string, or nothing.
+    pub fn bulk(bytes: Option<Vec<u8>>) -> Reply {
+        bytes.map_or(Reply::Null, Reply::Bulk)
+    }
+}
+
+/// Why a command fails. Its text is the whole reply, beginning with a word in capital letters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fault(String);
+
+/// The result of a command.
+pub type Result<T = Reply> = std::result::Result<T, Fault>;
+
+impl Fault {
+    /// Makes an error of any text, without its first word.
+    pub fn new(text: impl fmt::Display) -> Fault {
+        Fault(format!("ERR {text}"))
+    }
+
+    /// Arguments that no form of the command has.
+    pub fn syntax() -> Fault {
+        Fault::new("syntax error")
+    }
+
+    /// The key has a value of another type.
+    pub fn wrong_type() -> Fault {
+        Fault("WRONGTYPE Operation against a key holding the wrong kind of value".into())
+    }
+
+    /// A text is not an integer.
+    pub fn not_an_integer() -> Fault {
+        Fault::new("value is not an integer or out of range")
+    }
+
+    /// A text is not a float.
+    pub fn not_a_float() -> Fault {
+        Fault::new("value is not a valid float")
+    }
+
+    /// Returns the whole text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<outlast::Error> for Fault {
+    fn from(error: outlast::Error) -> Fault {
+        // The first words are those by which clients know these conditions.
+        let word = match &error {
+            error if error.is_full() => "OOM",
+            outlast::Error::ReadOnly { .. } => "READONLY",
+            _ => "ERR",
+        };
+        Fault(format!("{word} {error:?}").replace(['\r', '\n'], " "))
+    }
+}

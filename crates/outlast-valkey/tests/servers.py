@@ -1,0 +1,309 @@
+"""Tests the module in a real server. Usage: servers.py NAME SERVER MODULE
+
+Starts SERVER (Valkey or Redis) with MODULE, calls commands, kills it with SIGKILL under load and looks whether what it
+had acknowledged is there. Needs nothing but Python. The last line is a summary in JSON.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+
+class Refused(Exception):
+    """An error that the server replied."""
+
+
+class Client:
+    """A connection that speaks RESP2."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.file = self.socket.makefile("rb")
+
+    def send(self, *words):
+        words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+        parts = [b"*%d\r\n" % len(words)]
+        parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
+        self.socket.sendall(b"".join(parts))
+
+    def read(self):
+        line = self.file.readline()
+        if not line.endswith(b"\r\n"):
+            raise ConnectionError("the server is gone")
+        kind, rest = line[:1], line[1:-2]
+        if kind == b"+":
+            return rest
+        if kind == b":":
+            return int(rest)
+        if kind == b"-":
+            raise Refused(rest.decode(errors="replace"))
+        if kind == b"$":
+            if int(rest) < 0:
+                return None
+            data = self.file.read(int(rest) + 2)
+            if len(data) != int(rest) + 2:
+                raise ConnectionError("the server is gone")
+            return data[:-2]
+        if kind == b"*":
+            return None if int(rest) < 0 else [self.read_or_error() for _ in range(int(rest))]
+        raise AssertionError(f"no reply: {line!r}")
+
+    def read_or_error(self):
+        try:
+            return self.read()
+        except Refused as error:
+            return error
+
+    def __call__(self, *words):
+        self.send(*words)
+        return self.read()
+
+
+class Server:
+    """A server with the module, whose pool stays when it dies."""
+
+    def __init__(self, program, module, directory, *settings):
+        self.program, self.module, self.directory, self.settings = program, module, directory, settings
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = None
+
+    def start(self):
+        """Starts it. Returns how long it took until it replied, in seconds."""
+        log = open(os.path.join(self.directory, "log"), "ab")
+        pool = os.path.join(self.directory, "pool")
+        command = [self.program, "--port", str(self.port), "--save", "", "--dir", self.directory]
+        command += ["--loadmodule", self.module, "path", pool, *self.settings]
+        start = time.monotonic()
+        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        while True:
+            try:
+                Client(self.port)("PING")
+                return time.monotonic() - start
+            except (OSError, Refused):
+                if self.process.poll() is not None or time.monotonic() > start + 30:
+                    with open(os.path.join(self.directory, "log"), errors="replace") as file:
+                        print(file.read()[-3000:])
+                    raise AssertionError("the server does not start") from None
+                time.sleep(0.002)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait(timeout=60) == 0
+
+
+def refused(client, with_text, *words):
+    try:
+        reply = client(*words)
+    except Refused as error:
+        assert with_text in str(error), f"{words}: {error}"
+        return
+    raise AssertionError(f"{words}: {reply!r}")
+
+
+def commands(server):
+    """The commands reply as the server's own do."""
+    client = Client(server.port)
+    assert client("OL.SET", "a", 1) == b"OK"
+    assert client("ol.get", "a") == b"1"
+    assert client("OL.INCR", "a") == 2
+    assert client("OL.HSET", "h", "f", "v", "g", "w") == 2
+    assert sorted(client("OL.HGETALL", "h")) == [b"f", b"g", b"v", b"w"]
+    assert client("OL.MGET", "a", "x", "h") == [b"2", None, None]
+    assert client("OL.SET", "t", "x", "PX", 100_000) == b"OK"
+    assert 99 <= client("OL.TTL", "t") <= 100
+    assert client("OL.WAITDURABLE") == b"OK"
+    assert client("OL.VERIFY").endswith(b"sound")
+    copy = os.path.join(server.directory, "copy.pool")
+    assert client("OL.BACKUP", copy) == b"OK" and os.path.getsize(copy) > 0
+    refused(client, "wrong number of arguments", "OL.BACKUP")
+    refused(client, "WRONGTYPE", "OL.GET", "h")
+    refused(client, "wrong number of arguments", "OL.GET")
+    refused(client, "not an integer", "OL.INCRBY", "a", "x")
+    assert client("OL.MSET", "x", 1, "y", 2) == b"OK"
+    client("MULTI")
+    client("OL.SET", "m", 1)
+    client("OL.INCR", "m")
+    client("OL.WAITDURABLE")
+    assert client("EXEC") == [b"OK", 2, b"OK"]
+    assert client("EVAL", "return redis.call('OL.GET', KEYS[1])", 1, "m") == b"2"
+    info = client("INFO", "outlast")
+    assert b"outlast_changes" in info, info
+
+
+def redirected(server):
+    """The server's own commands use the pool, and its other types stay with it."""
+    client = Client(server.port)
+    client("FLUSHALL")
+    assert client("SET", "a", 1) == b"OK" and client("OL.GET", "a") == b"1"
+    assert client("INCR", "a") == 2
+    assert client("RPUSH", "list", 1, 2) == 2
+    assert client("EXISTS", "a", "list", "x") == 2
+    assert client("TYPE", "list") == b"list" and client("TYPE", "a") == b"string"
+    assert sorted(client("KEYS", "*")) == [b"a", b"list"]
+    assert client("DBSIZE") == 2
+    assert client("EXPIRE", "list", 100) == 1 and client("TTL", "list") == 100
+    assert client("DEL", "a", "list") == 2
+    assert client("DBSIZE") == 0
+
+
+def fuzz(server, calls):
+    """Calls every command with random arguments."""
+    client, rng = Client(server.port), random.Random(1)
+    words = ["a", "h", "", 0, -1, 1, 2**63 - 1, -(2**63), "x", "EX", "PX", "NX", "XX", "GET", "KEEPTTL", "MATCH"]
+    words += ["COUNT", "*", "[", b"\xff\0\r\n", "1e400", "nan", 0.5, "GT", "LT", "PERSIST", 2**64 - 1, "a" * 5000]
+    names = [reply[0] for reply in client("COMMAND") if reply[0].startswith(b"ol.")]
+    names = [name for name in names if name not in (b"ol.backup", b"ol.verify", b"ol.waitdurable")]
+    assert len(names) > 50, names
+    fine = wrong = 0
+    for name in names:
+        for _ in range(calls // 100):
+            for _ in range(100):
+                client.send(name, *(rng.choice(words) for _ in range(rng.randrange(7))))
+            for _ in range(100):
+                if isinstance(client.read_or_error(), Refused):
+                    wrong += 1
+                else:
+                    fine += 1
+    assert fine > 1000 and wrong > 1000, (fine, wrong)
+    assert client("OL.VERIFY").endswith(b"sound")
+
+
+def kills(server, rounds):
+    """Kills the server under load. Returns how many acknowledged changes were lost, and the restarts' times."""
+    lost, times, known = 0, [], {}
+    Client(server.port)("OL.FLUSHALL")
+    for round_number in range(rounds):
+        acknowledged, gone = [dict() for _ in range(4)], threading.Event()
+
+        def work(number, into):
+            rng = random.Random(1000 * round_number + number)
+            try:
+                client = Client(server.port)
+                while not gone.is_set():
+                    batch = [(f"{number}:{rng.randrange(2000)}", rng.randrange(10**9)) for _ in range(rng.choice([1, 20]))]
+                    for key, value in batch:
+                        into[key] = (into[key][0] if key in into else known.get(key), value, False)
+                        if value % 5 == 0:
+                            client.send("OL.DEL", key)
+                        elif value % 3 == 0:
+                            client.send("OL.HSET", "hash" + key, "f", value)
+                        else:
+                            client.send("OL.SET", key, value)
+                    for key, value in batch:
+                        client.read()
+                        into[key] = (value, value, True)
+            except (OSError, ConnectionError):
+                pass
+
+        threads = [threading.Thread(target=work, args=(n, acknowledged[n])) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(random.Random(round_number).uniform(0.05, 0.4))
+        server.kill()
+        gone.set()
+        for thread in threads:
+            thread.join()
+        times.append(server.start())
+        client = Client(server.port)
+        for into in acknowledged:
+            for key, (before, after, _) in into.items():
+                # A change that was under way may have been made, or not.
+                allowed = [state(key, before), state(key, after)]
+                found = observe(client, key)
+                if not any(is_after(found, one) for one in allowed):
+                    lost += 1
+                    print(f"lost: {key}: found {found}, expected one of {allowed}")
+                known[key] = before if is_after(found, allowed[0]) else after
+    assert client("OL.VERIFY").endswith(b"sound")
+    return lost, times
+
+
+def state(key, value):
+    """What a change leaves: the command that has made it, and its value."""
+    if value is None:
+        return None
+    if value % 5 == 0:
+        return ("del", None)
+    return ("hash" if value % 3 == 0 else "set", str(value).encode())
+
+
+def observe(client, key):
+    return client("OL.GET", key), client("OL.HGET", "hash" + key, "f")
+
+
+def is_after(found, change):
+    """Whether what was found can be what a change has left."""
+    if change is None:
+        return found[0] is None
+    kind, value = change
+    return found[1] == value if kind == "hash" else found[0] == value
+
+
+def main():
+    name, program, module = sys.argv[1:4]
+    directory = tempfile.mkdtemp(prefix="outlast-servers-")
+    passed = failed = 0
+    result = {"lost": None, "restart_ms": None}
+    rounds = int(os.environ.get("OUTLAST_KILLS", "20"))
+
+    def step(what, run):
+        nonlocal passed, failed
+        try:
+            run()
+            print(f"ok {name}: {what}")
+            passed += 1
+        except Exception as error:  # whatever it is, it is a failure of this step
+            print(f"FAILED {name}: {what}: {type(error).__name__}: {error}")
+            failed += 1
+
+    def killed(server):
+        result["lost"], times = kills(server, rounds)
+        result["restart_ms"] = round(1000 * sorted(times)[len(times) // 2], 1)
+        assert result["lost"] == 0
+
+    def second(server):
+        other = subprocess.run(
+            [program, "--port", "0", "--loadmodule", module, "path", os.path.join(directory, "plain", "pool")],
+            capture_output=True, text=True, timeout=60, cwd=directory)
+        assert other.returncode != 0, "two servers on one pool"
+        assert "in use" in other.stdout or "lock" in other.stdout.lower(), other.stdout[-500:]
+
+    try:
+        for kind, settings, steps in [
+            ("plain", [], [("commands", commands), ("two servers on one pool", second),
+                           ("random arguments", lambda s: fuzz(s, int(os.environ.get("OUTLAST_CALLS", "1000")))),
+                           (f"{rounds} kills", killed)]),
+            ("redirect", ["redirect", "yes", "survive", "process-death"], [("redirection", redirected)]),
+            ("durable", ["durable-replies", "yes"], [("commands, every reply durable", commands)]),
+        ]:
+            place = os.path.join(directory, kind)
+            os.mkdir(place)
+            server = Server(program, module, place, *settings)
+            server.start()
+            for what, run in steps:
+                step(what, lambda: run(server))
+            step(f"the server with {kind} settings stops", server.stop)
+            step("and starts again", server.start)
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    print(json.dumps({"event": "server", "server": name, "passed": passed, "failed": failed, "kills": rounds, **result}))
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
