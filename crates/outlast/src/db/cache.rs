@@ -3,14 +3,15 @@
 //! # What is evicted
 //!
 //! The policy is S3-FIFO (Yang et al., SOSP 2023), by samples in place of queues. A record is *young* until it
-//! was used since it was inserted, and *proved* from then on. If more than [`YOUNG`] percent of a sample are
-//! young, the oldest of these go. Otherwise, of the proved records that were not used since they were last
-//! looked at, the oldest go; the others lose one of their visits, and count as new. A young record that is
-//! inserted again soon after its eviction is proved at once; *ghosts* remember its hash.
+//! was used since it was inserted, and *proved* from then on. If more than [`YOUNG`] of all records are young,
+//! the oldest young records of a sample go. Otherwise, of its proved records that were not used since they were
+//! last looked at, the oldest goes; those older than it lose one of their visits, and count as new. A young
+//! record that is inserted again soon after its eviction is proved at once; *ghosts* remember its hash.
 //!
 //! A sample is what a few buckets of the table hold, at a hand that goes through it. The places of records in
-//! a hash table are random, and so are the samples. In this form, nothing but the records themselves has an
-//! order, so there is no queue to lock, to make durable or to rebuild.
+//! a hash table are random, and so are the samples. The share of young records is a moving average over samples.
+//! In this form, nothing but the records themselves has an order, so there is no queue to lock, to make durable
+//! or to rebuild.
 //!
 //! # Where it is kept
 //!
@@ -47,11 +48,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The share of young records above which young ones are evicted, in percent.
-const YOUNG: usize = 7;
-/// The most young and proved records that are evicted by one sample.
+/// The share of young records above which young ones are evicted.
+const YOUNG: f32 = 0.03;
+/// What a sample counts in the moving average of that share.
+const LATEST: f32 = 0.05;
+/// The most young records that are evicted by one sample.
 const YOUNG_TAKEN: usize = 8;
-const PROVED_TAKEN: usize = 2;
 /// Buckets in a sample. The hand moves on by one of them.
 const SAMPLE: usize = 3;
 /// A record with this many visits is not marked again.
@@ -158,6 +160,8 @@ struct Stripe {
 /// Records that are to be evicted next, and where the hand is.
 struct Evictor {
     hand: Cursor,
+    /// The share of young records.
+    young: f32,
     /// The keys, and whether the records were proved. The first to go is the last.
     queue: Vec<(Vec<u8>, bool)>,
 }
@@ -220,7 +224,7 @@ impl RawCache {
                 if !core.options().read_only {
                     core.change_alone(|| open.expiring()?.begin_to_count())?;
                 }
-                let new = Bounded::new(options, open, &core)?;
+                let new = Bounded::new(options, open)?;
                 Arc::clone(open.cache.get_or_init(|| Arc::new(new)))
             }
         };
@@ -281,8 +285,9 @@ impl RawCache {
         kept.reserved.fetch_add(weight, Ordering::Relaxed);
         kept.inserting.fetch_add(1, Ordering::Relaxed);
         let put = self.put_reserved(expiring, key, time, value);
-        kept.inserting.fetch_sub(1, Ordering::Relaxed);
-        kept.reserved.fetch_sub(weight, Ordering::Relaxed);
+        // Release: pairs with the Acquire loads in `is_over`.
+        kept.inserting.fetch_sub(1, Ordering::Release);
+        kept.reserved.fetch_sub(weight, Ordering::Release);
         put
     }
 
@@ -294,7 +299,7 @@ impl RawCache {
         value: &[u8],
     ) -> Result<()> {
         let kept = &*self.kept;
-        while kept.is_over(expiring.counted()) && self.evict()? {}
+        while kept.is_over(expiring) && self.evict()? {}
         let mut evicted = 0;
         let done = loop {
             match expiring.put_timed(key, time, value, Previous::UNWANTED) {
@@ -306,7 +311,7 @@ impl RawCache {
             }
         };
         kept.inserted.fetch_add(1, Ordering::Relaxed);
-        let returns = kept.ghost(self.core().hasher.bytes(key)).is_known();
+        let returns = kept.ghost(self.core().hasher.bytes(key)).take();
         if let Some(record) = self.index()?.get_ref(key)? {
             let proved = done.present || returns;
             record.set_mark(Mark { visits: 0, proved, stamp: kept.now() }.word());
@@ -335,13 +340,15 @@ impl RawCache {
                 return Ok(None);
             }
             rounds += usize::from(was_at_start);
-            self.sample(&mut evictor)?;
+            // After a whole round without a victim, the average is no guide.
+            self.sample(&mut evictor, rounds < 2)?;
         }
         Ok(evictor.queue.pop())
     }
 
-    /// Chooses victims among the records at the hand, and moves the hand on.
-    fn sample(&self, evictor: &mut Evictor) -> Result<()> {
+    /// Chooses victims among the records at the hand, and moves the hand on. If there must be none of the wrong
+    /// kind, `strict` is set, and there may be none at all.
+    fn sample(&self, evictor: &mut Evictor, strict: bool) -> Result<()> {
         let (index, stored) = (self.index()?, self.expiring()?.stored());
         let (mut ahead, mut records) = (evictor.hand.clone(), Vec::new());
         for part in 0..SAMPLE {
@@ -360,7 +367,7 @@ impl RawCache {
                 break;
             }
         }
-        let victims = choose(&records, self.kept.now());
+        let victims = choose(&records, self.kept.now(), &mut evictor.young, strict);
         for (number, proved) in victims.into_iter().rev() {
             evictor.queue.push((std::mem::take(&mut records[number].0), proved));
         }
@@ -442,8 +449,13 @@ impl Drop for Landing<'_> {
 }
 
 /// Chooses the records of a sample that are evicted: their numbers, and whether they were proved. Updates
-/// the marks of the others.
-fn choose(records: &[(Vec<u8>, RecordRef<'_>)], now: u32) -> Vec<(usize, bool)> {
+/// the marks of the others, and the share of young records.
+fn choose(
+    records: &[(Vec<u8>, RecordRef<'_>)],
+    now: u32,
+    share: &mut f32,
+    strict: bool,
+) -> Vec<(usize, bool)> {
     let (mut young, mut proved) = (Vec::new(), Vec::new());
     for (number, (_, record)) in records.iter().enumerate() {
         let mut mark = Mark::of(record.mark(), now);
@@ -453,30 +465,31 @@ fn choose(records: &[(Vec<u8>, RecordRef<'_>)], now: u32) -> Vec<(usize, bool)> 
         }
         if mark.proved { &mut proved } else { &mut young }.push((number, mark));
     }
+    if records.is_empty() {
+        return Vec::new();
+    }
     let oldest = |(_, mark): &(usize, Mark)| std::cmp::Reverse(mark.age(now));
-    let few = records.len() * YOUNG / 100;
-    if young.len() > few {
+    *share += LATEST * (young.len() as f32 / records.len() as f32 - *share);
+    let many = *share > YOUNG;
+    if !young.is_empty() && (many || !strict) {
         young.sort_by_key(oldest);
-        let taken = (young.len() - few).min(YOUNG_TAKEN);
+        let few = (records.len() as f32 * YOUNG) as usize;
+        let taken = (young.len() - few.min(young.len() - 1)).min(YOUNG_TAKEN);
         return young[..taken].iter().map(|&(number, _)| (number, false)).collect();
     }
+    if many && strict {
+        return Vec::new();
+    }
     proved.sort_by_key(oldest);
-    let mut victims = Vec::new();
     for &(number, mark) in &proved {
         if mark.visits == 0 {
-            victims.push((number, true));
-            if victims.len() == PROVED_TAKEN {
-                break;
-            }
-        } else {
-            let record = &records[number].1;
-            record.set_mark(Mark { visits: mark.visits - 1, stamp: now, ..mark }.word());
+            return vec![(number, true)];
         }
+        let record = &records[number].1;
+        record.set_mark(Mark { visits: mark.visits - 1, stamp: now, ..mark }.word());
     }
-    if victims.is_empty() {
-        victims.extend(proved.first().map(|&(number, _)| (number, true)));
-    }
-    victims
+    // All of them were used. The oldest goes.
+    proved.first().map(|&(number, _)| (number, true)).into_iter().collect()
 }
 
 /// The place where a ghost of this hash is remembered.
@@ -486,8 +499,13 @@ struct Ghost<'b> {
 }
 
 impl Ghost<'_> {
-    fn is_known(&self) -> bool {
-        self.place.load(Ordering::Relaxed) == self.print
+    /// Returns whether the hash is remembered, and forgets it.
+    fn take(&self) -> bool {
+        let known = self.place.load(Ordering::Relaxed) == self.print;
+        if known {
+            self.place.store(0, Ordering::Relaxed);
+        }
+        known
     }
 
     fn remember(&self) {
@@ -496,12 +514,11 @@ impl Ghost<'_> {
 }
 
 impl Bounded {
-    fn new(options: &CacheOptions, map: &OpenMap, core: &Core<Real>) -> Result<Bounded> {
+    fn new(options: &CacheOptions, map: &OpenMap) -> Result<Bounded> {
         let likely = options.records.min(options.bytes / LIKELY_BYTES).max(16);
         let unit = (likely / STAMPS).max(1);
         let ghosts = likely.next_power_of_two().min(1 << 22);
-        let newest = newest_stamp(map)?;
-        let _ = core;
+        let (newest, young) = look_around(map)?;
         Ok(Bounded {
             bytes_max: AtomicU64::new(options.bytes),
             records_max: AtomicU64::new(options.records),
@@ -509,7 +526,7 @@ impl Bounded {
             inserting: AtomicU64::new(0),
             inserted: AtomicU64::new(u64::from(newest) * unit),
             unit,
-            evictor: Mutex::new(Evictor { hand: start(), queue: Vec::new() }),
+            evictor: Mutex::new(Evictor { hand: start(), young, queue: Vec::new() }),
             ghosts: (0..ghosts).map(|_| AtomicU32::new(0)).collect(),
             stripes: Default::default(),
             evictions: AtomicU64::new(0),
@@ -522,11 +539,14 @@ impl Bounded {
         (self.inserted.load(Ordering::Relaxed) / self.unit) as u32 & STAMP_MASK
     }
 
-    fn is_over(&self, counted: Counted) -> bool {
-        let bytes = counted.bytes + self.reserved.load(Ordering::Relaxed);
-        let records = counted.records + self.inserting.load(Ordering::Relaxed);
-        bytes > self.bytes_max.load(Ordering::Relaxed)
-            || records > self.records_max.load(Ordering::Relaxed)
+    /// Returns whether the records, and those that are being inserted, are more than the cache may hold.
+    fn is_over(&self, expiring: &dyn ExpiringIndex) -> bool {
+        // Acquire, and before the records are counted: an insert that has given up its reservation is counted.
+        let reserved = self.reserved.load(Ordering::Acquire);
+        let inserting = self.inserting.load(Ordering::Acquire);
+        let Counted { records, bytes, .. } = expiring.counted();
+        bytes + reserved > self.bytes_max.load(Ordering::Relaxed)
+            || records + inserting > self.records_max.load(Ordering::Relaxed)
     }
 
     fn ghost(&self, hash: u64) -> Ghost<'_> {
@@ -535,26 +555,28 @@ impl Bounded {
     }
 }
 
-/// Returns the newest stamp in a sample of the records.
-fn newest_stamp(map: &OpenMap) -> Result<u32> {
+/// Returns the newest stamp in a sample of the records, and the share of young ones.
+fn look_around(map: &OpenMap) -> Result<(u32, f32)> {
     let (index, stored) = (map.bytes()?, map.expiring()?.stored());
-    let (mut cursor, mut newest, mut seen) = (start(), None::<u32>, 0);
+    let (mut cursor, mut newest, mut seen, mut young) = (start(), None::<u32>, 0, 0);
     while !cursor.is_done() && seen < 1_000 {
         let mut keys = Vec::new();
         stored.scan(&mut cursor, &mut keys)?;
         for (key, _) in keys {
-            seen += 1;
             let Some(record) = index.get_ref(&key)? else { continue };
             let word = record.mark();
+            let mark = Mark::of(word, 0);
+            seen += 1;
+            young += u32::from(!mark.proved && mark.visits == 0);
             if word == 0 {
                 continue;
             }
-            let mark = Mark::of(word, 0);
             newest = Some(match newest {
                 Some(newest) if mark.age(newest) > 0 || mark.stamp == newest => newest,
                 _ => mark.stamp,
             });
         }
     }
-    Ok(newest.unwrap_or(0))
+    let share = if seen == 0 { 1.0 } else { young as f32 / seen as f32 };
+    Ok((newest.unwrap_or(0), share))
 }

@@ -72,6 +72,12 @@ impl<S: Seam> Expiring<S> {
         before: Previous<Bytes>,
     ) -> Boxed<Changed<Bytes>> {
         let done = self.stored.change(key, change, before)?;
+        self.note(key, change, &done);
+        Ok(done)
+    }
+
+    /// Counts a change of the map below.
+    pub(super) fn note(&self, key: &[u8], change: Change<'_, Bytes>, done: &Changed<Bytes>) {
         if done.applied && self.count.counts.load(Ordering::Relaxed) {
             let (new, old) = match change {
                 Change::Insert(new) => (Some(new), None),
@@ -87,7 +93,6 @@ impl<S: Seam> Expiring<S> {
             let (new, old) = (of(new), of(old));
             self.count.add(new.0 - old.0, new.1 - old.1);
         }
-        Ok(done)
     }
 
     /// Counts all records. The caller holds the gate.

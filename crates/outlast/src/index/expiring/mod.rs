@@ -36,6 +36,7 @@
 
 mod count;
 mod ops;
+mod row;
 mod sweep;
 
 use super::{Bytes, Care, Change, Changed, Index, Previous};
@@ -152,6 +153,15 @@ fn strip(mut stored: Vec<u8>) -> Vec<u8> {
     stored
 }
 
+/// Checks the length of the new value of a change, if it has one.
+fn check_new(change: Change<'_, Bytes>) -> Result<()> {
+    match change {
+        Change::Insert(new) | Change::Put(new) | Change::Update(new) => check_len(new),
+        Change::Swap { new, .. } => check_len(new),
+        Change::Remove | Change::CompareRemove(_) => Ok(()),
+    }
+}
+
 fn check_len(value: &[u8]) -> Result<()> {
     let max = MAX_VALUE_BYTES - TIME_BYTES;
     if value.len() > max { Err(Error::ValueTooLarge { len: value.len(), max }) } else { Ok(()) }
@@ -261,6 +271,67 @@ impl<S: Seam> Expiring<S> {
                 return Ok(Changed { applied, before: previous, present: live.is_some() });
             }
         }
+    }
+
+    /// Returns what a change does with what it finds.
+    fn next<'v>(&self, change: Change<'v, Bytes>, live: Option<Timed<'_>>) -> Next<'v> {
+        let seam = self.core.memory.seam();
+        match (change, live) {
+            (Change::Insert(value), None) | (Change::Put(value), _) => Next::Store(NEVER, value),
+            (Change::Update(value), Some(_)) if seam.seeded(&TIME_LOST) => {
+                Next::Store(NEVER, value)
+            }
+            (Change::Update(value), Some((time, _))) => Next::Store(time, value),
+            (Change::Swap { expected, new }, Some((time, value))) if value == expected => {
+                Next::Store(time, new)
+            }
+            (Change::Remove, Some(_)) => Next::Remove,
+            (Change::CompareRemove(expected), Some((_, value))) if value == expected => {
+                Next::Remove
+            }
+            _ => Next::Keep,
+        }
+    }
+
+    /// See [`Index::change`].
+    fn change_one(
+        &self,
+        key: &[u8],
+        change: Change<'_, Bytes>,
+        before: Previous<Bytes>,
+    ) -> Boxed<Changed<Bytes>> {
+        check_new(change)?;
+        match change {
+            Change::Put(value) => return self.put(key, NEVER, value, before),
+            Change::Remove => return self.remove(key, before),
+            Change::Insert(value) => {
+                let new = join(NEVER, value);
+                let done = self.apply(key, Change::Insert(&*new), Previous::UNWANTED)?;
+                if done.applied {
+                    return Ok(done);
+                }
+            }
+            Change::Swap { expected, new } if self.core.memory.seam().seeded(&EXPIRED_SWAPPED) => {
+                return self.swap_expired(key, expected, new);
+            }
+            _ => {}
+        }
+        self.decide(key, before, |live| self.next(change, live))
+    }
+
+    /// What [`EXPIRED_SWAPPED`] does.
+    #[cold]
+    fn swap_expired(&self, key: &[u8], expected: &[u8], new: &[u8]) -> Boxed<Changed<Bytes>> {
+        let Some(old) = self.stored.get(key)? else {
+            return Ok(Changed { applied: false, before: None, present: false });
+        };
+        let (time, value) = self.split(&old)?;
+        let applied = value == expected;
+        if applied {
+            let change = Change::Swap { expected: &*old, new: &*join(time, new) };
+            self.apply(key, change, Previous::UNWANTED)?;
+        }
+        Ok(Changed { applied, before: None, present: true })
     }
 
     /// Returns the result of a change that was made whatever was there. `now` is from before the change.
