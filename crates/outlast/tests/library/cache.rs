@@ -56,7 +56,8 @@ fn a_cache_holds_no_more_than_it_may() {
     assert!(kept > 15_000, "it is nearly full most of the time");
     let (stats, all) = (cache.stats().unwrap(), cache.iter().map(Result::unwrap));
     assert_eq!(all.count() as u64, stats.records);
-    eprintln!("SIZES {size} {} {stats:?}", pool.stats().size);
+    // The blocks of evicted records are used again. A pool grows by at least a twelfth, so this is one step.
+    assert!(pool.stats().size <= size + size / 12, "{size}, {}", pool.stats().size);
     pool.verify().unwrap().ensure_sound().unwrap();
     // A record that does not fit displaces nothing but itself.
     cache.insert(&1, &[1; 8]).unwrap();
@@ -242,7 +243,7 @@ fn records_are_evicted_only_while_the_cache_is_full() {
     let (mut random, mut model) = (Random(3), HashMap::<u64, (u64, u64)>::new());
     let (mut evicted, mut expired) = (0, 0);
     for turn in 0..4_000 {
-        let (key, kind) = (random.skewed(300), random.below(20));
+        let (key, kind) = (random.below(300), random.below(20));
         let seconds = SECONDS.load(Ordering::Relaxed);
         let mut may_go = 0;
         match kind {
@@ -268,7 +269,7 @@ fn records_are_evicted_only_while_the_cache_is_full() {
             _ => {
                 // What was not removed yet takes room, so the number is that of the cache.
                 may_go = (cache.stats().unwrap().records + 1).saturating_sub(100);
-                let lives = 1 + random.below(200);
+                let lives = 1 + random.below(100);
                 cache.insert_for(&key, &turn, Duration::from_secs(lives)).unwrap();
                 model.insert(key, (turn, seconds + lives));
             }
@@ -283,7 +284,7 @@ fn records_are_evicted_only_while_the_cache_is_full() {
             model.iter().map(|(&key, &(value, _))| (key, value)).collect();
         assert_eq!(found, left);
     }
-    assert!(evicted > 300 && expired > 50, "{evicted} evicted, {expired} expired");
+    assert!(evicted > 100 && expired > 20, "{evicted} evicted, {expired} expired");
 }
 
 #[test]
