@@ -316,6 +316,7 @@ impl Play {
 /// # Errors
 /// What was found.
 pub fn check(scheme: Scheme, budget: &Budget, alive: &Arc<Alive>) -> Checked<Counters> {
+    times_last(scheme, alive)?;
     meanwhile(scheme, alive)?;
     let mut counters = Counters::default();
     for seed in 1..=budget.scripts {
@@ -408,6 +409,28 @@ fn left(file: &[u8], step: &Step, before: &Records, alive: &Arc<Alive>) -> Check
         let is = |records: &Records| records.get(&key).is_some_and(|record| record.0 == value);
         let known = is(before) || is(&step.after);
         ensure(known, || format!("{value} at {key} came back after it was seen absent"))?;
+    }
+    Ok(())
+}
+
+/// Times outlast what moves records, such as splits, and updates of their values.
+fn times_last(scheme: Scheme, alive: &Arc<Alive>) -> Checked {
+    const RECORDS: u64 = 100;
+    let time = Time::default();
+    let opened = create(scheme, &recorder(false), time.clock(), alive)?;
+    let (index, expiring) = (opened.index()?, opened.expiring()?);
+    for key in 0..RECORDS {
+        expiring.put_timed(&key_bytes(key), 10, b"before", Previous::UNWANTED)?;
+    }
+    for key in (0..RECORDS).step_by(2) {
+        index.change(&key_bytes(key), Change::Update(b"after"), Previous::UNWANTED)?;
+    }
+    for (now, expected) in [(9, true), (10, false)] {
+        time.set(now);
+        for key in 0..RECORDS {
+            let found = index.get(&key_bytes(key))?.is_some();
+            ensure(found == expected, || format!("{key}: found {found} at {now}"))?;
+        }
     }
     Ok(())
 }
