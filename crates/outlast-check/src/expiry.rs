@@ -423,7 +423,7 @@ fn times_last(scheme: Scheme, alive: &Arc<Alive>) -> Checked {
         expiring.put_timed(&key_bytes(key), 10, b"before", Previous::UNWANTED)?;
     }
     for key in (0..RECORDS).step_by(2) {
-        index.change(&key_bytes(key), Change::Update(b"after"), Previous::UNWANTED)?;
+        index.change(&key_bytes(key), Change::Update(&b"after"[..]), Previous::UNWANTED)?;
     }
     for (now, expected) in [(9, true), (10, false)] {
         time.set(now);
