@@ -59,7 +59,7 @@ pub fn all(requests: usize, capacity: usize, seed: u64) -> Vec<Trace> {
     let zipf = Zipf::new(universe, 0.9);
     let mut scanned = 1 << 40;
     let keys = (0..requests).map(|n| {
-        if n / capacity % 3 == 0 {
+        if (n / capacity).is_multiple_of(3) {
             return spread(zipf.draw(&mut draw));
         }
         scanned += 1;

@@ -35,12 +35,14 @@
 //! The layer of expiry counts what the records take, exactly ([`Counted`]). An insert reserves its own share, and
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
 
+use super::expiry::after;
 use super::open_map::OpenMap;
 use super::raw::RawMap;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{Bytes, Care, Change, Counted, Cursor, ExpiringIndex, Index, Previous, Scheme};
 use crate::pmem::Real;
+use crate::pool::clock::NEVER;
 use crate::pool::core::Core;
 use crate::pool::threads::thread_number;
 use std::collections::HashMap;
@@ -228,9 +230,15 @@ impl RawCache {
                 Arc::clone(open.cache.get_or_init(|| Arc::new(new)))
             }
         };
+        let kept = kept.downcast::<Bounded>().expect("only a cache is kept there");
         kept.bytes_max.store(options.bytes, Ordering::Relaxed);
         kept.records_max.store(options.records, Ordering::Relaxed);
         Ok(RawCache { map, kept })
+    }
+
+    /// When a record expires that is inserted now; `lives` is how long it lives.
+    pub(crate) fn time_after(&self, lives: Option<Duration>) -> u64 {
+        lives.map_or(NEVER, |lives| after(&self.map, lives))
     }
 
     fn core(&self) -> &Core<Real> {

@@ -1,6 +1,5 @@
 //! A map that is open.
 
-use super::cache::Bounded;
 use super::roots::MapInfo;
 use crate::error::{Error, NotOpen, Result};
 use crate::index::{
@@ -11,6 +10,7 @@ use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -128,8 +128,9 @@ pub struct OpenMap {
     pub(super) dropped: AtomicBool,
     pub(super) alive: Arc<Alive>,
     pub(super) index: AnyIndex,
-    /// The state of the cache that is kept in this map, if it was opened as one.
-    pub(super) cache: OnceLock<Arc<Bounded>>,
+    /// The state of the cache that is kept in this map, if it was opened as one. This module need not know
+    /// its type.
+    pub(super) cache: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl OpenMap {

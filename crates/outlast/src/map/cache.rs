@@ -4,11 +4,9 @@ use super::iter::Iter;
 use super::typed::Map;
 use super::types::{Key, Value};
 use crate::db::cache::{CacheOptions, CacheStats, RawCache};
-use crate::db::expiry::after;
 use crate::db::handle::Pool;
 use crate::db::map_options::MapOptions;
 use crate::error::{Error, Result};
-use crate::pool::clock::NEVER;
 use std::fmt;
 use std::time::Duration;
 
@@ -116,7 +114,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Cache<K, V> {
     /// # Errors
     /// Those of [`insert`](Cache::insert).
     pub fn insert_for(&self, key: &K, value: &V, duration: Duration) -> Result<()> {
-        self.insert_until(key, value, after(self.map.raw(), duration))
+        self.insert_until(key, value, self.raw.time_after(Some(duration)))
     }
 
     fn insert_until(&self, key: &K, value: &V, time: u64) -> Result<()> {
@@ -125,7 +123,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Cache<K, V> {
 
     /// When a record expires that is inserted now.
     fn time(&self) -> u64 {
-        self.lives.map_or(NEVER, |lives| after(self.map.raw(), lives))
+        self.raw.time_after(self.lives)
     }
 
     /// Removes `key`. Returns whether it was present.
