@@ -50,6 +50,10 @@ pub(crate) enum Command {
     Figure(FigureArgs),
     /// All 58 figures and tables of the papers.
     Figures(FiguresArgs),
+    /// Hit ratios of caches on traces, and after the process was killed.
+    Cache(CacheArgs),
+    #[command(hide = true)]
+    CacheChild(CacheChildArgs),
     #[command(hide = true)]
     RecoveryChild(RecoveryChildArgs),
 }
@@ -363,6 +367,37 @@ pub(crate) struct NodeSizesArgs {
     pub(crate) pool: PoolArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CacheArgs {
+    /// Records that each cache holds.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) capacity: usize,
+    /// Requests of each trace.
+    #[arg(long, default_value_t = 2_000_000)]
+    pub(crate) requests: usize,
+    /// Only traces whose names contain this.
+    #[arg(long, default_value = "")]
+    pub(crate) trace: String,
+    /// Records for the measurement of throughput; 0 for none.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) speed_records: u64,
+    /// Seconds of replacing all records of a cache of 256 MiB; 0 for none.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) churn_seconds: u64,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CacheChildArgs {
+    #[arg(long)]
+    pub(crate) capacity: usize,
+    #[arg(long)]
+    pub(crate) pool: PathBuf,
 }
 
 #[derive(Args)]

@@ -10,6 +10,7 @@
 //!
 //! docs/lab/benchmarks.md describes the method, and what can be concluded from the results.
 
+pub mod cache;
 pub mod contention;
 pub mod counts;
 pub mod figures;

@@ -11,7 +11,7 @@ use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::systems::{Medium, Setup};
 use outlast_bench::{
-    Failure, Fallible, contention, counts, figures, first_full, floor, load_factor, model,
+    Failure, Fallible, cache, contention, counts, figures, first_full, floor, load_factor, model,
     node_sizes, recovery, scratch, space, stalls,
 };
 use std::fmt::Display;
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     // The files of a recovery child are removed by its parent.
-    if !matches!(command, Command::RecoveryChild(_))
+    if !matches!(command, Command::RecoveryChild(_) | Command::CacheChild(_))
         && let Err(failure) = scratch::remove_on_signals()
     {
         eprintln!("outlast-bench: signals: {failure}");
@@ -44,6 +44,8 @@ fn main() -> ExitCode {
         Command::NodeSizes(args) => run_node_sizes(args),
         Command::Figure(args) => run_figure(args),
         Command::Figures(args) => run_figures(args),
+        Command::Cache(args) => run_cache(args),
+        Command::CacheChild(args) => cache::child(&args.pool, args.capacity),
         Command::RecoveryChild(args) => {
             recovery::child(args.scheme, &args.pool, args.records, args.seed, args.journal)
         }
@@ -190,6 +192,20 @@ fn run_recovery(args: RecoveryArgs) -> Fallible {
         program: std::env::current_exe()?,
     };
     recovery::run(&options, &mut args.output.report()).map(drop)
+}
+
+fn run_cache(args: CacheArgs) -> Fallible {
+    let options = cache::Options {
+        capacity: args.capacity,
+        requests: args.requests,
+        trace: args.trace,
+        speed_records: args.speed_records,
+        churn_seconds: args.churn_seconds,
+        seed: args.place.seed,
+        dir: directory(args.place.pool_dir),
+        program: std::env::current_exe()?,
+    };
+    cache::run(&options, &mut args.output.report()).map(drop)
 }
 
 fn run_counts(args: &CountsArgs) -> Fallible {

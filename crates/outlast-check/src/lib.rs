@@ -20,6 +20,7 @@
 //! - [`vm`]: a kernel in a virtual machine, a real DAX file system, and power cuts.
 //! - [`growth`]: the size of a pool whose process is killed again and again. [`full`]: a pool that
 //!   cannot grow and is killed when almost full. [`guard`]: references held for a long time.
+//! - [`expiry`]: records that expire, by a clock of the harness's own.
 //! - [`fuzz`]: pools with damaged structure, and whether verification tells the truth about them.
 //!
 //! Everything works through the trait [`Index`](outlast::internals::index::Index), for each scheme and both
@@ -33,6 +34,7 @@ pub mod blocks;
 pub mod codec;
 pub mod disk;
 pub mod endings;
+pub mod expiry;
 pub mod explore;
 pub mod full;
 pub mod fuzz;

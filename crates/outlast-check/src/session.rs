@@ -14,7 +14,9 @@ pub use checks::check_verification;
 use checks::*;
 pub use kinds::{Batched, Do, Kind, Step};
 use opening::options;
-pub use opening::{PAGE_BITS, PoolShape, alive, open_beside, open_bytes, recorder, watcher};
+pub use opening::{
+    PAGE_BITS, PoolShape, alive, open_beside, open_bytes, open_bytes_with, recorder, watcher,
+};
 use outlast::RecordForm;
 use outlast::internals::db::batch::BatchRecord;
 use outlast::internals::db::store::{MapRequest, OpenMap, ReclaimState, Store};

@@ -215,7 +215,7 @@ impl Walk<'_, '_> {
         }
         let mut body = self.image.bytes(offset + 16, bytes - 16)?;
         let sum = crc(&[&offset.to_le_bytes(), &head[0].to_le_bytes(), &body]);
-        if head[1] != u64::from(sum) {
+        if !has_sum(head[1], sum) {
             return bad(&format!("a record with checksum {sum:#x}"), format!("{:#x}", head[1]));
         }
         let value = body.split_off(key_len);
@@ -250,6 +250,13 @@ impl Walk<'_, '_> {
         self.region(offset, bytes, What::Record);
         Ok(())
     }
+}
+
+/// Returns whether the second word of a record's block has this checksum. The high half is 0, or a mark of a
+/// cache, whose highest byte is 0xc5.
+pub(super) fn has_sum(word: u64, sum: u32) -> bool {
+    let mark = word >> 32;
+    word as u32 == sum && (mark == 0 || mark >> 24 == 0xc5)
 }
 
 /// Returns a stored value without the time before it, if the map's records expire.

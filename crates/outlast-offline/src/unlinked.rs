@@ -11,7 +11,7 @@
 
 use super::hidden::{Found, Walked};
 use super::image::{Image, Source, crc};
-use super::record::{is_of_type, without_time};
+use super::record::{has_sum, is_of_type, without_time};
 use super::space::{Runs, is_set};
 use super::{Locked, MapReport, Walk, clevel, phast, walk_image};
 use outlast::internals::pool::layout::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordForm};
@@ -213,7 +213,7 @@ impl Walk<'_, '_> {
         }
         let Ok(mut body) = self.image.bytes(offset + 16, bytes - 16) else { return Ok(None) };
         let sum = crc(&[&offset.to_le_bytes(), &summed.to_le_bytes(), &body]);
-        let is_whole = if of_clevel { second as u32 == sum } else { second == u64::from(sum) };
+        let is_whole = if of_clevel { second as u32 == sum } else { has_sum(second, sum) };
         if !is_whole {
             return Ok(None);
         }

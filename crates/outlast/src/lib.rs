@@ -244,6 +244,7 @@ pub mod config {
 
 pub use db::backup::Backup;
 pub use db::batch::Batch;
+pub use db::cache::{CacheOptions, CacheStats};
 pub use db::expiry::Expiry;
 pub use db::facts::{JournalFacts, PoolFacts};
 pub use db::handle::Pool;
@@ -262,8 +263,8 @@ pub use index::record::{MAX_KEY_BYTES, MAX_VALUE_BYTES, RecordRef};
 pub use index::{Config, IndexStats, RecordForm, Scheme, Verified};
 pub use journal::running::JournalStats;
 pub use map::{
-    FixedRecord, FixedSize, Integer, Iter, Key, KeyBounds, Keys, Map, OrderedKey, OrderedMap,
-    Range, Ref, Value, Values,
+    Cache, FixedRecord, FixedSize, Integer, Iter, Key, KeyBounds, Keys, Map, OrderedKey,
+    OrderedMap, Range, Ref, Value, Values,
 };
 pub use pmem::{FlushMode, Latency, MediumKind};
 pub use pool::core::RecoveryProgress;

@@ -281,6 +281,9 @@ pub fn small_images(scheme: Scheme) -> Vec<Image> {
             Scheme::Phast if !chains => images.push(moving(&dirty)),
             _ => {}
         }
+        if scheme == Scheme::DashEh && !chains {
+            images.push(marked(&clean));
+        }
         images.extend([dirty, clean]);
     }
     images
@@ -306,6 +309,18 @@ pub fn images(scheme: Scheme) -> Vec<Image> {
         images.extend(with_level_ready());
     }
     images
+}
+
+/// Returns the image with the marks of a cache on its records.
+fn marked(image: &Image) -> Image {
+    let mut bytes = image.bytes.clone();
+    let records = image.regions.iter().filter(|region| region.what == What::Record);
+    for (number, record) in records.enumerate() {
+        let sum = word_at(&bytes, record.offset + 8);
+        let mark = 0xc500_0000 | (number as u64).wrapping_mul(0x9e_3779) & 0xff_ffff;
+        set_word(&mut bytes, record.offset + 8, sum | mark << 32);
+    }
+    Image { name: "marked clean".into(), ..image.with_bytes(bytes) }
 }
 
 /// Returns the image as if the process had died after the commit of a split and before its

@@ -78,7 +78,21 @@ pub fn open_bytes(
     seam: Traced,
     alive: &Arc<Alive>,
 ) -> outlast::Result<Arc<Store<Traced>>> {
-    open_heap(Heap::new(file, capacity, GARBAGE), file.len() as u64, seam, alive)
+    open_bytes_with(file, capacity, seam, alive, options())
+}
+
+/// Like [`open_bytes`], with these options.
+///
+/// # Errors
+/// The same as for opening a file.
+pub fn open_bytes_with(
+    file: &[u8],
+    capacity: u64,
+    seam: Traced,
+    alive: &Arc<Alive>,
+    options: CoreOptions,
+) -> outlast::Result<Arc<Store<Traced>>> {
+    open_heap(Heap::new(file, capacity, GARBAGE), file.len() as u64, seam, alive, options)
 }
 
 /// Opens memory as a pool. Its first `len` bytes are the file.
@@ -87,13 +101,14 @@ fn open_heap(
     len: u64,
     seam: Traced,
     alive: &Arc<Alive>,
+    options: CoreOptions,
 ) -> outlast::Result<Arc<Store<Traced>>> {
     let header = Header::read(len, |offset| {
         let words: [u64; HEADER_WORDS] = std::array::from_fn(|i| heap.word(offset + i as u64 * 8));
         (offset..).step_by(8).zip(words).for_each(|(at, value)| seam.saw(at, value));
         Ok(words)
     })?;
-    let core = Core::open(Backing::Heap(heap), seam, header, options())?;
+    let core = Core::open(Backing::Heap(heap), seam, header, options)?;
     Store::with_alive(core, Arc::clone(alive))
 }
 
@@ -117,6 +132,7 @@ pub fn open_beside(
         store.core().memory.len(),
         seam,
         alive,
+        options(),
     )
 }
 

@@ -73,8 +73,12 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         | What::Descriptor { .. }
         | What::Directory { .. }
         | What::Entry
-        | What::SavedState
-        | What::Record => true,
+        | What::SavedState => true,
+        // A mark of a cache is not covered.
+        What::Record => {
+            let (sum, mark) = (image.word(word_offset) as u32, (word >> 32) as u32);
+            index != 1 || sum != word as u32 || (mark != 0 && mark >> 24 != 0xc5)
+        }
         // A link has no checksum. A link that is zeroed, or leads to another node, shows only if
         // the free state is known: some blocks are then lost or shared.
         What::Segment { .. } if index == 3 => image.clean || (word != 0 && !nodes.contains(&word)),

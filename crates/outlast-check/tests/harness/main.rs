@@ -5,6 +5,7 @@ mod commands;
 mod counts;
 mod disk;
 mod endings;
+mod expiry;
 mod explore;
 mod fuzz;
 mod history;

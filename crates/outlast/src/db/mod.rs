@@ -12,6 +12,7 @@
 //! - [`transaction`]: reads and changes of several records that take effect as one
 //! - `reclaim`: the reclaim of space after a crash
 //! - [`expiry`]: records that expire
+//! - [`cache`]: a map with a bound, which evicts records
 //! - [`facts`]: what can be learned about a pool that another process uses
 //! - [`verify`]: the check of a whole pool
 //! - `snapshot`: copying a pool; [`backup`]: copying one that another process uses
@@ -23,6 +24,7 @@ pub mod backup;
 pub mod batch;
 mod boot;
 pub mod bugs;
+pub mod cache;
 mod durable;
 pub mod expiry;
 pub mod facts;

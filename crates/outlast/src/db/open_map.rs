@@ -10,8 +10,9 @@ use crate::pmem::Traced;
 use crate::pmem::{Alive, Real, Seam};
 use crate::pool::core::Core;
 use crate::pool::layout::ROOT_SCHEME_WORDS;
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// An index of either record form.
 pub enum AnyIndex {
@@ -128,6 +129,9 @@ pub struct OpenMap {
     pub(super) dropped: AtomicBool,
     pub(super) alive: Arc<Alive>,
     pub(super) index: AnyIndex,
+    /// The state of the cache that is kept in this map, if it was opened as one. This module need not know
+    /// its type.
+    pub(super) cache: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 impl OpenMap {
@@ -150,6 +154,14 @@ impl OpenMap {
             AnyIndex::Inline(index) => Form::Inline(&**index),
             AnyIndex::Bytes(index) => Form::Bytes(&**index),
         })
+    }
+
+    /// Returns the index of a map of byte strings.
+    pub(super) fn bytes(&self) -> Result<&dyn Index<Bytes>> {
+        match self.form()? {
+            Form::Bytes(index) => Ok(index),
+            Form::Inline(_) => Err(Error::Invalid { what: "map", why: "it has words".into() }),
+        }
     }
 
     /// Returns the interface for records that expire, or an error if those of this map do not.

@@ -13,11 +13,11 @@ use crate::error::{Damage, Error, NotOpen, Result};
 use crate::index::Cursor;
 use crate::pmem::{Alive, Moment};
 use crate::pool::core::{Core, Quiet, Reclaimer};
-use crate::pool::layout::ROOT_SLOTS;
+use crate::pool::layout::{EXPIRING_MAPS, ROOT_SLOTS};
 use crate::pool::roots as slots;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The open maps of a pool.
 #[derive(Default)]
@@ -240,6 +240,7 @@ impl<S: MapSeam> Store<S> {
             dropped: AtomicBool::new(false),
             alive: Arc::clone(&self.alive),
             index,
+            cache: OnceLock::new(),
         });
         maps.open.insert(slot, Arc::clone(&open));
         // Checked under the lock of `maps`. If the flag is not set yet, `use_huge_pages` will take
@@ -274,6 +275,9 @@ impl<S: MapSeam> Store<S> {
                     }
                     found => found?,
                 };
+                if asked.expires {
+                    self.core.use_feature(EXPIRING_MAPS)?;
+                }
                 let words = S::create(&self.core, asked)?;
                 let _change = RootChange::begin(&self.root_changes);
                 slots::commit(&self.core, slot, &asked.to_words(), words)?;

@@ -35,7 +35,7 @@ mod schema;
 mod version;
 
 pub use config::SchemeConfig;
-pub use expiring::{Expiring, ExpiringIndex, Timed};
+pub use expiring::{Counted, Expiring, ExpiringIndex, Timed};
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
 pub use record::{BlockRecord, Bytes, Inline, Record, RecordForm, SlotRecord};

@@ -4,6 +4,7 @@
 mod typed;
 
 mod batch;
+mod cache;
 mod change;
 #[cfg(feature = "serde")]
 pub mod encoded;
@@ -17,6 +18,7 @@ pub mod schema;
 mod tuples;
 mod types;
 
+pub use cache::Cache;
 pub use fixed::{FixedSize, Integer};
 pub use iter::{Iter, Keys, Values};
 pub use ordered::{KeyBounds, OrderedMap, Range};

@@ -10,9 +10,11 @@ pub const FORMAT_VERSION: u32 = 1;
 /// Features that an older build may ignore.
 pub const COMPATIBLE: u64 = 0;
 /// Features that an older build may ignore if it only reads.
-pub const READ_ONLY_COMPATIBLE: u64 = 0;
+pub const READ_ONLY_COMPATIBLE: u64 = EXPIRING_MAPS;
 /// Features that an older build must refuse.
 pub const INCOMPATIBLE: u64 = 0;
+/// In [`field::READ_ONLY_COMPATIBLE`]: the pool has, or had, a map whose records expire.
+pub const EXPIRING_MAPS: u64 = 1;
 
 /// Offsets of the two header copies.
 pub const HEADER_OFFSETS: [u64; 2] = [0, 4096];

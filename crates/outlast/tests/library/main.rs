@@ -5,6 +5,7 @@ mod files;
 
 mod backup;
 mod batch;
+mod cache;
 mod clevel;
 mod closed;
 mod concurrent;

@@ -16,9 +16,12 @@ fn numbers(seed: u64) -> Vec<u64> {
 #[test]
 fn many_changes_do_what_single_ones_do() {
     for &scheme in Scheme::ALL {
-        for form in RecordForm::ALL {
+        let new = || MapOptions::new().scheme(scheme);
+        let [inline, bytes] = RecordForm::ALL.map(|form| new().form(form));
+        for (form, options) in
+            [("inline", inline), ("bytes", bytes), ("expiry", new().expiry(true))]
+        {
             let pool = pool();
-            let options = MapOptions::new().scheme(scheme).form(form);
             let map = pool.map_with::<u64, u64>("m", &options).unwrap();
             let mut model = BTreeMap::new();
             for round in 0..40 {

@@ -25,11 +25,16 @@ fn set_header_word(path: &Path, index: usize, value: u64) {
     }
 }
 
+/// Returns a word of the valid header copy, the one with the greater sequence number.
 fn header_word(path: &Path, index: usize) -> u64 {
-    let mut bytes = [0; 8];
     let file = File::open(path).unwrap();
-    file.read_exact_at(&mut bytes, HEADERS[0] + index as u64 * 8).unwrap();
-    u64::from_le_bytes(bytes)
+    let word = |copy: u64, index: usize| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, copy + index as u64 * 8).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    let valid = HEADERS.into_iter().max_by_key(|&copy| word(copy, 7)).unwrap();
+    word(valid, index)
 }
 
 fn flip(path: &Path, offset: u64) {
@@ -81,6 +86,13 @@ fn other_versions_and_unknown_features() {
     check_filled(&unsafe { PoolOptions::new().open_read_only(&path).unwrap() });
     set_header_word(&path, 3, 0);
     set_header_word(&path, 2, 4);
+    check_filled(&open(&path).unwrap());
+    // A map whose records expire sets a read-only compatible bit: a build without expiry may not write.
+    assert_eq!(header_word(&path, 3), 0);
+    let pool = open(&path).unwrap();
+    pool.map_with::<u64, u64>("expiring", &MapOptions::new().expiry(true)).unwrap();
+    pool.close().unwrap();
+    assert_eq!(header_word(&path, 3), 1);
     check_filled(&open(&path).unwrap());
 }
 

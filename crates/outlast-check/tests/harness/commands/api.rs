@@ -135,5 +135,6 @@ fn the_public_interface_is_the_noted_one() {
     assert!(new.is_empty() && gone.is_empty(), "new: {new:#?}, gone: {gone:#?}; see docs/api.txt");
     let counted =
         |item: &&String| !item.starts_with("variant") && !item.starts_with("struct field");
-    assert!(found.iter().filter(counted).count() <= 275, "a library of few doors");
+    // `Cache` with its options and statistics has 14 of them: it is a second kind of map.
+    assert!(found.iter().filter(counted).count() <= 280, "a library of few doors");
 }

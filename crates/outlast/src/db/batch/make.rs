@@ -151,8 +151,12 @@ fn set(map: &OpenMap, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         index.change(key, value.map_or(Change::Remove, Change::Put), Previous::UNWANTED)?;
         Ok(())
     }
-    if let (true, Some(stored)) = (map.info.expires, value) {
-        return map.expiring()?.put_stored(key, stored);
+    if map.info.expires {
+        match value {
+            Some(stored) => map.expiring()?.put_stored(key, stored)?,
+            None => drop(map.bytes()?.change(key, Change::Remove, Previous::UNWANTED)?),
+        }
+        return Ok(());
     }
     each_form!(map, (index, from) => change(index, from(key)?, value.map(from).transpose()?))
 }

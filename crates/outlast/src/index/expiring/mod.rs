@@ -34,7 +34,9 @@
 //! way: a record that was renewed meanwhile is not the one that it compares with. It runs only while some
 //! record may have expired, and less often if it finds little.
 
+mod count;
 mod ops;
+mod row;
 mod sweep;
 
 use super::{Bytes, Care, Change, Changed, Index, Previous};
@@ -43,9 +45,12 @@ use crate::pmem::Seam;
 use crate::pool::clock::NEVER;
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::{MAX_VALUE_BYTES, TIME_BYTES};
+use count::Count;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use sweep::Sweep;
+
+pub use count::Counted;
 
 crate::pmem::seeded_bugs! {
     /// A batch of lookups returns records that have expired.
@@ -95,6 +100,16 @@ pub trait ExpiringIndex: Send + Sync {
         before: Previous<Bytes>,
     ) -> Boxed<Changed<Bytes>>;
 
+    /// Counts the records and the space that they take from now on. The caller holds the gate. Takes time
+    /// linear in the number of records, but reads few of them.
+    fn begin_to_count(&self) -> Result<()>;
+
+    /// Returns what is [counted](Self::begin_to_count).
+    fn counted(&self) -> Counted;
+
+    /// Returns the space that a record of a key and a value of these lengths counts as, in bytes.
+    fn weight(&self, key: usize, value: usize) -> u64;
+
     /// Replaces time and value of a key if they are `before`, which an earlier call has returned.
     /// Returns whether they are. `None` stands for an absent key. A time that has passed removes the key.
     fn exchange(
@@ -114,6 +129,7 @@ pub struct Expiring<S: Seam> {
     /// No record has an earlier time than this, except perhaps those that the sweep passes right now.
     earliest: AtomicU64,
     sweep: Mutex<Sweep>,
+    count: Count,
 }
 
 /// What becomes of a record.
@@ -137,6 +153,15 @@ fn strip(mut stored: Vec<u8>) -> Vec<u8> {
     stored
 }
 
+/// Checks the length of the new value of a change, if it has one.
+fn check_new(change: Change<'_, Bytes>) -> Result<()> {
+    match change {
+        Change::Insert(new) | Change::Put(new) | Change::Update(new) => check_len(new),
+        Change::Swap { new, .. } => check_len(new),
+        Change::Remove | Change::CompareRemove(_) => Ok(()),
+    }
+}
+
 fn check_len(value: &[u8]) -> Result<()> {
     let max = MAX_VALUE_BYTES - TIME_BYTES;
     if value.len() > max { Err(Error::ValueTooLarge { len: value.len(), max }) } else { Ok(()) }
@@ -148,7 +173,14 @@ impl<S: Seam> Expiring<S> {
         let root = root_offset(slot).raw();
         // What the map holds is not known before the first pass.
         let earliest = AtomicU64::new(0);
-        Expiring { core, root, stored, earliest, sweep: Mutex::new(Sweep::new()) }
+        Expiring {
+            core,
+            root,
+            stored,
+            earliest,
+            sweep: Mutex::new(Sweep::new()),
+            count: Count::default(),
+        }
     }
 
     fn now(&self) -> u64 {
@@ -182,7 +214,9 @@ impl<S: Seam> Expiring<S> {
             return Ok(true);
         }
         let change = Change::CompareRemove(stored);
-        Ok(self.stored.change(key, change, Previous::UNWANTED)?.applied)
+        let removed = self.apply(key, change, Previous::UNWANTED)?.applied;
+        self.count.note_expired(removed);
+        Ok(removed)
     }
 
     /// Returns the record of a key as it is stored, if it has not expired.
@@ -214,7 +248,7 @@ impl<S: Seam> Expiring<S> {
                 Some((_, value)) => before.take(|| Ok(value.to_vec()))?,
                 None => None,
             };
-            let change = |change| self.stored.change(key, change, Previous::UNWANTED);
+            let change = |change| self.apply(key, change, Previous::UNWANTED);
             let next = decide(live);
             let applied = !matches!(next, Next::Keep);
             let done = match (next, found.as_deref()) {
@@ -237,6 +271,67 @@ impl<S: Seam> Expiring<S> {
                 return Ok(Changed { applied, before: previous, present: live.is_some() });
             }
         }
+    }
+
+    /// Returns what a change does with what it finds.
+    fn next<'v>(&self, change: Change<'v, Bytes>, live: Option<Timed<'_>>) -> Next<'v> {
+        let seam = self.core.memory.seam();
+        match (change, live) {
+            (Change::Insert(value), None) | (Change::Put(value), _) => Next::Store(NEVER, value),
+            (Change::Update(value), Some(_)) if seam.seeded(&TIME_LOST) => {
+                Next::Store(NEVER, value)
+            }
+            (Change::Update(value), Some((time, _))) => Next::Store(time, value),
+            (Change::Swap { expected, new }, Some((time, value))) if value == expected => {
+                Next::Store(time, new)
+            }
+            (Change::Remove, Some(_)) => Next::Remove,
+            (Change::CompareRemove(expected), Some((_, value))) if value == expected => {
+                Next::Remove
+            }
+            _ => Next::Keep,
+        }
+    }
+
+    /// See [`Index::change`].
+    fn change_one(
+        &self,
+        key: &[u8],
+        change: Change<'_, Bytes>,
+        before: Previous<Bytes>,
+    ) -> Boxed<Changed<Bytes>> {
+        check_new(change)?;
+        match change {
+            Change::Put(value) => return self.put(key, NEVER, value, before),
+            Change::Remove => return self.remove(key, before),
+            Change::Insert(value) => {
+                let new = join(NEVER, value);
+                let done = self.apply(key, Change::Insert(&*new), Previous::UNWANTED)?;
+                if done.applied {
+                    return Ok(done);
+                }
+            }
+            Change::Swap { expected, new } if self.core.memory.seam().seeded(&EXPIRED_SWAPPED) => {
+                return self.swap_expired(key, expected, new);
+            }
+            _ => {}
+        }
+        self.decide(key, before, |live| self.next(change, live))
+    }
+
+    /// What [`EXPIRED_SWAPPED`] does.
+    #[cold]
+    fn swap_expired(&self, key: &[u8], expected: &[u8], new: &[u8]) -> Boxed<Changed<Bytes>> {
+        let Some(old) = self.stored.get(key)? else {
+            return Ok(Changed { applied: false, before: None, present: false });
+        };
+        let (time, value) = self.split(&old)?;
+        let applied = value == expected;
+        if applied {
+            let change = Change::Swap { expected: &*old, new: &*join(time, new) };
+            self.apply(key, change, Previous::UNWANTED)?;
+        }
+        Ok(Changed { applied, before: None, present: true })
     }
 
     /// Returns the result of a change that was made whatever was there. `now` is from before the change.
@@ -263,7 +358,7 @@ impl<S: Seam> Expiring<S> {
             return self.decide(key, before, |_| Next::Store(time, value));
         }
         let (now, new) = (self.now(), join(time, value));
-        let done = self.stored.change(key, Change::Put(&*new), Previous::WANTED)?;
+        let done = self.apply(key, Change::Put(&*new), Previous::WANTED)?;
         self.expect(time);
         let (present, before) = self.replaced(now, done, before)?;
         Ok(Changed { applied: true, before, present })
@@ -277,7 +372,7 @@ impl<S: Seam> Expiring<S> {
             });
         }
         let now = self.now();
-        let done = self.stored.change(key, Change::Remove, Previous::WANTED)?;
+        let done = self.apply(key, Change::Remove, Previous::WANTED)?;
         let (present, before) = self.replaced(now, done, before)?;
         Ok(Changed { applied: present, before, present })
     }
@@ -326,13 +421,25 @@ impl<S: Seam> Expiring<S> {
 }
 
 impl<S: Seam> ExpiringIndex for Expiring<S> {
+    fn begin_to_count(&self) -> Result<()> {
+        self.count_all()
+    }
+
+    fn counted(&self) -> Counted {
+        self.count.now()
+    }
+
+    fn weight(&self, key: usize, value: usize) -> u64 {
+        self.weight_of(key, TIME_BYTES + value)
+    }
+
     fn stored(&self) -> &dyn Index<Bytes> {
         &*self.stored
     }
 
     fn put_stored(&self, key: &[u8], stored: &[u8]) -> Result<()> {
         let (time, _) = self.split(stored)?;
-        self.stored.change(key, Change::Put(stored), Previous::UNWANTED)?;
+        self.apply(key, Change::Put(stored), Previous::WANTED)?;
         self.expect(time);
         Ok(())
     }
@@ -390,7 +497,7 @@ impl<S: Seam> ExpiringIndex for Expiring<S> {
             (Some(expected), None) => Change::CompareRemove(expected),
             (None, None) => return Ok(true),
         };
-        let applied = self.stored.change(key, change, Previous::UNWANTED)?.applied;
+        let applied = self.apply(key, change, Previous::UNWANTED)?.applied;
         self.expect(time);
         Ok(applied)
     }

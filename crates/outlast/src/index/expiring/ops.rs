@@ -1,9 +1,6 @@
 //! The interface of an index whose records expire.
 
-use super::{
-    EXPIRED_FOUND, EXPIRED_SWAPPED, Expiring, ExpiringIndex, Next, TIME_LOST, check_len, join,
-    strip,
-};
+use super::{EXPIRED_FOUND, Expiring, ExpiringIndex, check_new, join, strip};
 use crate::error::{Boxed, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
@@ -71,56 +68,7 @@ impl<S: Seam> Index<Bytes> for Expiring<S> {
         change: Change<'_, Bytes>,
         before: Previous<Bytes>,
     ) -> Boxed<Changed<Bytes>> {
-        let time_of = |time| if self.core.memory.seam().seeded(&TIME_LOST) { NEVER } else { time };
-        match change {
-            Change::Insert(value) => {
-                check_len(value)?;
-                let new = join(NEVER, value);
-                let done = self.stored.change(key, Change::Insert(&*new), Previous::UNWANTED)?;
-                if done.applied {
-                    return Ok(done);
-                }
-                self.decide(key, before, |live| match live {
-                    Some(_) => Next::Keep,
-                    None => Next::Store(NEVER, value),
-                })
-            }
-            Change::Put(value) => {
-                check_len(value)?;
-                self.put(key, NEVER, value, before)
-            }
-            Change::Update(value) => {
-                check_len(value)?;
-                self.decide(key, before, |live| match live {
-                    Some((time, _)) => Next::Store(time_of(time), value),
-                    None => Next::Keep,
-                })
-            }
-            Change::Swap { expected, new } => {
-                check_len(new)?;
-                if self.core.memory.seam().seeded(&EXPIRED_SWAPPED) {
-                    let Some(old) = self.stored.get(key)? else {
-                        return Ok(Changed { applied: false, before: None, present: false });
-                    };
-                    let (time, value) = self.split(&old)?;
-                    let applied = value == expected;
-                    if applied {
-                        let change = Change::Swap { expected: &*old, new: &*join(time, new) };
-                        self.stored.change(key, change, Previous::UNWANTED)?;
-                    }
-                    return Ok(Changed { applied, before: None, present: true });
-                }
-                self.decide(key, before, |live| match live {
-                    Some((time, value)) if value == expected => Next::Store(time, new),
-                    _ => Next::Keep,
-                })
-            }
-            Change::Remove => self.remove(key, before),
-            Change::CompareRemove(expected) => self.decide(key, before, |live| match live {
-                Some((_, value)) if value == expected => Next::Remove,
-                _ => Next::Keep,
-            }),
-        }
+        self.change_one(key, change, before)
     }
 
     fn change_many(
@@ -129,8 +77,13 @@ impl<S: Seam> Index<Bytes> for Expiring<S> {
         changes: &[Change<'_, Bytes>],
         done: &mut Vec<Changed<Bytes>>,
     ) -> Result<()> {
+        let differ = (1..keys.len()).all(|n| !keys[..n].contains(&keys[n]));
+        let short = changes.iter().all(|change| check_new(*change).is_ok());
+        if differ && short && !self.core.options().read_only {
+            return self.change_row(keys, changes, done);
+        }
         for (key, change) in keys.iter().zip(changes) {
-            done.push(self.change(key, *change, Previous::UNWANTED)?);
+            done.push(self.change_one(key, *change, Previous::UNWANTED)?);
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ impl<S: Seam> Expiring<S> {
             if time > now {
                 earliest = earliest.min(time);
             } else if self.core.memory.seam().seeded(&SWEPT_UNCOMPARED) {
-                self.stored.change(key, Change::Remove, Previous::UNWANTED)?;
+                self.apply(key, Change::Remove, Previous::UNWANTED)?;
             } else {
                 removed += u64::from(self.bury(key, stored)?);
             }

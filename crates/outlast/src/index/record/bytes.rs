@@ -5,15 +5,16 @@
 //! ```text
 //!  0        4          8          12        16
 //! +----------+----------+----------+----------+----------------+------------------+
-//! | key len  | val len  | CRC-32C  |    0     | key bytes      | value bytes   0..|
+//! | key len  | val len  | CRC-32C  |   mark   | key bytes      | value bytes   0..|
 //! +----------+----------+----------+----------+----------------+------------------+
 //! ```
 //!
-//! The checksum covers the block's own offset, the lengths, the key and the value.
+//! The checksum covers the block's own offset, the lengths, the key and the value. The mark is 0, or what
+//! a cache knows about the use of the record ([`db::cache`](crate::db::cache)); it may change at any time.
 
 use super::{
     BlockRecord, Body, MAX_KEY_BYTES, MAX_VALUE_BYTES, Record, RecordForm, RecordRef, SlotRecord,
-    SlotWords, record_checksum,
+    SlotWords, record_checksum, without_mark,
 };
 use crate::error::{Damage, Error, Result};
 use crate::index::schema::Known;
@@ -156,6 +157,11 @@ fn write_large<S: Seam>(
     bridge[tail.len()..tail.len() + head].copy_from_slice(&value[..head]);
     memory.store(&body[shared], u64::from_le_bytes(bridge), at);
     memory.write_bytes(&body[shared + 1..], &value[head..], at);
+}
+
+impl Bytes {
+    /// Bytes of a record's block before the key, in schemes whose slots are two words.
+    pub(crate) const RECORD_HEADER: u64 = RECORD_HEADER as u64;
 }
 
 impl Record for Bytes {
@@ -344,7 +350,7 @@ impl SlotRecord for Bytes {
         let value = key.split_off(record.key_len);
         // The link's class is not in the checksum: it follows from the lengths.
         let is_whole = (words.first >> 48) as u8 == core.geometry.class_for(record.bytes)
-            && stored == record_checksum(record.offset, lengths, &key, &value)
+            && without_mark(stored) == Some(record_checksum(record.offset, lengths, &key, &value))
             && core.hasher.bytes(&key) == words.second;
         Ok(is_whole.then_some((key, value)))
     }

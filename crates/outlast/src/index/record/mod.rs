@@ -240,6 +240,20 @@ pub trait SlotRecord: Record {
     fn reference<S: Seam>(core: &Core<S>, words: SlotWords) -> Result<RecordRef<'_>, Damage>;
 }
 
+/// The highest byte of the mark in a record's block, if there is one.
+pub(crate) const MARKED: u32 = 0xc5;
+
+/// Returns the checksum in the second word of a record's block. `None` if the rest is no mark.
+fn without_mark(word: u64) -> Option<u64> {
+    let mark = (word >> 32) as u32;
+    (mark == 0 || mark >> 24 == MARKED).then_some(word & 0xffff_ffff)
+}
+
+crate::pmem::commit_points! { "cache":
+    /// The mark of a record. Nothing depends on it, so it is not flushed.
+    MARK = "mark": store;
+}
+
 fn record_checksum(offset: u64, lengths: u64, key: &[u8], value: &[u8]) -> u64 {
     let mut crc = crc32c::crc32c(&offset.to_le_bytes());
     crc = crc32c::crc32c_append(crc, &lengths.to_le_bytes());

@@ -11,6 +11,8 @@ use std::fmt;
 trait Pinned: Send + Sync {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
+    fn mark(&self, offset: u64) -> u32;
+    fn set_mark(&self, offset: u64, mark: u32);
     fn unpin(&self, pin: Pin);
 }
 
@@ -25,6 +27,22 @@ impl<S: Seam> Pinned for Core<S> {
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
         let words = pinned(self, offset, skip + bytes.len())?;
         self.while_open(|| Ok(self.memory.bytes_equal(words, skip, bytes)))
+    }
+    fn mark(&self, offset: u64) -> u32 {
+        match self.memory.words(offset, 16) {
+            Ok([_, word, ..]) => (self.memory.load(word) >> 32) as u32,
+            _ => 0,
+        }
+    }
+    fn set_mark(&self, offset: u64, mark: u32) {
+        // The gate keeps a closed pool, and one that is to stay clean, as it is.
+        if let Ok([_, word, ..]) = self.memory.words(offset, 16)
+            && let Some(inside) = self.pass_to_change()
+        {
+            let checksum = self.memory.load(word) & 0xffff_ffff;
+            self.memory.store(word, checksum | u64::from(mark) << 32, &super::MARK);
+            inside.leave();
+        }
     }
     fn unpin(&self, pin: Pin) {
         self.epochs().unpin(pin);
@@ -81,6 +99,22 @@ impl<'m> RecordRef<'m> {
     ) -> Self {
         let (skip, len) = (skip as u32, len as u32);
         RecordRef(Held::Pinned { pool: core, offset, skip, len, pin: Some(pin) })
+    }
+
+    /// Returns the mark of a record in a scheme whose slots are two words; 0 if it has none.
+    pub(crate) fn mark(&self) -> u32 {
+        match &self.0 {
+            Held::Word(_) => 0,
+            Held::Pinned { pool, offset, .. } => pool.mark(*offset),
+        }
+    }
+
+    /// Sets the mark of a record, unless the pool does not take changes at the moment. Of marks that are set
+    /// at the same time, one stays. If the record has been replaced or removed, nothing depends on its mark.
+    pub(crate) fn set_mark(&self, mark: u32) {
+        if let Held::Pinned { pool, offset, .. } = &self.0 {
+            pool.set_mark(*offset, mark);
+        }
     }
 
     /// Takes the first `bytes` bytes off the value. It must have as many, and be in a block.

@@ -341,6 +341,18 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
+    /// Records in the header that the pool uses a feature that older builds must not write to. The caller is
+    /// inside the gate.
+    pub fn use_feature(&self, bit: u64) -> Result<()> {
+        let mut header = self.memory.seam().lock(&self.header);
+        let used = header.get(field::READ_ONLY_COMPATIBLE);
+        if used & bit == bit {
+            return Ok(());
+        }
+        header.set(field::READ_ONLY_COMPATIBLE, used | bit);
+        header.write(&self.memory, &points::HEADER_FEATURE)
+    }
+
     /// Records that the disk holds what memory holds, and that it was found sound.
     pub fn note_sound(&self) -> Result<()> {
         {
