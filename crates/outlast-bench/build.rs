@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The sources of the program, relative to the root of the workspace.
-const SOURCES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "crates/outlast", "crates/outlast-bench"];
+const SOURCES: [&str; 5] =
+    ["Cargo.lock", "Cargo.toml", "crates/outlast", "crates/outlast-bench", "crates/outlast-peers"];
 
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     // Git must not take locks, which would disturb someone who works in the tree meanwhile.

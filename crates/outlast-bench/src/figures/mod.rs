@@ -362,6 +362,17 @@ pub struct Written {
     pub summary: Summary,
 }
 
+/// Says that other programs ran during a run, if they did.
+fn busy(run: &serde_json::Value) -> Option<String> {
+    let (load, cores) = (run["load_average"].as_f64()?, run["cores"].as_f64()?);
+    (load > cores).then(|| {
+        format!(
+            "Other programs ran during this run (load {load} on {cores} cores). They disturb what two \
+             threads gain, and with it the time model; ratios of one thread less; counts not at all."
+        )
+    })
+}
+
 /// Reads the rows that a run with `--json` printed.
 ///
 /// # Errors

@@ -42,6 +42,9 @@ pub fn write(written: &Written) -> String {
         text("kernel"),
         text("load_average"),
     );
+    if let Some(busy) = super::busy(run) {
+        let _ = writeln!(page, "**{busy}**\n");
+    }
     if text("scale") == Scale::Test.name() {
         page.push_str("**The run has the scale of a test: its verdicts mean little.**\n\n");
     }
@@ -84,7 +87,7 @@ pub fn write(written: &Written) -> String {
             figure(&mut page, outcome);
         }
     }
-    page
+    wrapped(&page)
 }
 
 /// The comparison systems beside the published code.
@@ -94,9 +97,9 @@ fn nearness(page: &mut String, rows: &[Nearness]) {
          The authors' code of four systems was measured once beside the library, on an Intel Xeon with two \
          cores: 10 million records of 8 + 8 bytes, flushes executed, 2 MiB pages, one thread. The table has the \
          ratio of a system to one of the library's there, and the ratio here. A quotient from 0.7 to 1.4 \
-         counts as near. \"clevel\" here is the library's own. Reasons for others: our peers take no \
-         time in an allocator; published hash functions and compilers differ; a small table lies in the caches \
-         here; P-CLHT's and CCEH's published lookups read no lock word in another line.\n\n\
+         counts as near. \"clevel\" here is the library's own. Likely reasons for others: our peers take \
+         no time in an allocator; hash functions, compilers and processors differ; a small table lies in \
+         the caches here.\n\n\
          | system | divided by | operation | published | here | quotient | |\n|---|---|---|---:|---:|---:|---|\n",
     );
     for row in rows {
@@ -150,6 +153,31 @@ fn figure(page: &mut String, outcome: &Outcome) {
     let _ = writeln!(page, "{lead}{note}\n");
 }
 
+/// Breaks the lines of prose; tables, lists and headings stay as they are.
+fn wrapped(page: &str) -> String {
+    const WIDTH: usize = 116;
+    let mut text = String::new();
+    for line in page.lines() {
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut column = 0;
+        let is_prose = !line.starts_with(['|', '#']);
+        for (i, word) in line.split(' ').enumerate() {
+            let length = word.chars().count() + 1;
+            if is_prose && i > 0 && column + length > WIDTH {
+                text.push('\n');
+                text.push_str(indent);
+                column = indent.len();
+            } else if i > 0 {
+                text.push(' ');
+            }
+            text.push_str(word);
+            column += length;
+        }
+        text.push('\n');
+    }
+    text
+}
+
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -159,6 +187,16 @@ mod tests {
     use super::*;
     use crate::figures::Summary;
     use serde_json::json;
+
+    #[test]
+    fn prose_is_broken_and_tables_are_not() {
+        let line = "word ".repeat(40);
+        let text = wrapped(&format!("{line}\n- {line}\n| {line}\n"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(lines[..4].iter().all(|line| line.len() <= 118) && lines[4].len() > 200);
+        assert!(lines[3].starts_with("  word"));
+    }
 
     #[test]
     fn the_page_has_each_figure_with_its_verdict() {

@@ -63,8 +63,10 @@ fn about(run: &serde_json::Value) -> String {
         }
         _ => "",
     };
+    let busy = super::busy(run)
+        .map_or(String::new(), |busy| format!("<p class=\"warning\">{}</p>", escaped(&busy)));
     format!(
-        "{warning}<p class=\"about\">Commit <code>{}</code>, scale {}, seed {}. {}, {} cores, Linux {}, load {}. \
+        "{warning}{busy}<p class=\"about\">Commit <code>{}</code>, scale {}, seed {}. {}, {} cores, Linux {}, load {}. \
          Medium: {}.</p>",
         value("commit"),
         value("scale"),
