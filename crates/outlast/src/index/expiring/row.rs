@@ -23,7 +23,8 @@ struct Decided {
 }
 
 impl<S: Seam> Expiring<S> {
-    /// Makes changes of different keys, whose values are short enough, as [`Index::change_many`](crate::index::Index::change_many) does.
+    /// Makes changes of different keys, whose values are short enough, as
+    /// [`Index::change_many`](crate::index::Index::change_many) does.
     pub(super) fn change_row(
         &self,
         keys: &[&[u8]],
