@@ -109,6 +109,11 @@ fn is_covered(image: &Image, region: &Region, nodes: &HashSet<u64>, change: Chan
         What::PhastRoot | What::Master { .. } | What::MasterEntries => true,
         What::GroupRoot | What::GroupSegment { .. } | What::GroupNode { .. } | What::Turn => true,
         What::PhtRoot | What::PhtTable | What::PhtArea | What::PhtLink => true,
+        // Without an intent, the last rebuild counts as complete.
+        What::LineIntent => word != 0,
+        // Only the last rebuild's segments need their siblings.
+        What::LineSegment { .. } => index != 2,
+        What::LineRoot | What::LineDirectory { .. } | What::Cell | What::LineNode => true,
         // An array may hold anything where no segment is yet.
         What::Array => false,
         // Bits and fingerprints have no checksum, except bits beyond the slots.
@@ -148,8 +153,13 @@ fn changes(image_index: usize, image: &Image, random: &mut Random) -> Vec<Change
             | What::Turn
             | What::GroupSegment { .. }
             | What::GroupNode { .. }
+            | What::LineRoot
+            | What::LineIntent
+            | What::LineDirectory { .. }
+            | What::LineSegment { .. }
+            | What::LineNode
             | What::Node => 1,
-            What::Entry | What::MasterEntries | What::SavedState => 3,
+            What::Entry | What::Cell | What::MasterEntries | What::SavedState => 3,
             What::LiveSlot { .. } | What::ClevelSlot | What::Pair { .. } => 30,
             What::ReadyLevel | What::Array => 200,
             What::LeafHead { .. } | What::PhtLink | What::ChainHead => 10,

@@ -1,0 +1,121 @@
+//! The costs of line hashing.
+
+use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
+use outlast::RecordForm;
+use outlast::internals::index::line::layout::{DIRECTORY, NODE_BYTES, SIZES};
+use outlast::internals::index::line::points;
+use outlast::internals::pmem::Event;
+use outlast_check::codec::SPECIAL;
+use outlast_check::session::Do;
+use outlast_check::structures::line::shape;
+
+/// Adds what the form needs to write a record: the block's lines, and their fence.
+fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
+    match form {
+        RecordForm::Inline => (lines, fences),
+        RecordForm::Bytes => {
+            let record = cost_at(events, &points::RECORD).0;
+            assert!((1..=2).contains(&record), "a record of less than 64 bytes");
+            (lines + record, fences + 1)
+        }
+    }
+}
+
+/// Keeps only the index's events, because now and then a block needs more pages from the pool.
+fn of_index(events: Vec<Event>) -> Vec<Event> {
+    events.into_iter().filter(|e| e.point.is_none_or(|point| point.owner == "line")).collect()
+}
+
+/// An operation must fence once before it returns, and stores to one line, wherever the record is:
+/// in its home line, in its block, or in the stash.
+#[test]
+fn a_change_flushes_one_line() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 2));
+        let (mut away, mut overflowed) = (0, 0);
+        for key in 10..1000 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
+            if has(&events, &points::REBUILD_COMMIT) || has(&events, &points::DOUBLE_COMMIT) {
+                continue;
+            }
+            assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
+            away += u64::from(has(&events, &points::INSERT_AWAY));
+            overflowed += u64::from(has(&events, &points::INSERT_OVERFLOW));
+            let events = of_index(bench.change(key, Do::Insert(VALUE)));
+            assert_eq!(cost(&events).0, cost_at(&events, &points::RECORD).0, "present");
+            let events = of_index(bench.change(key, Do::Put(key)));
+            assert_eq!(cost(&events), with_record(form, &events, (1, 1)), "{form}");
+            if key % 3 == 0 {
+                let events = of_index(bench.change(key, Do::Remove));
+                assert_eq!(cost(&events), (1, 1), "{form}");
+                assert_eq!(cost(&bench.change(key, Do::Remove)), (0, 0), "absent");
+            }
+        }
+        assert!(away > 20 && overflowed > 5, "{form}: {away} {overflowed}");
+    }
+}
+
+/// The new segments must be durable before the intent, and the intent before the cells.
+#[test]
+fn a_rebuild_flushes_the_new_segments_the_intent_and_the_cells() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 1));
+        let (mut rebuilds, mut doublings) = ([0; 4], 0);
+        for key in 10..900 {
+            let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
+            if has(&events, &points::DOUBLE_COMMIT) {
+                doublings += 1;
+                let (lines, fences) = cost_at(&events, &points::DOUBLE_NEW);
+                assert_eq!(fences, 1);
+                assert!((3..14).any(|depth| lines == 1 + DIRECTORY.entries(depth) / 8), "{lines}");
+                assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (1, 1));
+            }
+            if !has(&events, &points::REBUILD_COMMIT) {
+                continue;
+            }
+            let (lines, fences) = cost_at(&events, &points::REBUILD_NEW);
+            let made = (1..=4).find(|made| lines == made * u64::from(SIZES[1].lines));
+            rebuilds[made.expect("whole segments") as usize - 1] += 1;
+            assert_eq!(lines_stored(&events, &points::REBUILD_NEW), lines);
+            assert_eq!(fences, 1, "{form}");
+            assert_eq!(cost_at(&events, &points::REBUILD_COMMIT), (1, 1), "{form}");
+            let (cells, fences) = cost_at(&events, &points::REBUILD_CELLS);
+            assert!((1..=24).contains(&cells) && fences == 1, "{form}: {cells} {fences}");
+        }
+        assert!(rebuilds.iter().all(|&times| times > 0) && doublings > 1, "{form}: {rebuilds:?}");
+    }
+}
+
+/// A node must be durable before the link to it. Records of one hash make nothing grow.
+#[test]
+fn a_node_is_flushed_once() {
+    for form in RecordForm::ALL {
+        let mut bench = Bench::in_pool(shape(form, 0), colliding());
+        let mut nodes = 0;
+        for key in 0..300 {
+            let events = of_index(bench.change(SPECIAL + key, Do::Insert(VALUE)));
+            assert!(!has(&events, &points::REBUILD_COMMIT), "{form}: {key}");
+            if has(&events, &points::NODE_COMMIT) {
+                nodes += 1;
+                assert_eq!(cost_at(&events, &points::NODE_NEW), (NODE_BYTES / 64, 1));
+                assert_eq!(cost_at(&events, &points::NODE_COMMIT), (1, 1));
+            }
+        }
+        assert_eq!(nodes, 3, "{form}: 28 in lines, 124 in a node");
+    }
+}
+
+/// The changes of a call share the fence, if they are in different blocks.
+#[test]
+fn changes_of_many_keys_share_one_fence() {
+    let mut bench = Bench::new(shape(RecordForm::Inline, 5));
+    bench.fill(1000..1400);
+    let mut shared = 0;
+    for first in (10..500).step_by(4) {
+        let changes: Vec<_> = (first..first + 4).map(|key| (key, Do::Insert(VALUE))).collect();
+        let events = of_index(bench.change_many(&changes));
+        let (lines, fences) = cost_at(&events, &points::MANY);
+        shared += u64::from(fences == 1 && lines == 0 && cost(&events) == (4, 1));
+    }
+    assert!(shared > 80, "{shared}");
+}
