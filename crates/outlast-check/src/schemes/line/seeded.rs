@@ -57,7 +57,7 @@ pub(super) const LINES: &[Line] = &[
         "commit: readers are led to the new segments first",
         Stopped,
     ),
-    bug(ONE_HASH, Seeded::InCode(&line_bugs::NODES_COUNTED), "make_room", Alone),
+    cannot(ONE_HASH, "records of one hash never fill half of a segment, so nothing grows for them"),
     bug(
         RESIZED_MEANWHILE,
         Seeded::InCode(&line_bugs::CELL_NOT_RECHECKED),
@@ -126,22 +126,10 @@ pub(super) const LINES: &[Line] = &[
         Held("scan-rebuild"),
     ),
     bug(
-        "An iteration returns records twice after a group was rebuilt into other ranges",
-        Seeded::InCode(&line_bugs::SCAN_FROM_CURSOR_LOW),
-        "read_part: the range of the cursor, not from the hash on",
-        Held("scan-rebuild"),
-    ),
-    bug(
         "A lookup reads an old segment whose block has another use",
         Seeded::InCode(&line_bugs::FREED_BEFORE_SWITCH),
         "rebuild: freed before readers are led away",
         Held("rebuild"),
-    ),
-    bug(
-        "Two inserts take one slot of the stash",
-        Seeded::InCode(&line_bugs::STASH_UNLOCKED),
-        "insert_away: no stash lock",
-        Held("apart-stash"),
     ),
     bug(
         "First touch leaves the stash in the caches of the process that died",

@@ -29,16 +29,10 @@ crate::seeded_bugs! {
     BEYOND_CLEARED = "BeyondCleared";
     /// The hints that a removal computes anew lack the records in the stash.
     REHINT_BLOCK_ONLY = "RehintBlockOnly";
-    /// An insert into the stash does not lock it.
-    STASH_UNLOCKED = "StashUnlocked";
-    /// Records in nodes count when a segment is to grow.
-    NODES_COUNTED = "NodesCounted";
     /// A rebuild leaves out the records beyond the first new node.
     NODES_NOT_CARRIED = "NodesNotCarried";
     /// A rebuild does not mark the moved records for the trace.
     MOVED_UNMARKED = "MovedUnmarked";
-    /// An iteration takes every record of the cursor's range from a segment.
-    SCAN_FROM_CURSOR_LOW = "ScanFromCursorLow";
     /// A rebuild leads readers to the new segments before its intent is durable.
     SHOWN_BEFORE_CELLS = "ShownBeforeCells";
     /// Changes that share a fence are shown to readers before it.

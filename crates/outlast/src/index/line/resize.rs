@@ -2,9 +2,8 @@
 
 use super::layout::{DIRECTORY, MAX_DEPTH, Segment, Shape};
 use super::rebuild::{Outcome, segment_words};
-use super::{Line, bugs, points};
+use super::{Line, points};
 use crate::error::Result;
-use crate::index::bugs as index_bugs;
 use crate::index::kit::arrays::Directory;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::unlinked::UnlinkedBlock;
@@ -57,10 +56,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// afterwards.
     pub(super) fn make_room(&self, hash: u64, word: u64) -> Result<()> {
         let Some(group) = self.group(hash, word)? else { return Ok(()) };
-        let Some([mut records, in_nodes]) = self.count_group(&group)? else { return Ok(()) };
-        if self.seeded(&bugs::NODES_COUNTED) {
-            records += in_nodes;
-        }
+        let Some([records, in_nodes]) = self.count_group(&group)? else { return Ok(()) };
         let Shape { size, depth, count, .. } = group[0].shape;
         // Records of one hash never fill half of a segment, so they do not make it grow.
         let grows = 2 * records > u64::from(count) * group[0].size().slots();
@@ -108,7 +104,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             return Ok(true);
         }
         let cells = structure.directory.entries(&self.core.memory)?;
-        if depth >= FREE_DEPTH && !self.seeded(&index_bugs::DOUBLED_WITHOUT_END) {
+        if depth >= FREE_DEPTH {
             let mut offsets: Vec<_> = cells.iter().map(|c| self.core.memory.load(c)).collect();
             offsets.dedup();
             if offsets.len() as u64 * SPARSE < cells.len() as u64 {

@@ -1,7 +1,7 @@
 //! Walks over the table: iteration, the trace of all blocks, samples.
 
 use super::layout::{self, BLOCK_LINES, LINE_SLOTS, NODE_BYTES, Segment};
-use super::{At, Line, bugs};
+use super::{At, Line};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::cells::{cell_of, first_hash};
 use crate::index::kit::collect::Collector;
@@ -171,7 +171,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
         let size = segment.size();
-        let from = if self.seeded(&bugs::SCAN_FROM_CURSOR_LOW) { cursor.low } else { at };
         let first = u64::from(cursor.part) << 29;
         let homes = size.home_of(first)..=size.home_of(first | ((1 << 29) - 1));
         let blocks = homes.start() / BLOCK_LINES..homes.end() / BLOCK_LINES + 1;
@@ -186,7 +185,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                     continue;
                 }
                 let hash = self.hash_of(words);
-                if part_of(hash) == cursor.part && (from..=cursor.high).contains(&hash) {
+                if part_of(hash) == cursor.part && (at..=cursor.high).contains(&hash) {
                     found.take(&self.core, words, || self.core.memory.offset_of(slot).raw())?;
                 }
             }
