@@ -2,12 +2,13 @@
 
 use super::{Bench, VALUE, colliding, cost, cost_at, has, lines_stored};
 use outlast::RecordForm;
-use outlast::internals::index::line::layout::{DIRECTORY, NODE_BYTES, SIZES};
+use outlast::internals::index::line::layout::{BLOCK_LINES, DIRECTORY, NODE_BYTES, SIZES};
 use outlast::internals::index::line::points;
 use outlast::internals::pmem::Event;
 use outlast_check::codec::SPECIAL;
 use outlast_check::session::Do;
 use outlast_check::structures::line::shape;
+use std::collections::HashSet;
 
 /// Adds what the form needs to write a record: the block's lines, and their fence.
 fn with_record(form: RecordForm, events: &[Event], (lines, fences): (u64, u64)) -> (u64, u64) {
@@ -105,17 +106,49 @@ fn a_node_is_flushed_once() {
     }
 }
 
-/// The changes of a call share the fence, if they are in different blocks.
+/// Returns 16 keys of the lower half of the hashes, in different blocks of a segment of 16 KiB, and sets
+/// `next` to a key after them.
+fn in_different_blocks(bench: &Bench, form: RecordForm, next: &mut u64) -> Vec<u64> {
+    let (mut keys, mut blocks) = (Vec::new(), HashSet::new());
+    while keys.len() < 16 {
+        let hash = bench.session.hash(form, *next);
+        if hash >> 63 == 0 && blocks.insert(SIZES[4].home_of(hash) / BLOCK_LINES) {
+            keys.push(*next);
+        }
+        *next += 1;
+    }
+    keys
+}
+
+/// The changes of a call share the fence, if their records are in different blocks, wherever they are
+/// in them. Only an insert into the stash needs a lock for which the others would have to wait.
 #[test]
 fn changes_of_many_keys_share_one_fence() {
-    let mut bench = Bench::new(shape(RecordForm::Inline, 5));
-    bench.fill(1000..1400);
-    let mut shared = 0;
-    for first in (10..500).step_by(4) {
-        let changes: Vec<_> = (first..first + 4).map(|key| (key, Do::Insert(VALUE))).collect();
-        let events = of_index(bench.change_many(&changes));
-        let (lines, fences) = cost_at(&events, &points::MANY);
-        shared += u64::from(fences == 1 && lines == 0 && cost(&events) == (4, 1));
+    for form in RecordForm::ALL {
+        let mut bench = Bench::new(shape(form, 4));
+        bench.fill(10_000..11_350);
+        let (mut next, mut away, mut in_stash) = (10, 0, 0);
+        for round in 0..30 {
+            let keys = in_different_blocks(&bench, form, &mut next);
+            let mut is_in_stash = false;
+            for change in [Do::Insert(VALUE), Do::Put(VALUE + 1), Do::Remove] {
+                let changes: Vec<_> = keys.iter().map(|&key| (key, change)).collect();
+                let events = of_index(bench.change_many(&changes));
+                assert!(!has(&events, &points::REBUILD_COMMIT), "{form}: {round}");
+                away += u64::from(has(&events, &points::INSERT_AWAY));
+                if has(&events, &points::INSERT_OVERFLOW) {
+                    is_in_stash = true;
+                    in_stash += 1;
+                    continue;
+                }
+                let records = cost_at(&events, &points::RECORD).0;
+                let has_records = form == RecordForm::Bytes && change != Do::Remove;
+                assert_eq!(has_records, records > 0);
+                let (lines, fences) = cost(&events);
+                assert_eq!(fences, 1 + u64::from(has_records), "{form}: {round} {change:?}");
+                assert!(lines == 16 + records || is_in_stash, "{form}: {round} {lines} {records}");
+            }
+        }
+        assert!(away > 10 && (1..20).contains(&in_stash), "{form}: {away} {in_stash}");
     }
-    assert!(shared > 80, "{shared}");
 }

@@ -168,7 +168,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             self.replace(spot, found.slot, new.words());
             new.set_linked();
         } else {
-            self.remove::<FIRST>(spot, found)?;
+            self.remove::<FIRST>(spot, found);
             self.note_removal(here.changes());
         }
         Ok(Step::Done(decision.finish(&self.core)))
@@ -189,15 +189,16 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Removes a record, durably, and what the hints say about it. The stripe is changing.
     #[inline(always)]
-    fn remove<const FIRST: bool>(&self, spot: &Spot<'_, S>, found: Found<'_>) -> Result<()> {
+    fn remove<const FIRST: bool>(&self, spot: &Spot<'_, S>, found: Found<'_>) {
         let memory = &self.core.memory;
-        seed!(self, index_bugs::REMOVES_NOTHING => return Ok(()));
+        seed!(self, index_bugs::REMOVES_NOTHING => return);
         memory.store_release(&found.slot.first, self.empty(spot.hash), &points::REMOVE);
         memory.persist(found.slot, &points::REMOVE);
-        match found.part {
-            Part::Away(place) if !FIRST => self.forget(spot, place),
-            // The flag of a record in a node stays until the next rebuild.
-            _ => Ok(()),
+        // The flag of a record in a node stays until the next rebuild.
+        if let Part::Away(place) = found.part
+            && !FIRST
+        {
+            self.forget(spot, place);
         }
     }
 
@@ -208,25 +209,22 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     }
 
     /// Adds a record to the hints of its block. The stripe is changing.
-    fn note(&self, spot: &Spot<'_, S>, place: u32) {
+    pub(super) fn note(&self, spot: &Spot<'_, S>, place: u32) {
         let hint = hints::with(self.hint(spot), spot.whose, place);
         spot.hint.store(self.seam(), hint, Ordering::Relaxed);
     }
 
     /// Removes a record, whose slot is empty, from the hints of its block. The stripe is changing.
-    fn forget(&self, spot: &Spot<'_, S>, place: u32) -> Result<()> {
-        let hint = match hints::without(self.hint(spot), spot.whose, place) {
-            Some(hint) => hint,
-            None => self.hint_of_block(spot)?,
-        };
+    pub(super) fn forget(&self, spot: &Spot<'_, S>, place: u32) {
+        let hint = hints::without(self.hint(spot), spot.whose, place);
+        let hint = hint.unwrap_or_else(|| self.hint_of_block(spot));
         spot.hint.store(self.seam(), hint, Ordering::Relaxed);
-        Ok(())
     }
 
     /// Computes the hint word of a block anew. The stripe excludes changes of the block's records;
     /// other records in the stash may change meanwhile, and count for nothing.
     #[cold]
-    fn hint_of_block(&self, spot: &Spot<'_, S>) -> Result<u64> {
+    fn hint_of_block(&self, spot: &Spot<'_, S>) -> u64 {
         let block = spot.size.home_of(spot.hash) / BLOCK_LINES;
         let mut hint = 0;
         let mut add = |at: At, line: &SlotLine| {
@@ -253,7 +251,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         if has_nodes && !self.seeded(&bugs::BEYOND_CLEARED) {
             hint |= hints::beyond_flags(self.hint(spot));
         }
-        Ok(hint)
+        hint
     }
 
     // ---- Inserting --------------------------------------------------------------
@@ -294,6 +292,22 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(Step::absent(true))
     }
 
+    /// Finds an empty slot in the home line, or else in the emptiest other line of the block.
+    #[inline(always)]
+    pub(super) fn room_in_block<'m>(&self, spot: &Spot<'m, S>) -> Option<(Part, &'m Slot)> {
+        let empty = self.empty(spot.hash);
+        let line = |place: u32| &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
+        let slot = |place, free: u32| &line(place).slots[free.trailing_zeros() as usize / 2];
+        let free = self.free(line(0), empty);
+        if free != 0 {
+            return Some((Part::Home, slot(0, free)));
+        }
+        let places = (1..BLOCK_LINES).map(|place| (place, self.free(line(place), empty)));
+        let emptiest = places.rev().max_by_key(|(_, free)| free.count_ones());
+        let (place, free) = emptiest.filter(|(_, free)| *free != 0)?;
+        Some((Part::Away(place), slot(place, free)))
+    }
+
     /// Inserts a record whose home line is full: into another line of the block, the stash or a
     /// node. Returns whether there was room.
     #[cold]
@@ -305,13 +319,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         words: SlotWords,
     ) -> Result<bool> {
         let empty = self.empty(spot.hash);
-        let line = |place| &spot.block.lines[(spot.whose.home ^ place) as usize];
-        let places = (1..BLOCK_LINES).map(|place| (place, self.free(line(place), empty)));
-        let emptiest = places.rev().max_by_key(|(_, free)| free.count_ones());
-        if let Some((place, free)) = emptiest
-            && free != 0
-        {
-            let slot = &line(place).slots[free.trailing_zeros() as usize / 2];
+        if let Some((Part::Away(place), slot)) = self.room_in_block(spot) {
             here.changing();
             self.note(spot, place);
             self.fill(slot, words, &points::INSERT_AWAY);

@@ -2,7 +2,7 @@
 
 use super::change::Progress;
 use super::layout::{FROZEN, Slot};
-use super::lookup::Part;
+use super::lookup::{Found, Part};
 use super::{Line, Spot, bugs, points};
 use crate::index::kit::change::Plan;
 use crate::index::kit::lock::{Guarded, HeldLock};
@@ -14,8 +14,9 @@ use crate::pmem::Seam;
 
 /// The place of a change.
 pub(crate) struct RowPlace<'t, S: Seam> {
+    spot: Spot<'t, S>,
+    part: Part,
     slot: &'t Slot,
-    hash: u64,
     here: Guarded<HeldLock<'t, S>>,
 }
 
@@ -29,8 +30,8 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
 
     type Place<'t> = RowPlace<'t, S>;
 
-    /// Finds a record in its home line or, if it stays where it is, elsewhere; and room in the home
-    /// line only. A stripe that this row holds already is not free, so the row ends there.
+    /// Finds a record wherever it is, and room in the block only: the stash has another lock. A stripe
+    /// that this row holds already is not free, so the row ends there.
     #[inline(always)]
     fn place<'t>(
         &'t self,
@@ -47,40 +48,47 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
         if !self.leads_to(word, hash) {
             return None;
         }
-        let Some(found) = self.search(&spot, key, || true).ok()? else {
-            if !plan.inserts {
-                return Some(InRow::Absent(None));
+        let (part, slot, words) = match self.search(&spot, key, || true).ok()? {
+            Some(Found { part, slot, words }) => (part, slot, Some(words)),
+            None if !plan.inserts => return Some(InRow::Absent(None)),
+            None => {
+                let (part, slot) = self.room_in_block(&spot)?;
+                (part, slot, None)
             }
-            let free = self.free(spot.home(), self.empty(hash));
-            if free == 0 {
-                return None;
-            }
-            let slot = &spot.home().slots[free.trailing_zeros() as usize / 2];
-            return Some(InRow::Absent(Some(RowPlace { slot, hash, here })));
         };
-        // The hints of a record that is away change with it.
-        if plan.value.is_none() && found.part != Part::Home {
-            return None;
-        }
-        Some(InRow::Present(Some(RowPlace { slot: found.slot, hash, here }), found.words))
+        let place = Some(RowPlace { spot, part, slot, here });
+        Some(match words {
+            Some(words) => InRow::Present(place, words),
+            None => InRow::Absent(place),
+        })
     }
 
     #[inline(always)]
     fn store(&self, place: &mut RowPlace<'_, S>, present: bool, words: Option<SlotWords>) {
-        let (memory, slot) = (&self.core.memory, place.slot);
+        let (memory, slot, spot) = (&self.core.memory, place.slot, &place.spot);
         place.here.changing();
-        match words {
-            Some(words) if present => {
+        match (words, place.part) {
+            (Some(words), _) if present => {
                 let (value, link) = (&points::UPDATE, &points::UPDATE_LINK);
                 slot.replace_unfenced::<S, R>(memory, words, value, link);
             }
-            Some(words) => {
-                slot.fill_empty(memory, words, &points::INSERT);
-                memory.flush(slot, &points::INSERT);
+            (Some(words), part) => {
+                let at = match part {
+                    Part::Away(place) => {
+                        self.note(spot, place);
+                        &points::INSERT_AWAY
+                    }
+                    _ => &points::INSERT,
+                };
+                slot.fill_empty(memory, words, at);
+                memory.flush(slot, at);
             }
-            None => {
-                memory.store_release(&slot.first, self.empty(place.hash), &points::REMOVE);
+            (None, part) => {
+                memory.store_release(&slot.first, self.empty(spot.hash), &points::REMOVE);
                 memory.flush(slot, &points::REMOVE);
+                if let Part::Away(place) = part {
+                    self.forget(spot, place);
+                }
             }
         }
     }

@@ -5,9 +5,9 @@ use super::layout::{
     self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, NODE_BYTES, NODE_SLOTS, Segment, Shape,
     segment_identity,
 };
-use super::lookup::{FIRST_WORDS, Part};
+use super::lookup::Part;
 use super::recover::Hints;
-use super::{Line, bugs, line_words, points, turn_of, whose, with_hint};
+use super::{Line, bugs, points, turn_of, whose, with_hint};
 use crate::error::{Damage, Result};
 use crate::index::hints::STASH;
 use crate::index::kit::lock::Guarded;
@@ -35,7 +35,8 @@ struct Draft<'c, S: Seam> {
     block: UnlinkedBlock<'c, S>,
     segment: Segment,
     empty: u64,
-    words: Vec<u64>,
+    /// Its lines, from the header on.
+    lines: Vec<[u64; LINE_WORDS]>,
     /// The number of records in each line.
     used: Vec<u8>,
     hints: Hints,
@@ -45,37 +46,44 @@ struct Draft<'c, S: Seam> {
     nodes: Vec<u64>,
 }
 
-/// Returns the words of an empty segment, without siblings and nodes.
-pub(super) fn segment_words(segment: &Segment, empty: u64) -> Vec<u64> {
-    let mut words = vec![0; segment.size().bytes() as usize / 8];
-    words[0] = segment_identity(segment.offset, segment.low, segment.shape);
-    words[1] = segment.low;
-    words[2] = Link::default().pack(segment.offset + 16);
-    words[3] = Link::default().pack(segment.offset + 24);
-    words[8..].iter_mut().step_by(2).for_each(|first| *first = empty);
-    words
+const LINE_WORDS: usize = 2 * LINE_SLOTS;
+
+/// Returns the lines of an empty segment, without siblings and nodes.
+pub(super) fn segment_lines(segment: &Segment, empty: u64) -> Vec<[u64; LINE_WORDS]> {
+    let mut lines = vec![[empty, 0, empty, 0, empty, 0, empty, 0]; segment.size().lines as usize];
+    lines[0] = [
+        segment_identity(segment.offset, segment.low, segment.shape),
+        segment.low,
+        Link::default().pack(segment.offset + 16),
+        Link::default().pack(segment.offset + 24),
+        0,
+        0,
+        0,
+        0,
+    ];
+    lines
 }
 
 impl<'c, S: Seam> Draft<'c, S> {
     fn new(block: UnlinkedBlock<'c, S>, shape: Shape, low: u64, empty: u64) -> Self {
         let segment = Segment::new(block.offset(), shape, low);
-        let words = segment_words(&segment, empty);
-        let used = vec![0; segment.size().lines as usize];
+        let lines = segment_lines(&segment, empty);
+        let used = vec![0; lines.len()];
         let (hints, late, nodes) = ([0; MAX_BLOCKS], Vec::new(), Vec::new());
-        Draft { block, segment, empty, words, used, hints, late, nodes }
+        Draft { block, segment, empty, lines, used, hints, late, nodes }
     }
 
     /// Adds a record to a line, if there is room.
-    fn add(&mut self, line: u32, (words, hash): (SlotWords, u64), part: Part) -> bool {
-        let line = line as usize;
-        let used = usize::from(self.used[line]);
-        if used == LINE_SLOTS {
+    #[inline(always)]
+    fn add(&mut self, line: u32, words: SlotWords) -> bool {
+        let used = &mut self.used[line as usize];
+        let slot = usize::from(*used);
+        if slot == LINE_SLOTS {
             return false;
         }
-        let at = 8 * line + 2 * used;
-        (self.words[at], self.words[at + 1]) = (words.first, words.second);
-        self.used[line] += 1;
-        self.hint(hash, part);
+        *used += 1;
+        let (slots, _) = self.lines[line as usize].as_chunks_mut::<2>();
+        slots[slot] = [words.first, words.second];
         true
     }
 
@@ -83,7 +91,7 @@ impl<'c, S: Seam> Draft<'c, S> {
     fn link(&mut self, sibling: u64) {
         let pack = |offset, at| Link { offset, depth: 0 }.pack(self.segment.offset + at);
         let chain = self.nodes.first().copied().unwrap_or(0);
-        (self.words[2], self.words[3]) = (pack(sibling, 16), pack(chain, 24));
+        (self.lines[0][2], self.lines[0][3]) = (pack(sibling, 16), pack(chain, 24));
     }
 
     fn hint(&mut self, hash: u64, part: Part) {
@@ -93,10 +101,11 @@ impl<'c, S: Seam> Draft<'c, S> {
     }
 
     /// Adds a record to its home line, or puts it off.
-    fn add_home(&mut self, record: (SlotWords, u64)) {
+    #[inline(always)]
+    fn add_home(&mut self, (words, hash): (SlotWords, u64)) {
         let size = self.segment.size();
-        if !self.add(size.before + size.home_of(record.1), record, Part::Home) {
-            self.late.push(record);
+        if !self.add(size.before + size.home_of(hash), words) {
+            self.late.push((words, hash));
         }
     }
 
@@ -104,19 +113,23 @@ impl<'c, S: Seam> Draft<'c, S> {
     fn add_late(&mut self) {
         let size = self.segment.size();
         let mut in_nodes = Vec::new();
-        for record in std::mem::take(&mut self.late) {
-            let home = size.before + size.home_of(record.1);
+        for (words, hash) in std::mem::take(&mut self.late) {
+            let home = size.before + size.home_of(hash);
             let emptiest = (1..BLOCK_LINES).min_by_key(|place| self.used[(home ^ place) as usize]);
             let place = emptiest.unwrap_or(1);
-            let is_placed = self.add(home ^ place, record, Part::Away(place))
-                || (0..size.window()).any(|position| {
-                    let line = 1 + size.stash_of(record.1, position);
-                    self.add(line, record, Part::Away(STASH + position / 2))
-                });
-            if !is_placed {
-                self.hint(record.1, Part::Node);
-                in_nodes.push(record);
-            }
+            let part = if self.add(home ^ place, words) {
+                Part::Away(place)
+            } else {
+                let mut window = 0..size.window();
+                match window.find(|&at| self.add(1 + size.stash_of(hash, at), words)) {
+                    Some(position) => Part::Away(STASH + position / 2),
+                    None => {
+                        in_nodes.push((words, hash));
+                        Part::Node
+                    }
+                }
+            };
+            self.hint(hash, part);
         }
         self.late = in_nodes;
     }
@@ -187,12 +200,13 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// is not exact.
     pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2]> {
         let (empty, mut counts) = (self.empty(segment.low), [0; 2]);
-        for line in self.lines(segment) {
+        self.lines(segment).try_for_each(|line| {
             let (at, line) = line?;
-            let free = self.core.memory.matching(line_words(line), FIRST_WORDS, empty);
+            let free = self.free(line, empty);
             let is_node = usize::from(at == super::At::Node);
             counts[is_node] += u64::from(LINE_SLOTS as u32 - free.count_ones());
-        }
+            Ok::<_, Damage>(())
+        })?;
         Ok(counts)
     }
 
@@ -328,7 +342,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             }
         }
         for (draft, words) in drafts.iter().zip(segments) {
-            memory.write_new(words, &draft.words, &points::REBUILD_NEW);
+            memory.write_new(words, draft.lines.as_flattened(), &points::REBUILD_NEW);
             self.store_hints(&draft.segment, &draft.hints);
         }
         for (words, values) in nodes {
@@ -360,19 +374,22 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Copies the records of frozen segments into drafts. Returns the old nodes.
     fn copy(&self, old: &[Segment], drafts: &mut [Draft<'_, S>]) -> Result<Vec<u64>> {
+        let lows: Vec<u64> = drafts.iter().skip(1).map(|draft| draft.segment.low).collect();
         let mut nodes = Vec::new();
         for segment in old {
-            for line in self.lines(segment) {
+            // An internal iteration, so that each kind of line has a loop of its own.
+            self.lines(segment).try_for_each(|line| {
                 let (at, line) = line?;
-                for slot in 0..LINE_SLOTS {
-                    if let Some(record) = self.record_in(segment, at, line, slot)?
-                        && let Some(draft) =
-                            drafts.iter_mut().rfind(|draft| draft.segment.low <= record.1)
-                    {
+                for slot in &line.slots {
+                    if let Some(record) = self.record_in(segment, at, slot)? {
+                        // Without a branch that could be mispredicted.
+                        let number = lows.iter().map(|low| usize::from(*low <= record.1)).sum();
+                        let draft: &mut Draft<'_, S> = &mut drafts[number];
                         draft.add_home(record);
                     }
                 }
-            }
+                Ok::<_, Damage>(())
+            })?;
             for node in self.nodes(segment.offset) {
                 nodes.push(self.core.memory.offset_of(node?).raw());
             }

@@ -2,7 +2,7 @@
 //! is used.
 
 use super::layout::{
-    self, MAX_BLOCKS, MAX_COUNT, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, SlotLine,
+    self, MAX_BLOCKS, MAX_COUNT, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, Slot, SlotLine,
     node_identity,
 };
 use super::{At, Line, Structure, bugs, points, whose, with_hint};
@@ -71,8 +71,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         hints: &mut Hints,
     ) -> Result<(), Damage> {
         let size = segment.size();
-        for slot in 0..line.slots.len() {
-            if let Some((_, hash)) = self.record_in(segment, at, line, slot)?
+        for slot in &line.slots {
+            if let Some((_, hash)) = self.record_in(segment, at, slot)?
                 && let Some(part) = at.part(size, hash)
             {
                 let hint = &mut hints[(size.home_of(hash) / layout::BLOCK_LINES) as usize];
@@ -87,27 +87,33 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     ///
     /// # Errors
     /// [`Damage`] if the slot holds what cannot be a record of this segment in this place.
+    #[inline(always)]
     pub(super) fn record_in(
         &self,
         segment: &Segment,
         at: At,
-        line: &SlotLine,
-        slot: usize,
+        slot: &Slot,
     ) -> Result<Option<(SlotWords, u64)>, Damage> {
-        let words = line.slots[slot].read(&self.core.memory);
+        let words = slot.read(&self.core.memory);
         if words.first == self.empty(segment.low) {
             return Ok(None);
         }
         let hash = self.hash_of(words);
         if !segment.range().holds(hash) || at.part(segment.size(), hash).is_none() {
-            return Err(Damage::new(
-                self.core.memory.offset_of(&line.slots[slot]).raw(),
-                format!("an empty slot, or a record of {at:?} from {:#x} on", segment.low),
-                format!("{:#x} {:#x}, hash {hash:#x}", words.first, words.second),
-            ));
+            return Err(self.misplaced(segment, at, slot));
         }
         R::check_link(&self.core, words)?;
         Ok(Some((words, hash)))
+    }
+
+    #[cold]
+    fn misplaced(&self, segment: &Segment, at: At, slot: &Slot) -> Damage {
+        let words = slot.read(&self.core.memory);
+        Damage::new(
+            self.core.memory.offset_of(slot).raw(),
+            format!("an empty slot, or a record of {at:?} from {:#x} on", segment.low),
+            format!("{:#x} {:#x}, hash {:#x}", words.first, words.second, self.hash_of(words)),
+        )
     }
 
     /// After a crash, makes durable everything that results will depend on. When a process dies, its

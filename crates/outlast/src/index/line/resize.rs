@@ -1,7 +1,7 @@
 //! Growth: how a group that is full grows, and the directory's doubling.
 
 use super::layout::{DIRECTORY, MAX_DEPTH, Segment, Shape};
-use super::rebuild::{Outcome, segment_words};
+use super::rebuild::{Outcome, segment_lines};
 use super::{Line, points};
 use crate::error::Result;
 use crate::index::kit::arrays::Directory;
@@ -33,8 +33,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
     for (half, block) in halves.iter().enumerate() {
         let segment = Segment::new(block.offset(), shape, (half as u64) << 63);
         let words = core.memory.words(segment.offset, segment.size().bytes())?;
-        let values = segment_words(&segment, empty[half]);
-        core.memory.write_new(words, &values, &points::CREATE);
+        let lines = segment_lines(&segment, empty[half]);
+        core.memory.write_new(words, lines.as_flattened(), &points::CREATE);
     }
     let cells = DIRECTORY.entries(FIRST_DEPTH) as usize;
     let offsets = (0..cells).map(|cell| halves[cell / (cells / 2)].offset());

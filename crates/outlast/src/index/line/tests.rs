@@ -1,12 +1,17 @@
 //! The table beside a model, with segments of each size.
 
-use super::{Config, Line};
+use super::layout::{BLOCK_LINES, LINE_SLOTS, SIZES, Segment};
+use super::{Config, Line, walk};
 use crate::index::kit::beside::pool_of;
 use crate::index::kit::change::change;
+use crate::index::kit::collect::Collector;
+use crate::index::kit::lock::Guarded;
 use crate::index::kit::table::{HashedKey, Lookup, Table as _, Verify, Walk};
-use crate::index::{Change, Cursor, Inline, Previous, Schemas};
+use crate::index::{Care, Change, Cursor, Inline, Previous, Schemas};
 use crate::pmem::Traced;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::thread::sleep;
+use std::time::Duration;
 
 type Table = Line<Traced, Inline>;
 
@@ -14,6 +19,14 @@ fn table(segment_bits: u32) -> Table {
     let config = Config { segment_bits };
     let core = pool_of(Traced::new(), |core| Table::create(core, config).unwrap());
     Table::open(&core, 0, config).unwrap()
+}
+
+fn hash(table: &Table, key: u64) -> u64 {
+    HashedKey::<Inline>::new(&table.core, key).hash
+}
+
+fn insert(table: &Table, key: u64) {
+    assert!(change(table, key, Change::Insert(key + 7), Previous::UNWANTED).unwrap().applied);
 }
 
 fn get(table: &Table, key: u64) -> Option<u64> {
@@ -113,4 +126,54 @@ fn records_are_found_while_the_table_grows_and_after_it_is_opened_again() {
         }
         check(&table, &model);
     }
+}
+
+/// If a group is rebuilt between two reads of a step, the segment of the second read can hold hashes
+/// that the first read has returned.
+#[test]
+fn a_step_of_an_iteration_reads_no_hash_below_the_one_that_it_has_come_to() {
+    let table = table(0);
+    (1..=400).for_each(|key| insert(&table, key));
+    for part in 0..walk::PARTS {
+        for at in (0..64).map(|number| number << 58 | 0x155 << 48) {
+            let cursor = Cursor { part, ..Cursor::start() };
+            let mut found = Vec::new();
+            let mut collector = Collector::<Inline>::new(Care::Trust, &mut found);
+            let range = table.collect(at, &cursor, &mut collector, 0).unwrap();
+            collector.finish(&mut Vec::new());
+            let found: BTreeSet<u64> = found.into_iter().map(|(key, _)| key).collect();
+            let is_next = |&key: &u64| {
+                let hash = hash(&table, key);
+                (at..=range.high).contains(&hash) && walk::part_of(hash) == part
+            };
+            assert_eq!(found, (1..=400).filter(is_next).collect());
+        }
+    }
+}
+
+/// Two keys of different blocks have different stripes, and can want the same slot of the stash.
+#[test]
+fn an_insert_into_the_stash_waits_for_its_lock() {
+    let table = table(0);
+    let block = |key: &u64| {
+        let hash = hash(&table, *key);
+        hash >> 63 == 0 && SIZES[0].home_of(hash) < BLOCK_LINES
+    };
+    let of_block = BLOCK_LINES as usize * LINE_SLOTS;
+    let keys: Vec<u64> = (1..).filter(block).take(of_block + 1).collect();
+    keys[..of_block].iter().for_each(|&key| insert(&table, key));
+    let last = keys[of_block];
+    let passed = table.core.enter().unwrap();
+    let segment = Segment::of(table.cell(0, 1).unwrap(), 0).offset;
+    std::thread::scope(|scope| {
+        let lock = table.stash_lock(segment).hold(&table.core, segment).unwrap();
+        let locked = Guarded::new(lock);
+        let inserting = scope.spawn(|| insert(&table, last));
+        sleep(Duration::from_millis(50));
+        assert!(!inserting.is_finished());
+        drop(locked);
+        inserting.join().unwrap();
+    });
+    drop(passed);
+    assert_eq!(get(&table, last), Some(last + 7));
 }

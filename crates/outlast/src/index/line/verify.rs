@@ -1,7 +1,7 @@
 //! Verification: checks every structure, every slot and every record.
 
-use super::layout::{LINE_SLOTS, Segment};
-use super::{At, Line, SlotLine};
+use super::layout::{Segment, Slot};
+use super::{At, Line};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
 use crate::index::kit::table::{Verify, Walk};
@@ -42,8 +42,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         audit.begin_part();
         for line in self.lines(segment) {
             let Some((at, line)) = audit.report(line.map_err(Into::into))? else { break };
-            for slot in 0..LINE_SLOTS {
-                self.verify_slot(segment, at, line, slot, audit)?;
+            for slot in &line.slots {
+                self.verify_slot(segment, at, slot, audit)?;
             }
         }
         Ok(())
@@ -53,13 +53,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         &self,
         segment: &Segment,
         at: At,
-        line: &SlotLine,
-        slot: usize,
+        slot: &Slot,
         audit: &mut Audit<R>,
     ) -> Result<()> {
-        let record = self.record_in(segment, at, line, slot);
+        let record = self.record_in(segment, at, slot);
         if let Some(Some((words, hash))) = audit.report(record.map_err(Into::into))? {
-            let offset = self.core.memory.offset_of(&line.slots[slot]).raw();
+            let offset = self.core.memory.offset_of(slot).raw();
             audit.check_slot(&self.core, offset, words, |sought| {
                 let spot = self.spot(segment.word(), hash);
                 Ok(self.search(&spot, sought, || true)?.map(|found| found.words))

@@ -1,6 +1,6 @@
 //! Walks over the table: iteration, the trace of all blocks, samples.
 
-use super::layout::{self, BLOCK_LINES, LINE_SLOTS, NODE_BYTES, Segment};
+use super::layout::{self, BLOCK_LINES, NODE_BYTES, Segment};
 use super::{At, Line};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::cells::{cell_of, first_hash};
@@ -14,12 +14,12 @@ use crate::pmem::Seam;
 use std::collections::HashSet;
 
 /// The number of parts of an iteration of a segment.
-const PARTS: u32 = 8;
+pub(super) const PARTS: u32 = 8;
 /// After this many turns of waiting for a valid read, an iteration keeps changes out.
 const PATIENCE: u32 = 1 << 10;
 
 /// Returns the part of a hash.
-fn part_of(hash: u64) -> u32 {
+pub(super) fn part_of(hash: u64) -> u32 {
     hash as u32 >> 29
 }
 
@@ -220,10 +220,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let own = (segment.size().lines - 1) as usize;
         lines.truncate(own + nodes.len() * layout::NODE_LINES);
         for (place, line) in lines.into_iter().flatten() {
-            for slot in 0..LINE_SLOTS {
-                match self.record_in(&segment, place, line, slot) {
+            for slot in &line.slots {
+                match self.record_in(&segment, place, slot) {
                     Ok(Some((words, hash))) if (from..=high).contains(&hash) => {
-                        let at = self.core.memory.offset_of(&line.slots[slot]).raw();
+                        let at = self.core.memory.offset_of(slot).raw();
                         found.take_unused(&self.core, words, at, &mut keys)?;
                     }
                     Ok(_) => {}
