@@ -268,7 +268,10 @@ fn check(image: &Image, chains: bool) {
         Scheme::Line => {
             let deep = count(|what| matches!(what, What::LineDirectory { depth } if *depth > 2));
             let rebuilt = count(|what| *what == What::LineIntent);
-            assert!(chains || (deep >= 1 && rebuilt >= 3), "{name}: {deep} deep, {rebuilt} rebuilt");
+            assert!(
+                chains || (deep >= 1 && rebuilt >= 3),
+                "{name}: {deep} deep, {rebuilt} rebuilt"
+            );
         }
         _ => assert!(count(|what| matches!(what, What::LeafHead { .. })) > 50, "{name}"),
     }

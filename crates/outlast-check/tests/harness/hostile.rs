@@ -410,7 +410,8 @@ fn use_file(path: &std::path::Path, image: &Image) {
 fn a_free_state_that_lies_makes_no_endless_chain() {
     let mut tried = 0;
     for image in IMAGES.iter().filter(|image| image.clean) {
-        let is_node = |region: &&Region| matches!(region.what, What::Node | What::ChainNode);
+        let is_node =
+            |region: &&Region| matches!(region.what, What::Node | What::ChainNode | What::LineNode);
         let nodes: Vec<u64> = image.regions.iter().filter(is_node).map(|r| r.offset).collect();
         let saved = image.regions.iter().find(|region| region.what == What::SavedState);
         let Some(saved) = saved.filter(|_| !nodes.is_empty()) else { continue };

@@ -296,7 +296,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     #[inline(always)]
     pub(super) fn room_in_block<'m>(&self, spot: &Spot<'m, S>) -> Option<(Part, &'m Slot)> {
         let empty = self.empty(spot.hash);
-        let line = |place: u32| &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
+        let line =
+            |place: u32| &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
         let slot = |place, free: u32| &line(place).slots[free.trailing_zeros() as usize / 2];
         let free = self.free(line(0), empty);
         if free != 0 {

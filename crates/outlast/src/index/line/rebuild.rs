@@ -383,7 +383,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 for slot in &line.slots {
                     if let Some(record) = self.record_in(segment, at, slot)? {
                         // Without a branch that could be mispredicted.
-                        let number: usize = lows.iter().map(|low| usize::from(*low <= record.1)).sum();
+                        let number: usize =
+                            lows.iter().map(|low| usize::from(*low <= record.1)).sum();
                         let draft: &mut Draft<'_, S> = &mut drafts[number];
                         draft.add_home(record);
                     }
