@@ -64,7 +64,7 @@ fn a_rebuild_flushes_the_new_segments_the_intent_and_the_cells() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 1));
         let (mut rebuilds, mut doublings) = ([0; 4], 0);
-        for key in 10..900 {
+        for key in 10..1500 {
             let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
             if has(&events, &points::DOUBLE_COMMIT) {
                 doublings += 1;
@@ -168,7 +168,7 @@ fn changes_of_many_keys_share_one_fence() {
     for form in RecordForm::ALL {
         let pool = PoolShape { max_pages: 400, ..PoolShape::default() };
         let mut bench = Bench::in_pool(shape(form, 4), pool);
-        bench.fill(10_000..11_350);
+        bench.fill(10_000..11_040);
         let (mut next, mut away, mut in_stash) = (1 << 40, 0, 0);
         for round in 0..30 {
             let keys = in_different_blocks(&bench, &mut next);
