@@ -56,29 +56,25 @@ impl Whose {
     }
 }
 
-/// Returns a word with bit 6 of each entry that is this home's and has this tag, whatever its place.
+/// Returns a word with bit 6 of each entry that is this home's and has this tag. Free entries are left
+/// out.
 #[inline(always)]
 fn matching(word: u64, whose: Whose) -> u64 {
     let differs = word ^ (LOWEST * whose.low_bits());
     // 0x3f + 0x3f does not carry into the next entry.
     let differs = (differs & (LOWEST * 0x3f)) + LOWEST * 0x3f;
-    !differs & LOWEST << 6
+    let has_place = word | word >> 1 | word >> 2;
+    !differs & has_place & LOWEST << 6
 }
 
-/// Yields the places of the entries that match; see [`Whose`]. Free entries are left out.
+/// Yields the places of the entries that match; see [`Whose`].
 #[inline(always)]
 pub(super) fn places(word: u64, whose: Whose) -> impl Iterator<Item = u32> {
     let mut left = matching(word, whose);
     std::iter::from_fn(move || {
-        while left != 0 {
-            let at = left.trailing_zeros();
-            left &= left - 1;
-            let place = (word >> at) as u32 & 7;
-            if place != 0 {
-                return Some(place);
-            }
-        }
-        None
+        let at = (left != 0).then(|| left.trailing_zeros())?;
+        left &= left - 1;
+        Some((word >> at) as u32 & 7)
     })
 }
 
@@ -98,7 +94,7 @@ pub(super) fn is_beyond(word: u64, home: u32) -> bool {
 #[inline(always)]
 pub(super) fn concerns(word: u64, whose: Whose) -> bool {
     let flags = word >> (WITHIN + whose.home) & 0x11;
-    flags != 0 || places(word, whose).next().is_some()
+    flags | matching(word, whose) != 0
 }
 
 /// Adds the flag of a record in a node.

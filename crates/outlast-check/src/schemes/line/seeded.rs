@@ -110,7 +110,7 @@ pub(super) const LINES: &[Line] = &[
     bug(
         "A record in a node is not found: its block's hints lack it",
         Seeded::InCode(&line_bugs::BEYOND_NOT_SET),
-        "insert_away",
+        "insert_beyond",
         Alone,
     ),
     bug(

@@ -1,6 +1,6 @@
 //! Changes of one key.
 
-use super::layout::{BLOCK_LINES, FROZEN, NODE_BYTES, Node, Slot, SlotLine, node_identity};
+use super::layout::{BLOCK_LINES, Block, FROZEN, NODE_BYTES, Node, Slot, SlotLine, node_identity};
 use super::lookup::{FIRST_WORDS, Found, Part};
 use super::{At, Line, Spot, bugs, line_words, points, whose, with_hint};
 use crate::error::{Boxed, Result};
@@ -55,8 +55,8 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is ready and
-    /// not being rebuilt, that the stripe is free, and that the record, or the room for it, is in
-    /// the home line.
+    /// not being rebuilt, that the stripe is free, and that there is room for a new record in the
+    /// block.
     #[inline(always)]
     fn attempt_first<'t>(
         &'t self,
@@ -143,17 +143,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Boxed<Step<R, u64>> {
-        let found = match self.search_line(spot.home(), Part::Home, key) {
-            Ok(None) => match spot.hint.load(self.seam(), Ordering::Relaxed) {
-                0 => None,
-                hint if FIRST && hints::concerns(hint, spot.whose) => return Ok(Step::Again),
-                _ if FIRST => None,
-                hint => self.search_away(spot, hint, key, || true)?,
-            },
-            Err(_) if FIRST => return Ok(Step::Again),
-            found => found?,
-        };
-        let Some(found) = found else {
+        let Some(found) = self.search(spot, key, || true)? else {
             let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
                 return Ok(Step::absent(false));
             };
@@ -168,7 +158,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             self.replace(spot, found.slot, new.words());
             new.set_linked();
         } else {
-            self.remove::<FIRST>(spot, found);
+            self.remove(spot, found);
             self.note_removal(here.changes());
         }
         Ok(Step::Done(decision.finish(&self.core)))
@@ -189,15 +179,13 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Removes a record, durably, and what the hints say about it. The stripe is changing.
     #[inline(always)]
-    fn remove<const FIRST: bool>(&self, spot: &Spot<'_, S>, found: Found<'_>) {
+    fn remove(&self, spot: &Spot<'_, S>, found: Found<'_>) {
         let memory = &self.core.memory;
         seed!(self, index_bugs::REMOVES_NOTHING => return);
         memory.store_release(&found.slot.first, self.empty(spot.hash), &points::REMOVE);
         memory.persist(found.slot, &points::REMOVE);
         // The flag of a record in a node stays until the next rebuild.
-        if let Part::Away(place) = found.part
-            && !FIRST
-        {
+        if let Part::Away(place) = found.part {
             self.forget(spot, place);
         }
     }
@@ -277,16 +265,20 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         here: &mut HeldLock<'m, S>,
         new: &mut UnlinkedRecord<'_, S, R>,
     ) -> Boxed<Step<R, u64>> {
-        let home = spot.home();
-        let free = self.free(home, self.empty(spot.hash));
-        if free != 0 {
-            let slot = &home.slots[free.trailing_zeros() as usize / 2];
-            unless_seeded!(self, index_bugs::SHOWN_BEFORE_DURABLE => here.changing());
-            self.fill(slot, new.words(), &points::INSERT);
-        } else if FIRST {
-            return Ok(Step::Again);
-        } else if !self.insert_away(spot, here, new.words())? {
-            return Ok(Step::Full(spot.word));
+        let words = new.words();
+        match self.room_in_block(spot) {
+            Some((Part::Away(place), slot)) => {
+                here.changing();
+                self.note(spot, place);
+                self.fill(slot, words, &points::INSERT_AWAY);
+            }
+            Some((_, slot)) => {
+                unless_seeded!(self, index_bugs::SHOWN_BEFORE_DURABLE => here.changing());
+                self.fill(slot, words, &points::INSERT);
+            }
+            None if FIRST => return Ok(Step::Again),
+            None if !self.insert_beyond(spot, here, words)? => return Ok(Step::Full(spot.word)),
+            None => {}
         }
         new.set_linked();
         Ok(Step::absent(true))
@@ -295,37 +287,32 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Finds an empty slot in the home line, or else in the emptiest other line of the block.
     #[inline(always)]
     pub(super) fn room_in_block<'m>(&self, spot: &Spot<'m, S>) -> Option<(Part, &'m Slot)> {
-        let empty = self.empty(spot.hash);
-        let line =
-            |place: u32| &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
-        let slot = |place, free: u32| &line(place).slots[free.trailing_zeros() as usize / 2];
-        let free = self.free(line(0), empty);
-        if free != 0 {
-            return Some((Part::Home, slot(0, free)));
+        let (home, empty) = (spot.home(), self.empty(spot.hash));
+        match self.free(home, empty) {
+            0 => self.room_away(spot.block, spot.whose.home, empty),
+            free => Some((Part::Home, first_of(home, free))),
         }
+    }
+
+    #[inline(never)]
+    fn room_away<'m>(&self, block: &'m Block, home: u32, empty: u64) -> Option<(Part, &'m Slot)> {
+        let line = |place: u32| &block.lines[((home ^ place) % BLOCK_LINES) as usize];
         let places = (1..BLOCK_LINES).map(|place| (place, self.free(line(place), empty)));
         let emptiest = places.rev().max_by_key(|(_, free)| free.count_ones());
         let (place, free) = emptiest.filter(|(_, free)| *free != 0)?;
-        Some((Part::Away(place), slot(place, free)))
+        Some((Part::Away(place), first_of(line(place), free)))
     }
 
-    /// Inserts a record whose home line is full: into another line of the block, the stash or a
-    /// node. Returns whether there was room.
+    /// Inserts a record whose block is full: into the stash or a node. Returns whether there was room.
     #[cold]
     #[inline(never)]
-    fn insert_away<'m>(
+    fn insert_beyond<'m>(
         &'m self,
         spot: &Spot<'m, S>,
         here: &mut HeldLock<'m, S>,
         words: SlotWords,
     ) -> Result<bool> {
         let empty = self.empty(spot.hash);
-        if let Some((Part::Away(place), slot)) = self.room_in_block(spot) {
-            here.changing();
-            self.note(spot, place);
-            self.fill(slot, words, &points::INSERT_AWAY);
-            return Ok(true);
-        }
         // Its holder waits for nothing, so no lock cycle can form.
         let stash = self.stash_lock(spot.segment());
         let _locked = Guarded::new(stash.hold(&self.core, spot.segment())?);
@@ -393,6 +380,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         memory.persist(chain, &points::NODE_COMMIT);
         Ok(())
     }
+}
+
+/// Returns the first of some slots, which are given as bits of their first words.
+#[inline(always)]
+fn first_of(line: &SlotLine, slots: u32) -> &Slot {
+    &line.slots[slots.trailing_zeros() as usize / 2 % line.slots.len()]
 }
 
 /// Returns the words of a node that has these records.

@@ -126,24 +126,27 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         key: impl Sought<R>,
         valid: impl Fn() -> bool,
     ) -> Result<Option<Found<'m>>, Damage> {
-        match self.search_line(spot.home(), Part::Home, key)? {
-            None => match spot.hint.load(self.seam(), Ordering::Relaxed) {
-                0 => Ok(None),
-                hint => self.search_away(spot, hint, key, valid),
-            },
-            found => Ok(found),
+        if let Some(found) = self.search_line(spot.home(), Part::Home, key)? {
+            return Ok(Some(found));
+        }
+        let hint = spot.hint.load(self.seam(), Ordering::Relaxed);
+        match hints::concerns(hint, spot.whose) {
+            true => self.search_away(spot.word, hint, key, valid),
+            false => Ok(None),
         }
     }
 
-    /// Looks for a key outside of its home line, where the block's hint word says.
+    /// Looks for a key outside of its home line, where the block's hint word says. (Not by a `Spot`,
+    /// which the caller would have to put together in memory, for all lookups.)
     #[inline(never)]
-    pub(super) fn search_away<'m>(
+    fn search_away<'m>(
         &'m self,
-        spot: &Spot<'m, S>,
+        word: u64,
         hint: u64,
         key: impl Sought<R>,
         valid: impl Fn() -> bool,
     ) -> Result<Option<Found<'m>>, Damage> {
+        let spot = &self.spot(word, key.hash());
         let home = spot.whose.home;
         let in_block = |place: u32| {
             let line = &spot.block.lines[((home ^ place) % BLOCK_LINES) as usize];

@@ -2,8 +2,8 @@
 
 use super::change::node_words;
 use super::layout::{
-    self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, NODE_BYTES, NODE_SLOTS, Segment, Shape,
-    segment_identity,
+    self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, MAX_NEW, NODE_BYTES, NODE_SLOTS, Segment,
+    Shape, segment_identity,
 };
 use super::lookup::Part;
 use super::recover::Hints;
@@ -374,7 +374,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Copies the records of frozen segments into drafts. Returns the old nodes.
     fn copy(&self, old: &[Segment], drafts: &mut [Draft<'_, S>]) -> Result<Vec<u64>> {
-        let lows: Vec<u64> = drafts.iter().skip(1).map(|draft| draft.segment.low).collect();
+        // How far the new segments after the first one begin from it. No record is as far as `MAX`.
+        let low = old[0].low;
+        let mut begin = [u64::MAX; MAX_NEW - 1];
+        for (begin, draft) in begin.iter_mut().zip(drafts.iter().skip(1)) {
+            *begin = draft.segment.low - low;
+        }
         let mut nodes = Vec::new();
         for segment in old {
             // An internal iteration, so that each kind of line has a loop of its own.
@@ -383,8 +388,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 for slot in &line.slots {
                     if let Some(record) = self.record_in(segment, at, slot)? {
                         // Without a branch that could be mispredicted.
-                        let number: usize =
-                            lows.iter().map(|low| usize::from(*low <= record.1)).sum();
+                        let far = record.1 - low;
+                        let [second, third, fourth] = begin.map(|begin| usize::from(begin <= far));
+                        let number = second + third + fourth;
                         let draft: &mut Draft<'_, S> = &mut drafts[number];
                         draft.add_home(record);
                     }
