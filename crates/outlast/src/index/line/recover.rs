@@ -309,7 +309,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         if memory.load(intent) == 0 {
             return Ok(segments);
         }
-        let mut next = Link::read(memory, intent)?.offset;
+        let link = Link::read(memory, intent)?;
+        if link.offset == 0 || link.depth != 0 {
+            let at = memory.offset_of(intent).raw();
+            return Err(Damage::new(at, "0, or a link to a segment", format!("{link:?}")));
+        }
+        let mut next = link.offset;
         while next != 0 {
             let segment = self.check_segment(next, depth)?;
             let follows = segments
