@@ -23,7 +23,6 @@ mod ea_pht;
 mod group;
 mod hidden;
 mod image;
-mod line;
 mod phast;
 mod record;
 mod repairs;
@@ -192,12 +191,6 @@ pub enum What {
     PhtTable,
     PhtArea,
     PhtLink,
-    LineRoot,
-    LineIntent,
-    LineDirectory { depth: u32 },
-    Cell,
-    LineSegment { size: u32 },
-    LineNode,
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -297,7 +290,7 @@ struct SchemeWalk {
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-static WALKS: [SchemeWalk; 9] = [
+static WALKS: [SchemeWalk; 8] = [
     dash_eh::WALK,
     clevel::WALK,
     phast::WALK,
@@ -306,7 +299,6 @@ static WALKS: [SchemeWalk; 9] = [
     ea_pht::WALK,
     ea_pht::WALK_H,
     ea_pht::WALK_HPR,
-    line::WALK,
 ];
 
 /// Numbers and names of the schemes that the walk knows.

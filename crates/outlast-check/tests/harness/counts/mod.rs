@@ -11,7 +11,6 @@ mod dash_eh;
 mod dash_lh;
 mod ea_pht;
 mod group;
-mod line;
 mod phast;
 
 use outlast::internals::pmem::{Access, Counts, Event, Point, Traced};
