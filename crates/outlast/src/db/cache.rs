@@ -3,7 +3,7 @@
 //! # What is evicted
 //!
 //! The policy is S3-FIFO (Yang et al., SOSP 2023), by samples in place of queues. A record is *young* until it
-//! was used since it was inserted, and *proved* from then on. If more than [`YOUNG`] of all records are young,
+//! was used since it was inserted, and *proved* from then on. If more than `YOUNG` of all records are young,
 //! the oldest young records of a sample go. Otherwise, of its proved records that were not used since they were
 //! last looked at, the oldest goes; those older than it lose one of their visits, and count as new. A young
 //! record that is inserted again soon after its eviction is proved at once; *ghosts* remember its hash.
