@@ -11,7 +11,7 @@
 //!   operation that leaves an expired record behind is found.
 //!
 //! The library reads the clock in the middle of an operation, under no lock. So a clock that does something
-//! else, once, stands for another thread that runs in between ([`meanwhile`]).
+//! else, once, stands for another thread that runs in between (`meanwhile`).
 
 use crate::codec::{key_bytes, value_bytes};
 use crate::model::{GARBAGE, Image, Kept, Timeline, windows};
