@@ -11,8 +11,6 @@ crate::commit_points! { "pool":
     HEADER_CLEAN = "header copy: clean": store, flush, fence;
     /// The header that records a growth. Durable before the new pages are claimed.
     HEADER_SIZE = "header copy: size": store, flush, fence;
-    /// The header that records the first use of a feature. Durable before what needs it.
-    HEADER_FEATURE = "header copy: feature": store, flush, fence;
     /// The cleared root table and the frontier. Durable before the first header is written.
     CREATE = "cleared roots": store, flush, fence;
     /// Descriptors of a claimed run. Fenced by [`CLAIM_ORDER`] if the claim moves the frontier,
