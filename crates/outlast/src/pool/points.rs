@@ -1,7 +1,8 @@
 //! The commit points of the pool: every flush, fence and commit store it performs.
 
 crate::commit_points! { "pool":
-    /// The header copies of a new pool. Each is written whole, flushed and fenced before it counts;
+    /// The header copies of a new pool, and the one that records the first use of a feature, durable before what
+    /// needs it. Each is written whole, flushed and fenced before it counts;
     /// checksum and sequence number decide which one is valid.
     HEADER = "header copy": store, flush, fence;
     /// The header that marks the pool dirty and no longer names the saved free state. Durable
