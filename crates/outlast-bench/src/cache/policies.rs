@@ -250,7 +250,7 @@ mod tests {
         trace.iter().map(|&key| policy.request(key)).collect()
     }
 
-    /// The example of the SIEVE paper's kind: what was visited stays in its place.
+    /// Each policy keeps a key that was used again, and only the optimal one gains much in a loop.
     #[test]
     fn each_policy_evicts_what_its_paper_says() {
         let trace = [1, 2, 3, 1, 4, 1, 2];

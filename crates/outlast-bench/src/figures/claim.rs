@@ -11,9 +11,9 @@ pub struct Claim {
     pub says: &'static str,
     /// The letter of the panel whose data decide.
     pub panel: &'static str,
-    /// What is tested.
+    /// How the tested number follows from the data.
     pub test: Test,
-    /// What is wanted of the tested number.
+    /// The condition that this number must meet.
     pub is: Is,
     /// The number that the paper prints for it.
     pub paper: Option<f64>,
@@ -40,7 +40,7 @@ pub enum Test {
     PeakAt(&'static str),
 }
 
-/// What is wanted of a number.
+/// A condition on a number.
 #[derive(Debug, Clone, Copy)]
 pub enum Is {
     /// At least this.
@@ -78,7 +78,7 @@ pub struct Check {
     pub says: String,
     /// The tested quantity.
     pub quantity: String,
-    /// What was wanted of it.
+    /// The condition that it had to meet.
     pub wanted: String,
     /// The paper's number.
     pub paper: Option<f64>,

@@ -90,11 +90,11 @@ pub fn write(written: &Written) -> String {
     wrapped(&page)
 }
 
-/// The comparison systems beside the published code.
+/// The comparison systems, compared with the published code.
 fn nearness(page: &mut String, rows: &[Nearness]) {
     page.push_str(
         "## The comparison systems and the published code\n\n\
-         The authors' code of four systems was measured once beside the library, on an Intel Xeon with two \
+         The authors' code of four systems was measured once together with the library, on an Intel Xeon with two \
          cores: 10 million records of 8 + 8 bytes, flushes executed, 2 MiB pages, one thread. The table has the \
          ratio of a system to one of the library's there, and the ratio here. A quotient from 0.7 to 1.4 \
          counts as near. \"clevel\" here is the library's own. Likely reasons for others: our peers take \
@@ -107,7 +107,7 @@ fn nearness(page: &mut String, rows: &[Nearness]) {
             page,
             "| {} | {} | {} | {} | {} | {} | {} |",
             row.system,
-            row.beside,
+            row.divisor,
             row.operation,
             number(row.published),
             number(row.here),

@@ -1,9 +1,9 @@
 //! How near the comparison systems are to the authors' published code.
 //!
-//! The published code of some of the papers was measured once beside the library, on one machine: an Intel
+//! The published code of some of the papers was measured once together with the library, on one machine: an Intel
 //! Xeon with two cores, 10 million records of 8 + 8 bytes, flushes executed, 2 MiB pages, one thread,
 //! million operations a second of processor time. Here, the ratio of a comparison system to one of the
-//! library's is set beside that ratio.
+//! library's is compared with that ratio.
 
 use super::lab::{Lab, Runs};
 use super::significant;
@@ -11,11 +11,11 @@ use super::turns::Phase;
 use crate::Fallible;
 use serde::{Deserialize, Serialize};
 
-/// What the published code of a system made on that machine, and the library beside it, in million
+/// What the published code of a system made on that machine, and the library in the same run, in million
 /// operations a second.
 struct Measured {
     system: &'static str,
-    beside: &'static str,
+    divisor: &'static str,
     /// Phase, published code, the library.
     phases: &'static [(&'static str, Phase, f64, f64)],
 }
@@ -23,7 +23,7 @@ struct Measured {
 const MEASURED: [Measured; 4] = [
     Measured {
         system: "CCEH",
-        beside: "Dash-EH",
+        divisor: "Dash-EH",
         phases: &[
             ("insert", Phase::Insert, 2.3, 2.6),
             ("hit", Phase::Hit, 5.3, 7.7),
@@ -33,7 +33,7 @@ const MEASURED: [Measured; 4] = [
     },
     Measured {
         system: "P-CLHT",
-        beside: "Dash-EH",
+        divisor: "Dash-EH",
         phases: &[
             ("insert", Phase::Insert, 1.4, 2.6),
             ("hit", Phase::Hit, 6.4, 7.7),
@@ -44,7 +44,7 @@ const MEASURED: [Measured; 4] = [
     },
     Measured {
         system: "clevel",
-        beside: "Dash-EH",
+        divisor: "Dash-EH",
         phases: &[
             ("insert", Phase::Insert, 0.35, 2.6),
             ("hit", Phase::Hit, 3.06, 7.7),
@@ -55,7 +55,7 @@ const MEASURED: [Measured; 4] = [
     },
     Measured {
         system: "FAST-FAIR",
-        beside: "PhaST",
+        divisor: "PhaST",
         phases: &[
             ("insert", Phase::Insert, 0.69, 1.15),
             ("hit", Phase::Hit, 1.22, 1.93),
@@ -70,7 +70,7 @@ pub struct Nearness {
     /// The comparison system. (clevel is the library's own, and its published code the authors'.)
     pub system: String,
     /// The library's scheme that it is divided by.
-    pub beside: String,
+    pub divisor: String,
     /// The operation.
     pub operation: String,
     /// The ratio of the published code.
@@ -89,17 +89,17 @@ pub struct Nearness {
 /// Those of the measurements.
 pub fn compare(lab: &mut Lab) -> Fallible<Vec<Nearness>> {
     let mut rows = Vec::new();
-    for Measured { system, beside, phases } in MEASURED {
-        lab.run(&[system, beside], &[Runs::Flushed(1)])?;
+    for Measured { system, divisor, phases } in MEASURED {
+        lab.run(&[system, divisor], &[Runs::Flushed(1)])?;
         for &(operation, phase, theirs, ours) in phases {
             let ns =
                 |lab: &mut Lab, name| Fallible::Ok(lab.took(name, Runs::Flushed(1), phase)?.cpu_ns);
-            let here = ns(lab, beside)? / ns(lab, system)?;
+            let here = ns(lab, divisor)? / ns(lab, system)?;
             let published = theirs / ours;
             let quotient = here / published;
             rows.push(Nearness {
                 system: system.into(),
-                beside: beside.into(),
+                divisor: divisor.into(),
                 operation: operation.into(),
                 published: significant(published),
                 here: significant(here),

@@ -196,7 +196,7 @@ fn claims(html: &mut String, checks: &[Check]) {
     html.push_str("</tbody></table></div>");
 }
 
-/// The comparison systems beside the published code.
+/// The comparison systems, compared with the published code.
 fn nearness(html: &mut String, rows: &[Nearness]) {
     html.push_str(
         "<section id=\"published\"><h2>The comparison systems and the published code</h2>\
@@ -211,7 +211,7 @@ fn nearness(html: &mut String, rows: &[Nearness]) {
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
              <td class=\"n\">{}</td><td>{}</td></tr>",
             escaped(&row.system),
-            escaped(&row.beside),
+            escaped(&row.divisor),
             escaped(&row.operation),
             number(row.published),
             number(row.here),

@@ -12,6 +12,11 @@
 //! - *When a stub goes, the records of its slot go*: the server removes it once the new place has it, and so do
 //!   its replicas.
 //!
+//! *A crash* of the old place after the new one has the slot leaves some of the slot's records there, behind the
+//! server's back: it sends clients to the new place. If the slot comes back, what is left is removed before the
+//! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
+//! the old one. In both cases a stub stands where records are left, so a move needs `--cluster-replace`.
+//!
 //! A change that finds no stub makes it; when the server starts, those of all slots in the pool are made. A stub
 //! takes about 100 bytes of the server's memory, an empty slot nothing.
 
@@ -196,7 +201,9 @@ pub(super) extern "C" fn save(rdb: *mut raw::RedisModuleIO, value: *mut c_void) 
     // SAFETY: the server passes a value of ours.
     let slot = unsafe { &*value.cast::<Stub>() }.slot;
     raw::save_unsigned(rdb, slot.into());
-    if !server.copies.is_snapshot() {
+    let has_records = !server.copies.is_snapshot();
+    raw::save_unsigned(rdb, has_records.into());
+    if has_records {
         let done = copy::export(&server.store, Some(slot), &mut |words| {
             raw::save_slice(rdb, &copy::encode(words));
             Ok(())
@@ -229,15 +236,14 @@ fn read(rdb: *mut raw::RedisModuleIO) -> Result<*mut c_void, String> {
     let slot = raw::load_unsigned(rdb).map_err(text)?;
     let slot = u16::try_from(slot).ok().filter(|&slot| u64::from(slot) < SLOTS);
     let slot = slot.ok_or("there is no such slot")?;
-    let mut is_first = true;
+    if raw::load_unsigned(rdb).map_err(text)? != 0 {
+        // What an earlier move has left here, if the server died before all of it was removed.
+        server.store.clear_slot(slot).map_err(|fault| fault.to_string())?;
+    }
     loop {
         let call = raw::load_string_buffer(rdb).map_err(text)?;
         if call.as_ref().is_empty() {
             break;
-        }
-        if std::mem::take(&mut is_first) {
-            // What an earlier move has left here.
-            server.store.clear_slot(slot).map_err(|fault| fault.to_string())?;
         }
         copy::import(&server.store, call.as_ref()).map_err(|fault| fault.to_string())?;
     }

@@ -7,7 +7,9 @@
 //!
 //! *The replica* loads the copy only if the server says that it comes from a primary. A snapshot that a server loads
 //! at its start, or a log, can be older than the pool, so what it has of ours is passed over. While a copy is
-//! loaded, and if it was not completed, also after a crash, the pool is *incomplete*: commands are refused.
+//! loaded, and if it was not completed, also after a crash, the pool is *incomplete*: commands are refused. The
+//! mark that says so is set before the first old key goes, and removed after the last new one is there. What
+//! survives a crash is a prefix of the changes in their order, so no crash leaves a mixture without the mark.
 
 use super::{SERVER, Server, cluster, lock};
 use crate::copy;

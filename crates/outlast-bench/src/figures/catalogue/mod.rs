@@ -54,7 +54,7 @@ pub enum Way {
     Ratio,
     /// A model of a cache over a recorded run.
     CacheModel,
-    /// The model of threads and of the medium, with measured points beside it.
+    /// The model of threads and of the medium, with measured points in the same plot.
     TimeModel,
     /// Not at all.
     NotHere,

@@ -16,7 +16,7 @@ pub(super) fn measured(name: &str) -> String {
     format!("{name}, measured here")
 }
 
-/// Throughput by threads: the model up to `threads`, and what was measured here.
+/// Throughput by the number of threads: computed with the model for `threads`, and measured with one and two.
 pub(super) fn by_threads(
     lab: &mut Lab,
     figure: &Figure,

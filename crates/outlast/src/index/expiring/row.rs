@@ -3,6 +3,8 @@
 //! Each change is decided by what one lookup of all keys has found. The map below then makes them in one row,
 //! so that they share fences as those of a map without expiry do; each compares with what was found. What
 //! another thread has changed meanwhile is decided again, alone.
+//!
+//! What a crash leaves is what it leaves of the row below: each change has been made, or not. A row is no batch.
 
 use super::{Expiring, Next, join};
 use crate::error::Result;

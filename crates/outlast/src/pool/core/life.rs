@@ -341,8 +341,8 @@ impl<S: Seam> Core<S> {
         self.fsync(Backing::sync)
     }
 
-    /// Records in the header, durably, that the pool uses a feature that older builds must not write to. The
-    /// caller is inside the gate.
+    /// Records in the header, durably, that the pool uses a feature that older builds must not write to. A
+    /// crash before it is used leaves the bit, and nothing that needs it. The caller is inside the gate.
     pub fn use_feature(&self, bit: u64) -> Result<()> {
         let mut header = self.memory.seam().lock(&self.header);
         let used = header.get(field::READ_ONLY_COMPATIBLE);
