@@ -301,7 +301,17 @@ pub(super) fn strays(
 ) -> io::Result<(Option<Mark>, u64)> {
     let mut last = 0;
     for at in (from / SECTOR..file.len()?.div_ceil(SECTOR)).map(|sector| sector * SECTOR) {
-        let Some(block) = Block::read(file, at, Some(&mut Change::default()))? else { continue };
+        let Some(block) = Block::read(file, at, Some(&mut Change::default()))? else {
+            // The header alone still shows that the epoch was begun, so the one before it was durable.
+            if let (Some(epoch), Some(begun)) = (epoch, Block::read(file, at, None)?)
+                && Some(begun.mark) == mark
+                && begun.epoch > epoch
+                && !seeded(&bugs::STRAYS_IGNORED)
+            {
+                last = last.max(begun.epoch - 1);
+            }
+            continue;
+        };
         let is_ours = *mark.get_or_insert(block.mark) == block.mark;
         let is_next = is_ours && epoch.is_none_or(|epoch| block.epoch == epoch);
         if !(is_next && (at == from || block.index > 0)) && !seeded(&bugs::STRAYS_IGNORED) {

@@ -176,6 +176,38 @@ fn sectors_that_changed_places_are_noticed() {
     assert!(refused > 100, "{refused}");
 }
 
+/// The header of an epoch that is damaged elsewhere still shows that the epoch before it was durable.
+#[test]
+fn the_last_epochs_are_not_lost_together_without_notice() {
+    let long = |epoch: u64| {
+        let mut change = Change::default();
+        change.push(0..120, &[epoch as u8; 120 * LINE]);
+        change
+    };
+    let disk = SimDisk::new(1);
+    let mut log = Writer::new(Arc::new(disk.clone()), OWNER, Attempt::unknown(0)).unwrap();
+    for epoch in 1..=3 {
+        log.append(&long(epoch)).unwrap();
+    }
+    let intact = read(&disk, NAMES[0]);
+    // Each has a block of two sectors. The second one of some epochs is damaged.
+    for damaged in 0..8u64 {
+        let mut bytes = intact.clone();
+        for epoch in (1..=3).filter(|epoch| damaged >> (epoch - 1) & 1 == 1) {
+            bytes[(2 * epoch * SECTOR) as usize + 100] ^= 1;
+        }
+        write(&disk, NAMES[0], &bytes);
+        let epochs = Epochs::find(&disk.copy(), needs(OWNER, 0)).unwrap();
+        let (last, least) = (epochs.last().epoch, epochs.least());
+        match damaged {
+            0 => assert_eq!((last, least), (3, 0)),
+            // Nothing tells the last epoch from one that was not completely written.
+            0b100 => assert_eq!((last, least), (2, 0)),
+            _ => assert!(last < least && least >= 2, "{damaged:b}: {last}, {least}"),
+        }
+    }
+}
+
 #[test]
 fn files_that_changed_places_are_noticed() {
     for one in NAMES {
