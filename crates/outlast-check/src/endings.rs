@@ -181,11 +181,16 @@ fn held(
     // SAFETY: as in `open`.
     let pool = unsafe { options.create(path(dir))? };
     let mut content = Content { scheme, keys: 0..0 };
-    while is_held.try_recv().is_err() {
+    let mut change = || {
         content.insert(&pool, 5, &mut told)?;
         ensure(content.keys.end < 200_000, || format!("{moment:?} does not come {nth} times"))?;
-        if content.keys.end > 200 {
-            content.remove(&pool, 5)?;
+        if content.keys.end > 200 { content.remove(&pool, 5) } else { Ok(()) }
+    };
+    while is_held.try_recv().is_err() {
+        if let Err(fault) = change() {
+            // A thread that is held by now would keep the pool from ending.
+            drop(release);
+            return Err(fault);
         }
     }
     let (done, is_done) = channel();
