@@ -74,8 +74,9 @@ impl OutputArgs {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum MediumName {
+    #[default]
     PageCache,
     EmulatedPm,
     Journal,
@@ -100,7 +101,7 @@ pub(crate) struct RecordArgs {
     pub(crate) seed: u64,
 }
 
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct PoolArgs {
     /// The medium that the pool's file is treated as.
     #[arg(long, value_enum, default_value = "page-cache")]
@@ -111,6 +112,10 @@ pub(crate) struct PoolArgs {
     /// Emulated PM: nanoseconds added per fence. Turns the results into a model's.
     #[arg(long, default_value_t = 0)]
     pub(crate) fence_ns: u64,
+    /// How many threads may help to move a table of EA-PHT: 1 to 64. Default: the scheme's. With 32,
+    /// EA-PHT-H moves its table as the thesis's EA-PHT-HPR does.
+    #[arg(long)]
+    pub(crate) helpers: Option<u32>,
     /// Where pools are made, in directories of their own that are removed at the end. Default: the
     /// system's directory for temporary files.
     #[arg(long)]
@@ -146,6 +151,7 @@ pub(crate) fn setup(
         medium,
         dir: directory(pool.pool_dir),
         stash_buckets: record.stash,
+        helpers: pool.helpers,
         nodes: NodeSizes::default(),
         seed: record.seed,
         batched: false,
@@ -433,7 +439,7 @@ impl CountedArgs {
     pub(crate) fn options(&self) -> Fallible<counts::Options> {
         // The same rules for sizes apply as with a pool.
         let pool =
-            PoolArgs { medium: MediumName::PageCache, line_ns: 0, fence_ns: 0, pool_dir: None };
+            PoolArgs { medium: MediumName::PageCache, ..PoolArgs::default() };
         setup(self.scheme, Reads::Owned, &self.record, pool)?.check_form()?;
         Ok(counts::Options {
             scheme: self.scheme,

@@ -129,8 +129,11 @@ fn run_kv(args: KvArgs) -> Fallible {
         stash: 2,
         seed: args.place.seed,
     };
-    let pool =
-        PoolArgs { medium: args.medium, line_ns: 0, fence_ns: 0, pool_dir: args.place.pool_dir };
+    let pool = PoolArgs {
+        medium: args.medium,
+        pool_dir: args.place.pool_dir,
+        ..PoolArgs::default()
+    };
     let options = kv::Options {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
         records: args.records,

@@ -25,6 +25,9 @@ pub struct Run {
     pub value_size: usize,
     /// Stash buckets per Dash segment.
     pub stash_buckets: Vec<u32>,
+    /// How many threads may help to move a table of EA-PHT, if it was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub helpers: Option<u32>,
     /// The medium that the pool is on, or is treated as being on.
     pub medium: String,
     /// What makes a line durable on that medium.
@@ -65,6 +68,7 @@ impl Run {
             key_size: setup.key_bytes,
             value_size: setup.value_bytes,
             stash_buckets: vec![setup.stash_buckets],
+            helpers: setup.helpers,
             medium: setup.medium.to_string(),
             flush: "no flush".into(),
             file_system: None,
@@ -77,10 +81,11 @@ impl Run {
         let Machine { processor, cores, memory_bytes, kernel, load_average, .. } = &self.machine;
         let gib = memory_bytes.map_or(0.0, |bytes| bytes as f64 / (1u64 << 30) as f64);
         let stash: Vec<String> = self.stash_buckets.iter().map(u32::to_string).collect();
+        let helpers = self.helpers.map_or(String::new(), |helpers| format!(", helpers {helpers}"));
         [
             format!(
-                "outlast-bench {}, commit {}, {}: {}, {} records of {} and {} bytes, stash {}, \
-                 seed {}",
+                "outlast-bench {}, commit {}, {}: {}, {} records of {} and {} bytes, stash {}\
+                 {helpers}, seed {}",
                 self.command,
                 self.machine.commit,
                 date(self.machine.began),

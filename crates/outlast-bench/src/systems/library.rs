@@ -108,6 +108,9 @@ pub fn map_options(setup: &Setup) -> MapOptions {
             config.leaf_slots = setup.nodes.leaf_slots;
             config.node_leaves = setup.nodes.node_leaves;
         }
+        Config::EaPht(config) => config.helpers = setup.helpers.unwrap_or(config.helpers),
+        Config::EaPhtH(config) => config.helpers = setup.helpers.unwrap_or(config.helpers),
+        Config::EaPhtHpr(config) => config.helpers = setup.helpers.unwrap_or(config.helpers),
         _ => {}
     }
     MapOptions::new().config(config).form(setup.form)

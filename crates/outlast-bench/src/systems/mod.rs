@@ -246,6 +246,8 @@ pub struct Setup {
     pub dir: PathBuf,
     /// Stash buckets per Dash segment.
     pub stash_buckets: u32,
+    /// How many threads may help to move a table of EA-PHT, if not the scheme's default.
+    pub helpers: Option<u32>,
     /// Sizes of an ordered map's nodes.
     pub nodes: NodeSizes,
     /// Seed of the hash function.
@@ -287,6 +289,7 @@ impl Setup {
             medium: Medium::PageCache,
             dir,
             stash_buckets: 2,
+            helpers: None,
             nodes: NodeSizes::default(),
             seed,
             batched: false,
@@ -306,6 +309,13 @@ impl Setup {
                 )));
             }
             limits::range(&format!("{what}-size"), bytes, 8..=max)?;
+        }
+        if let Some(helpers) = self.helpers {
+            if !has_helpers(self.scheme) {
+                let why = format!("--helpers {helpers}: {} has no helpers", self.scheme.name());
+                return Err(limits::refused(why));
+            }
+            limits::range("helpers", helpers, 1..=64)?;
         }
         check_stash(self.scheme, self.stash_buckets)
     }
@@ -336,6 +346,11 @@ impl Setup {
 /// Returns whether the segments of this scheme's maps have stash buckets.
 pub fn has_stash(scheme: Scheme) -> bool {
     matches!(scheme, Scheme::DashEh | Scheme::DashLh)
+}
+
+/// Returns whether threads help each other to move the tables of this scheme's maps.
+fn has_helpers(scheme: Scheme) -> bool {
+    matches!(scheme, Scheme::EaPht | Scheme::EaPhtH | Scheme::EaPhtHpr)
 }
 
 /// Checks that a map of this scheme can have this many stash buckets. Schemes without a stash

@@ -79,6 +79,9 @@ fn arguments_that_cannot_be_are_refused_by_name() {
     refused(&["load-factor", "--stash", "2,4,2"], "--stash 2: named twice");
     let without = &["load-factor", "--scheme", "clevel", "--stash", "4"];
     refused(without, "--stash 4: clevel has no stash");
+    refused(&["micro", "--helpers", "2"], "--helpers 2: dash-eh has no helpers");
+    let none = &["micro", "--scheme", "ea-pht-h", "--helpers", "0"];
+    refused(none, "--helpers 0");
     refused(&["load-factor", "--records", "200000000", "--every", "1"], "samples, at most");
     refused(&["recovery", "--kills", "0"], "--kills 0: at least 1");
     refused(&["recovery", "--kills", "100000"], "--kills 100000: at most");
