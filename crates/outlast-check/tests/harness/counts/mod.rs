@@ -148,8 +148,10 @@ fn what_changes_nothing_flushes_nothing() {
             (14, Do::CompareRemove(5)),
         ] {
             let mut events = bench.change(key, change);
-            // EA-PHT has its locks in PM.
-            events.retain(|event| event.point.is_none_or(|point| !point.volatile));
+            // A comparison needs the lock, which EA-PHT has in PM. The other changes are decided without.
+            if key == 14 {
+                events.retain(|event| event.point.is_none_or(|point| !point.volatile));
+            }
             assert_eq!(Counts::of(&events), Counts::default(), "{change:?}, {shape:?}");
         }
     }

@@ -79,8 +79,9 @@
 //!
 //! # Concurrency
 //!
-//! A change locks only its bucket, the first of the chain. A lookup takes no lock and stores
-//! nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
+//! A change locks only its bucket, the first of the chain. Before that it looks the key up, so an
+//! insert of a present key and a removal or an update of an absent one store nothing (3.5.2, 3.5.3).
+//! Under the lock it looks again. A lookup takes no lock and stores nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
 //! the same, and that the table was not retired. If not, it reads again. After 1,024 such reads it
 //! locks the bucket for the next one.
 //!
@@ -152,9 +153,6 @@
 //! - The thesis has fingerprints only as future work, and EA-PHT lies entirely in persistent memory.
 //!   Here all three tables have fingerprints in DRAM, and a copy of the link to the next bucket. So
 //!   what its chapter 4 measures, a lock beside the pairs that it protects, weighs less here.
-//! - It searches before it locks, so that an insert of a present key and a removal of an absent one
-//!   store nothing (3.5.2, 3.5.3). Here only an insert of byte strings does; other changes lock the
-//!   bucket first, with two stores to the lock's line.
 //! - It keeps its tables' descriptions in a ring with version numbers, and recovery tells five states
 //!   of a resize apart by them (3.6.4). Here a table is a block of the pool that the root names.
 //! - Its helper takes buckets from the far end of the table. Here all threads claim them by one

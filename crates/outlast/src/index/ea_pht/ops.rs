@@ -46,6 +46,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
 impl<S: Seam, R: SlotRecord, V: Variant> Optimistic<S, R> for Pht<S, R, V> {
     type Route<'t> = Route<'t>;
     type Lock = V::Lock;
+    const SEARCHES_FIRST: bool = true;
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_>> {

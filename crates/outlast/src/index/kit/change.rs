@@ -290,9 +290,9 @@ pub(crate) fn prepare<'t, S: Seam, R: SlotRecord, T: Optimistic<S, R>>(
     at: &'static Point,
     new: &mut Option<UnlinkedRecord<'t, S, R>>,
 ) -> Boxed<Option<Changed<R>>> {
-    // For byte strings, this returns early if the key's presence alone decides that the change does
-    // not apply. Then no block is written in vain.
-    if can_decide_early(plan)
+    // This returns early if the key's presence alone decides that the change does not apply. For byte
+    // strings, no block is written in vain then.
+    if can_decide_early::<S, R, T>(plan)
         && let Some(changed) = decide_early(table, key, plan)?
     {
         return Ok(Some(changed));
@@ -303,24 +303,25 @@ pub(crate) fn prepare<'t, S: Seam, R: SlotRecord, T: Optimistic<S, R>>(
     Ok(None)
 }
 
-/// Whether it is worth a lookup to find out whether a change needs a block.
+/// Whether it is worth a lookup to find out whether a change applies: its block could be needless, or
+/// its lock.
 #[inline(always)]
-fn can_decide_early<R: SlotRecord>(plan: &Plan<'_, R>) -> bool {
-    R::FORM == RecordForm::Bytes && plan.value.is_some() && plan.inserts != plan.replaces
+fn can_decide_early<S: Seam, R: SlotRecord, T: Optimistic<S, R>>(plan: &Plan<'_, R>) -> bool {
+    let has_block = R::FORM == RecordForm::Bytes && plan.value.is_some();
+    (has_block || T::SEARCHES_FIRST) && plan.inserts != plan.replaces
 }
 
 /// Returns whether a change needs a block, as far as can be said before it is decided.
-pub(crate) fn seems_to_need_block<S: Seam, R: SlotRecord>(
-    table: &impl Optimistic<S, R>,
+pub(crate) fn seems_to_need_block<S: Seam, R: SlotRecord, T: Optimistic<S, R>>(
+    table: &T,
     key: HashedKey<'_, R>,
     plan: &Plan<'_, R>,
 ) -> bool {
     let is_decided = || matches!(decide_early(table, key, plan), Ok(Some(_)));
-    plan.value.is_some() && !(can_decide_early(plan) && is_decided())
+    plan.value.is_some() && !(can_decide_early::<S, R, T>(plan) && is_decided())
 }
 
-/// Returns the result of an insert whose key is present, or of an update or swap whose key is
-/// absent. `None` if the change has to be attempted.
+/// Returns the result of an insert whose key is present, or of another change whose key is absent. `None` if the change has to be attempted.
 fn decide_early<S: Seam, R: SlotRecord>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,

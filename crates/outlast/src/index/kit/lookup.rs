@@ -93,6 +93,9 @@ pub(crate) trait Optimistic<S: Seam, R: SlotRecord>: Table<S, R> {
         Self: 't;
     /// The type of its lock words.
     type Lock: LockPlace;
+    /// Whether a change looks its key up before it locks, so that one that does not apply stores nothing
+    /// where the locks are.
+    const SEARCHES_FIRST: bool = false;
 
     /// Returns the route to a hash's segment. `None` if the segment is not ready for use.
     fn ready_route(&self, hash: u64) -> Option<Self::Route<'_>>;
