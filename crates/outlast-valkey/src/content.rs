@@ -41,6 +41,15 @@ impl Content {
         }
     }
 
+    /// Reads what a record has. Keeps its memory, if it is a string.
+    pub fn from_stored(mut stored: Vec<u8>) -> Result<Content> {
+        if stored.first() != Some(&0) {
+            return Content::decode(&stored);
+        }
+        stored.remove(0);
+        Ok(Content::Text(stored))
+    }
+
     /// Reads what a record has.
     pub fn decode(stored: &[u8]) -> Result<Content> {
         match stored {
@@ -56,10 +65,15 @@ impl Content {
         }
     }
 
+    /// Returns what the record of a string has.
+    pub fn encode_text(text: &[u8]) -> Vec<u8> {
+        [&[0], text].concat()
+    }
+
     /// Returns what a record has.
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Content::Text(text) => [&[0], &text[..]].concat(),
+            Content::Text(text) => Content::encode_text(text),
             Content::Hash(HashInfo { kind, number, fields }) => {
                 let kind = if *kind == Kind::Hash { 1 } else { 2 };
                 [&[kind], &number.to_le_bytes()[..], &fields.to_le_bytes()].concat()

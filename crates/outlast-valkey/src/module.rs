@@ -43,6 +43,7 @@ struct Server {
     slots: Option<cluster::Slots>,
     calls: AtomicU64,
     changes: AtomicU64,
+    evicted: AtomicU64,
 }
 
 static SERVER: OnceLock<Server> = OnceLock::new();
@@ -55,6 +56,7 @@ struct Settings {
     durable_replies: bool,
     survive: Option<Failure>,
     max_size: Option<u64>,
+    evict: bool,
 }
 
 impl Settings {
@@ -65,6 +67,7 @@ impl Settings {
             durable_replies: false,
             survive: None,
             max_size: None,
+            evict: false,
         };
         let yes = |value: &str| match value {
             "yes" => Ok(true),
@@ -78,6 +81,7 @@ impl Settings {
             match name.as_str() {
                 "path" => settings.path = value.into(),
                 "redirect" => settings.redirect = yes(value)?,
+                "evict" => settings.evict = yes(value)?,
                 "durable-replies" => settings.durable_replies = yes(value)?,
                 "survive" => {
                     settings.survive = Some(match value.as_str() {
@@ -91,6 +95,9 @@ impl Settings {
                 }
                 other => return Err(format!("unknown setting {other:?}")),
             }
+        }
+        if settings.evict && settings.max_size.is_none() {
+            return Err("evict needs max-size".into());
         }
         Ok(settings)
     }
@@ -106,7 +113,11 @@ impl Settings {
         // SAFETY: the path is the server's own, and no program but outlast writes to a pool, as
         // docs/server.md asks. The pool is locked against other processes.
         let pool = unsafe { options.open_or_create(&self.path) }?;
-        Store::open(pool)
+        let mut store = Store::open(pool)?;
+        if self.evict {
+            store.note_uses();
+        }
+        Ok(store)
     }
 }
 
@@ -152,6 +163,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         slots,
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
+        evicted: AtomicU64::new(0),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;
     for command in COMMANDS {
@@ -162,6 +174,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         }
     }
     let none = (0, 0, 0);
+    create(ctx, redirect::REFUSED, "readonly", none, redirect::refuse)?;
     create(ctx, "ol.waitdurable", "readonly", none, background::wait_durable)?;
     create(ctx, "ol.backup", "readonly admin", none, background::backup)?;
     create(ctx, "ol.verify", "readonly admin", none, background::verify)?;
@@ -271,15 +284,18 @@ unsafe fn bytes<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     }
 }
 
-/// Returns the arguments of a command.
+/// Returns the arguments of a command, as the server's strings and as bytes.
 ///
 /// # Safety
 /// They live as long as the result.
-unsafe fn arguments<'a>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Vec<&'a [u8]> {
+unsafe fn arguments<'a>(
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> (&'a [*mut raw::RedisModuleString], Vec<&'a [u8]>) {
     // SAFETY: the server passes `argc` strings.
     unsafe {
         let strings = std::slice::from_raw_parts(argv, argc as usize);
-        strings.iter().map(|&string| bytes(string)).collect()
+        (strings, strings.iter().map(|&string| bytes(string)).collect())
     }
 }
 
@@ -290,8 +306,8 @@ extern "C" fn dispatch(
 ) -> c_int {
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
-    let args = unsafe { arguments(argv, argc) };
-    answer(&context, &args)
+    let (strings, args) = unsafe { arguments(argv, argc) };
+    answer(&context, &args, &strings[1..])
 }
 
 /// The same for a command whose first argument is the [stub](cluster) of its slot.
@@ -302,16 +318,17 @@ extern "C" fn dispatch_in_slot(
 ) -> c_int {
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
-    let mut args = unsafe { arguments(argv, argc) };
+    let (strings, mut args) = unsafe { arguments(argv, argc) };
     let name = [b"ol.", args[0].get(4..).unwrap_or_default()].concat();
     args[0] = &name;
     args.remove(1);
-    answer(&context, &args)
+    answer(&context, &args, &strings[2..])
 }
 
-fn answer(context: &Context, args: &[&[u8]]) -> c_int {
+/// Answers a call. `strings` are the server's own of the arguments, without the name.
+fn answer(context: &Context, args: &[&[u8]], strings: &[*mut raw::RedisModuleString]) -> c_int {
     // No panic may cross into the server.
-    let done = catch_unwind(AssertUnwindSafe(|| run(context, args)));
+    let done = catch_unwind(AssertUnwindSafe(|| run(context, args, strings)));
     match done {
         Ok(Some(result)) => send(context, result),
         Ok(None) => {}
@@ -321,7 +338,11 @@ fn answer(context: &Context, args: &[&[u8]]) -> c_int {
 }
 
 /// Runs a command. Returns `None` if the client is told later.
-fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
+fn run(
+    ctx: &Context,
+    args: &[&[u8]],
+    strings: &[*mut raw::RedisModuleString],
+) -> Option<crate::reply::Result> {
     let server = SERVER.get().expect("loaded");
     let name = args[0].get(3..).unwrap_or_default().to_ascii_lowercase();
     let command = server.commands[&name[..]];
@@ -335,8 +356,17 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
     let flushes = command.name.starts_with("flush");
     let mut result = match server.store.is_incomplete() && !flushes {
         true => Err(Fault::loading()),
-        false => command.call(&mut call),
+        false => match redirect::meet_native(ctx, server, command, &args[1..], strings) {
+            Some(result) => {
+                call.replicate = Replicate::Nothing;
+                result
+            }
+            None => command.call(&mut call),
+        },
     };
+    if server.settings.evict && matches!(&result, Err(fault) if fault.is_full()) {
+        result = evict_for(ctx, server, command, &mut call);
+    }
     // A replica that begins makes changes whose effect, and more, it may have already; see `copy`.
     if matches!(&result, Err(fault) if fault.is_wrong_type() && is_replicated(ctx)) {
         result = Ok(Reply::Null);
@@ -351,17 +381,18 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
         }
         server.changes.fetch_add(1, Ordering::Relaxed);
         match call.replicate {
-            Replicate::Verbatim => replicate(ctx, args),
+            Replicate::Verbatim => replicate(ctx, args[0], strings),
             Replicate::Calls(calls) => {
                 for call in calls {
-                    let parts: Vec<&[u8]> = call.iter().map(Vec::as_slice).collect();
-                    replicate(ctx, &parts);
+                    replicate_call(ctx, &call);
                 }
             }
             Replicate::Nothing => {}
         }
     }
     if server.settings.redirect {
+        // Clients know the command by its own name.
+        result = result.map_err(|fault| fault.replace("'ol.", "'"));
         result = redirect::with_native(ctx, command.name, &args[1..], result);
     }
     if changed && server.settings.durable_replies && can_block(ctx) {
@@ -371,30 +402,80 @@ fn run(ctx: &Context, args: &[&[u8]]) -> Option<crate::reply::Result> {
     Some(result)
 }
 
+/// How many keys are evicted one by one for a command, and how many together then.
+const SINGLES: u64 = 64;
+const NEIGHBORS: usize = 128;
+
+/// Evicts keys until a command finds room that had none. It has changed nothing before.
+fn evict_for(
+    ctx: &Context,
+    server: &Server,
+    command: &Command,
+    call: &mut Call<'_>,
+) -> crate::reply::Result {
+    let mut result = Err(Fault::full());
+    let wanted: u64 = call.args.iter().map(|arg| arg.len() as u64).sum();
+    if server.settings.max_size.is_some_and(|max| wanted > max / 2) {
+        return result;
+    }
+    for turn in 0..1_000 + wanted / 16 {
+        // What the records of single keys free need not be what the command lacks: it may be a node of the
+        // map. That becomes free if its keys go together.
+        let keys = match turn {
+            0..SINGLES => server.store.evict()?.into_iter().collect(),
+            _ => server.store.evict_neighbors(NEIGHBORS)?,
+        };
+        if keys.is_empty() {
+            break;
+        }
+        server.evicted.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        for key in keys {
+            replicate_call(ctx, &[b"ol.del".to_vec(), key]);
+        }
+        call.replicate = Replicate::Verbatim;
+        result = command.call(call);
+        if !matches!(&result, Err(fault) if fault.is_full()) {
+            break;
+        }
+    }
+    result
+}
+
+/// Returns those of a command's arguments that are keys.
+fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<Item = &'a T> {
+    let (first, last, step) = command.keys;
+    let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
+    let count = if last < 0 { args.len() } else { first.saturating_add(1) };
+    args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
+}
+
 /// Returns the slot of a command's keys, if it has keys, all of one slot.
 fn find_slot(command: &Command, args: &[&[u8]]) -> Option<u16> {
-    let (first, last, step) = command.keys;
-    let first = usize::try_from(first).ok()?.checked_sub(1)?;
-    let count = if last < 0 { args.len() } else { first + 1 };
-    let keys = args.get(first..count)?;
-    let mut slots = keys.iter().step_by(step as usize).map(|key| slot_of(key));
+    let mut slots = keys_of(command, args).map(|key| slot_of(key));
     let slot = slots.next()?;
     slots.all(|other| other == slot).then_some(slot)
 }
 
+/// The same for a call of bytes.
+fn replicate_call(ctx: &Context, call: &[Vec<u8>]) {
+    let args = call[1..].iter().map(|part| ValkeyString::create_from_slice(ctx.ctx, part));
+    let args: Vec<ValkeyString> = args.collect();
+    let strings: Vec<_> = args.iter().map(|arg| arg.inner).collect();
+    replicate(ctx, &call[0], &strings);
+}
+
 /// Lets replicas make a call, and keeps it out of the server's log.
-fn replicate(ctx: &Context, call: &[&[u8]]) {
-    let name = CString::new(call[0]).unwrap_or_default();
-    let args: Vec<ValkeyString> = call[1..].iter().map(|part| ctx.create_string(*part)).collect();
-    let mut inner: Vec<_> = args.iter().map(|arg| arg.inner).collect();
-    // SAFETY: the format says that a vector of strings and its length follow.
+fn replicate(ctx: &Context, name: &[u8], args: &[*mut raw::RedisModuleString]) {
+    let name = CString::new(name).unwrap_or_default();
+    // SAFETY: the format says that a vector of strings and its length follow. The strings live during the
+    // call, in which the server counts one more reference to each.
     unsafe {
         raw::RedisModule_Replicate.expect("all servers have it")(
             ctx.ctx,
             name.as_ptr(),
             c"Av".as_ptr(),
-            inner.as_mut_ptr(),
-            inner.len(),
+            args.as_ptr(),
+            args.len(),
         );
     }
 }
@@ -494,6 +575,7 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
     number(c"journal", durability.interval.is_some().into());
     number(c"calls", server.calls.load(Ordering::Relaxed));
     number(c"changes", server.changes.load(Ordering::Relaxed));
+    number(c"evicted", server.evicted.load(Ordering::Relaxed));
     number(c"redirect", server.settings.redirect.into());
 }
 

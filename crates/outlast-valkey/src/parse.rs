@@ -18,7 +18,7 @@ pub fn need_integer(text: &[u8]) -> Result<i64> {
 pub fn float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let number = f64::from_str(text).ok()?;
-    let is_plain = !text.starts_with([' ', '+']) && !number.is_nan();
+    let is_plain = !text.starts_with(' ') && !number.is_nan();
     is_plain.then_some(number)
 }
 

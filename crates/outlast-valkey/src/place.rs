@@ -59,13 +59,29 @@ pub fn slot_of(key: &[u8]) -> u16 {
         let len = rest.iter().position(|&byte| byte == b'}').filter(|&len| len > 0)?;
         Some(&rest[..len])
     });
-    let crc = tagged.unwrap_or(key).iter().fold(0u16, |crc, &byte| {
-        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
-    });
+    let crc = tagged
+        .unwrap_or(key)
+        .iter()
+        .fold(0u16, |crc, &byte| crc << 8 ^ CRC[usize::from((crc >> 8) as u8 ^ byte)]);
     crc % SLOTS as u16
 }
+
+/// The CRC-16 (XMODEM) of each byte.
+static CRC: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 /// Returns a time as milliseconds since 1970, rounded up.
 pub fn to_ms(time: SystemTime) -> u64 {

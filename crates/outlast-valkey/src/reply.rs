@@ -60,6 +60,22 @@ impl Fault {
         self.0.starts_with("WRONGTYPE")
     }
 
+    /// Replaces a part of the text.
+    #[must_use]
+    pub fn replace(&self, part: &str, by: &str) -> Fault {
+        Fault(self.0.replace(part, by))
+    }
+
+    /// The pool is full.
+    pub fn full() -> Fault {
+        Fault("OOM the pool is full".into())
+    }
+
+    /// Returns whether the pool is full.
+    pub fn is_full(&self) -> bool {
+        self.0.starts_with("OOM")
+    }
+
     /// The data are not all there yet.
     pub fn loading() -> Fault {
         Fault("LOADING the copy of the primary's data is not complete".into())

@@ -25,6 +25,7 @@ use crate::place::{
     FieldKey, PREFIX, SLOTS, field_key, from_ms, place_of, position_of, prefix_of, to_ms,
 };
 use crate::reply::{Fault, Result};
+use crate::uses::Uses;
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
@@ -38,6 +39,8 @@ const RESERVED: u64 = 1_000;
 const INCOMPLETE: &str = "incomplete";
 /// Fields that are removed at once with their hash.
 const FEW: u64 = 64;
+/// Keys among which an eviction chooses.
+const SAMPLE: usize = 8;
 /// Fields that one step of the cleaning removes.
 const STEP: usize = 1_000;
 
@@ -52,6 +55,8 @@ pub struct Store {
     /// The number of the next hash.
     next: AtomicU64,
     incomplete: AtomicBool,
+    /// With eviction.
+    uses: Option<Uses>,
 }
 
 /// A field of a hash and its value.
@@ -85,7 +90,47 @@ impl Store {
         let counters = pool.map::<str, u64>("counters")?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
-        Ok(Store { pool, keys, fields, timed, garbage, counters, next, incomplete })
+        Ok(Store { pool, keys, fields, timed, garbage, counters, next, incomplete, uses: None })
+    }
+
+    /// Notes from now on when keys are used, for [`evict`](Self::evict).
+    pub fn note_uses(&mut self) {
+        self.uses = Some(Uses::new());
+    }
+
+    /// Removes one of a few random keys: the one that was used the longest ago. Returns it; `None` if there
+    /// are no keys.
+    pub fn evict(&self) -> Result<Option<Vec<u8>>> {
+        let mut oldest: Option<(u32, Vec<u8>)> = None;
+        for _ in 0..SAMPLE {
+            let Some(key) = self.random_key()? else { break };
+            let age = self.uses.as_ref().map_or(0, |uses| uses.age(&key));
+            if oldest.as_ref().is_none_or(|(oldest, _)| *oldest < age) {
+                oldest = Some((age, key));
+            }
+        }
+        let Some((_, key)) = oldest else { return Ok(None) };
+        self.remove(&key)?;
+        Ok(Some(key))
+    }
+
+    /// Removes keys that lie beside each other, so that parts of the map become free as a whole. Returns them.
+    pub fn evict_neighbors(&self, count: usize) -> Result<Vec<Vec<u8>>> {
+        let Some(first) = self.random_key()? else { return Ok(Vec::new()) };
+        let first = place_of(&first);
+        let places = self.keys.range((Bound::Included(&first[..]), Bound::Unbounded)).take(count);
+        let keys: Vec<Vec<u8>> =
+            places.map(|record| Ok(record?.0[PREFIX..].to_vec())).collect::<Result<_>>()?;
+        for key in &keys {
+            self.remove(key)?;
+        }
+        Ok(keys)
+    }
+
+    fn note_use(&self, place: &[u8]) {
+        if let Some(uses) = &self.uses {
+            uses.note(place);
+        }
     }
 
     /// The pool.
@@ -97,7 +142,12 @@ impl Store {
 
     /// Returns what a key stands for.
     pub fn get(&self, key: &[u8]) -> Result<Option<Content>> {
-        self.keys.get(&place_of(key))?.map(|stored| Content::decode(&stored)).transpose()
+        self.get_at(&place_of(key))
+    }
+
+    fn get_at(&self, place: &[u8]) -> Result<Option<Content>> {
+        self.note_use(place);
+        self.keys.get(place)?.map(Content::from_stored).transpose()
     }
 
     /// Returns the string of a key. Fails if it has another type.
@@ -138,8 +188,9 @@ impl Store {
     /// Makes a key a string, whatever it was.
     pub fn set_text(&self, key: &[u8], text: &[u8], expiry: Expiry) -> Result<()> {
         let place = place_of(key);
-        let stored = Content::Text(text.to_vec()).encode();
-        let Some(Content::Hash(hash)) = self.get_hash(key)? else {
+        self.note_use(&place);
+        let stored = Content::encode_text(text);
+        let Some(hash) = self.hash_at(&place)? else {
             match expiry {
                 Expiry::At(time) => drop(self.keys.put_until(&place, &stored, time)?),
                 Expiry::Never => drop(self.keys.put(&place, &stored)?),
@@ -161,12 +212,13 @@ impl Store {
         let mut batch = self.pool.batch();
         let mut replaced = Vec::new();
         for [key, text] in pairs {
-            if let Some(Content::Hash(hash)) = self.get_hash(key)? {
+            let place = place_of(key);
+            self.note_use(&place);
+            if let Some(hash) = self.hash_at(&place)? {
                 batch.put(&self.garbage, &hash.number, &())?;
                 replaced.push(hash);
             }
-            let stored = Content::Text(text.to_vec()).encode();
-            batch.put(&self.keys, &place_of(key)[..], &stored[..])?;
+            batch.put(&self.keys, &place[..], &Content::encode_text(text)[..])?;
         }
         batch.commit()?;
         replaced.into_iter().try_for_each(|hash| self.forget(hash))
@@ -180,7 +232,9 @@ impl Store {
         change: impl Fn(Option<&[u8]>) -> Result<Vec<u8>>,
     ) -> Result<Vec<u8>> {
         let mut result = Ok(Vec::new());
-        self.keys.alter_until(&place_of(key), |before| {
+        let place = place_of(key);
+        self.note_use(&place);
+        self.keys.alter_until(&place, |before| {
             let decoded = before.map(|(stored, _)| Content::decode(stored)).transpose();
             result = decoded.and_then(|content| match content {
                 Some(Content::Hash(_)) => Err(Fault::wrong_type()),
@@ -191,7 +245,7 @@ impl Store {
             match &result {
                 Ok(text) => {
                     let expiry = before.map_or(Expiry::Never, |(_, expiry)| expiry);
-                    Some((Content::Text(text.clone()).encode(), expiry))
+                    Some((Content::encode_text(text), expiry))
                 }
                 Err(_) => kept,
             }
@@ -202,7 +256,7 @@ impl Store {
     /// Removes a key. Returns whether it existed.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         let place = place_of(key);
-        let Some(Content::Hash(hash)) = self.get_hash(key)? else {
+        let Some(hash) = self.hash_at(&place)? else {
             return Ok(self.keys.delete(&place)?);
         };
         let mut batch = self.pool.batch();
@@ -213,8 +267,13 @@ impl Store {
         Ok(true)
     }
 
-    fn get_hash(&self, key: &[u8]) -> Result<Option<Content>> {
-        let found = self.keys.get_ref(&place_of(key))?;
+    /// Returns the hash at a place, if there is one.
+    fn hash_at(&self, place: &[u8]) -> Result<Option<HashInfo>> {
+        // The first hash gets the number 0.
+        if self.next.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        let found = self.keys.get_ref(place)?;
         let is_hash = match &found {
             Some(value) if value.bytes().len() == 17 => {
                 let mut kind = [0];
@@ -223,7 +282,12 @@ impl Store {
             }
             _ => false,
         };
-        if is_hash { self.get(key) } else { Ok(None) }
+        drop(found);
+        let content = if is_hash { self.get_at(place)? } else { None };
+        Ok(content.and_then(|content| match content {
+            Content::Hash(hash) => Some(hash),
+            Content::Text(_) => None,
+        }))
     }
 
     /// Returns the number of keys. Looks at all of them.

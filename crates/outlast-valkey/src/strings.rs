@@ -79,6 +79,12 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions> {
 }
 
 pub fn set(call: &mut Call<'_>) -> Result {
+    // Without options, the call is its own result, so replicas make the same one.
+    if let [key, value] = call.args {
+        check_len(value.len())?;
+        call.store.set_text(key, value, Expiry::Never)?;
+        return Ok(Reply::OK);
+    }
     let options = set_options(call)?;
     let (key, value) = (call.arg(0), call.arg(1));
     let before = if options.returns { call.store.text(key)? } else { None };

@@ -68,7 +68,7 @@ class Client:
 
 
 class Server:
-    """A server with the module, whose pool stays when it dies."""
+    """A server, with the module if there is one, whose pool stays when it dies."""
 
     def __init__(self, program, module, directory, *settings, arguments=()):
         self.program, self.module, self.directory, self.settings = program, module, directory, settings
@@ -83,7 +83,8 @@ class Server:
         log = open(os.path.join(self.directory, "log"), "ab")
         pool = os.path.join(self.directory, "pool")
         command = [self.program, "--port", str(self.port), "--save", "", "--dir", self.directory, *self.arguments]
-        command += ["--loadmodule", self.module, "path", pool, *self.settings]
+        if self.module:
+            command += ["--loadmodule", self.module, "path", pool, *self.settings]
         start = time.monotonic()
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
         while True:
@@ -143,6 +144,29 @@ def commands(server):
     assert client("EVAL", "return redis.call('OL.GET', KEYS[1])", 1, "m") == b"2"
     info = client("INFO", "outlast")
     assert b"outlast_changes" in info, info
+
+
+def evicts(server):
+    """A full pool drops what was used the longest ago, and never refuses a change."""
+    client = Client(server.port)
+    value = random.randbytes(1_000)
+    for n in range(60_000):
+        client.send("OL.SET", f"key:{n}", value)
+        client.send("OL.GET", "hot")
+        assert client.read() == b"OK"
+        hot = client.read()
+        if n == 0:
+            assert hot is None and client("OL.SET", "hot", 1) == b"OK"
+        else:
+            assert hot == b"1", f"a key in use was evicted after {n} others"
+    section = client("INFO", "outlast").decode()
+    evicted = next(int(line.split(":")[1]) for line in section.splitlines() if "evicted:" in line)
+    left = client("OL.DBSIZE")
+    assert evicted > 0 and left + evicted == 60_001, f"{left} keys, {evicted} evicted"
+    assert os.path.getsize(os.path.join(server.directory, "pool")) <= 33 << 20
+    # A value that never fits is refused.
+    refused(client, "OOM", "OL.SET", "big", bytes(40 << 20))
+    assert client("OL.VERIFY").endswith(b"sound")
 
 
 def redirected(server):
@@ -429,6 +453,7 @@ def main():
                            ("random arguments", lambda s: fuzz(s, int(os.environ.get("OUTLAST_CALLS", "1000")))),
                            (f"{rounds} kills", killed)]),
             ("redirect", ["redirect", "yes", "survive", "process-death"], [("redirection", redirected)]),
+            ("evict", ["evict", "yes", "max-size", str(32 << 20), "survive", "process-death"], [("eviction", evicts)]),
             ("durable", ["durable-replies", "yes"], [("commands, every reply durable", commands)]),
         ]:
             place = os.path.join(directory, kind)

@@ -137,7 +137,7 @@ pub(super) extern "C" fn backup(
     use std::os::unix::ffi::OsStrExt;
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
-    match unsafe { arguments(argv, argc) }[..] {
+    match unsafe { arguments(argv, argc) }.1[..] {
         [_, path] => {
             in_background(&context, Task::Backup(std::ffi::OsStr::from_bytes(path).into()))
         }

@@ -1,7 +1,10 @@
 //! Redirection: the server's own commands become ours.
 
-use super::{SERVER, bytes, cluster};
+use super::{SERVER, Server, bytes, cluster, keys_of};
+use crate::command::Command;
+use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
+use std::ffi::c_int;
 use valkey_module::{Context, raw};
 
 /// Turns the server's own command into ours of the same name, and in a cluster, ours into the one of its slot.
@@ -16,24 +19,144 @@ pub(super) extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
             Some(stem) => (stem, false),
             None => (&name[..], true),
         };
-        let Some(command) = server.commands.get(stem) else { return };
+        let Some(command) = server.commands.get(stem) else {
+            if is_native && server.settings.redirect {
+                refuse_ours(filter, server, &name);
+            }
+            return;
+        };
         // A primary tells its replicas that a stub has gone.
         if is_native && cluster::names_stub(filter) {
             return;
         }
         if is_native && server.settings.redirect {
             let ours = [b"ol.", &name[..]].concat();
-            let create = raw::RedisModule_CreateString.expect("all servers have it");
-            let ours = create(std::ptr::null_mut(), ours.as_ptr().cast(), ours.len());
-            raw::RedisModule_CommandFilterArgReplace.expect("servers since 5.0 have it")(
-                filter, 0, ours,
-            );
+            rename_to(filter, &ours);
         }
         if !is_native || server.settings.redirect {
             cluster::add_stub(filter, server, command);
         }
     }
 }
+
+/// Gives a command another name.
+///
+/// # Safety
+/// The filter's context is the server's.
+unsafe fn rename_to(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
+    // SAFETY: as the caller says; the server takes the string.
+    unsafe {
+        let create = raw::RedisModule_CreateString.expect("all servers have it");
+        let name = create(std::ptr::null_mut(), name.as_ptr().cast(), name.len());
+        raw::RedisModule_CommandFilterArgReplace.expect("servers since 5.0 have it")(
+            filter, 0, name,
+        );
+    }
+}
+
+// ---- Keys of ours and of the server's of one name -------------------------------------------
+
+/// The command that replies that a key has another type.
+pub(super) const REFUSED: &str = "ol.refused";
+
+/// The server's commands that we do not have, whose first argument is a key.
+#[rustfmt::skip]
+const OTHERS: &[&str] = &[
+    "bitcount", "bitfield", "bitfield_ro", "bitpos", "blpop", "brpop", "bzpopmax", "bzpopmin", "copy", "dump", "geoadd",
+    "geodist", "geohash", "geopos", "georadius", "getbit", "hrandfield", "lcs", "lindex", "linsert", "llen", "lmove",
+    "lpop", "lpos", "lpush", "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "pfcount", "pfmerge", "rename",
+    "renamenx", "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "scard", "sdiff", "setbit", "sinter", "sismember",
+    "smembers", "smismember", "smove", "sort", "sort_ro", "spop", "srandmember", "srem", "sscan", "sunion", "xack", "xadd",
+    "xdel", "xlen", "xrange", "xrevrange", "xtrim", "zadd", "zcard", "zcount", "zincrby", "zlexcount", "zmscore",
+    "zpopmax", "zpopmin", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrank", "zrem", "zremrangebylex",
+    "zremrangebyrank", "zremrangebyscore", "zrevrange", "zrevrank", "zscan", "zscore",
+];
+
+/// Refuses a command of the server's own if its key is one of ours.
+///
+/// # Safety
+/// The filter's context is the server's.
+unsafe fn refuse_ours(
+    filter: *mut raw::RedisModuleCommandFilterCtx,
+    server: &Server,
+    name: &[u8],
+) {
+    if OTHERS.binary_search_by(|other| other.as_bytes().cmp(name)).is_err() {
+        return;
+    }
+    // SAFETY: as the caller says; there is an argument if it is not null.
+    unsafe {
+        let key = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
+        if !key.is_null() && server.store.exists(bytes(key)).unwrap_or(false) {
+            rename_to(filter, REFUSED.as_bytes());
+        }
+    }
+}
+
+/// Replies that a key has another type.
+pub(super) extern "C" fn refuse(
+    ctx: *mut raw::RedisModuleCtx,
+    _: *mut *mut raw::RedisModuleString,
+    _: c_int,
+) -> c_int {
+    super::send(&Context::new(ctx), Err(Fault::wrong_type()));
+    raw::Status::Ok as c_int
+}
+
+/// With redirection, does what is due if a key of a command of ours is one of the server's own, such as a
+/// list. Returns the result if the command is not to run.
+pub(super) fn meet_native(
+    ctx: &Context,
+    server: &Server,
+    command: &Command,
+    args: &[&[u8]],
+    strings: &[*mut raw::RedisModuleString],
+) -> Option<crate::reply::Result> {
+    if !server.settings.redirect || COMMON.contains(&command.name) {
+        return None;
+    }
+    // SAFETY: the context is the server's.
+    let keys = unsafe { raw::RedisModule_DbSize.expect("servers since 6.2 have it")(ctx.ctx) };
+    if keys as i64 <= server.slots.as_ref().map_or(0, cluster::Slots::count) {
+        return None;
+    }
+    let is_native = |key: *mut raw::RedisModuleString| {
+        // SAFETY: the string is an argument of the call; the key is given back.
+        unsafe {
+            let mode = raw::REDISMODULE_READ as c_int;
+            let key = raw::RedisModule_OpenKey.expect("all servers have it")(ctx.ctx, key, mode);
+            let kind = raw::RedisModule_KeyType.expect("all servers have it")(key);
+            raw::RedisModule_CloseKey.expect("all servers have it")(key);
+            kind != raw::REDISMODULE_KEYTYPE_EMPTY as c_int
+        }
+    };
+    let native: Vec<&[u8]> = keys_of(command, strings)
+        .zip(keys_of(command, args))
+        .filter(|(string, _)| is_native(**string))
+        .map(|(_, key)| *key)
+        .collect();
+    if native.is_empty() {
+        return None;
+    }
+    let has = |option| args.iter().skip(2).any(|arg| is_word(arg, option));
+    match command.name {
+        "setnx" | "msetnx" => Some(Ok(Reply::Int(0))),
+        "set" if has("get") => Some(Err(Fault::wrong_type())),
+        "set" if has("nx") => Some(Ok(Reply::Null)),
+        // What these set takes the place of whatever was there.
+        "set" | "setex" | "psetex" | "mset" => {
+            native.iter().find_map(|key| self::native(ctx, "del", &[key]).err().map(Err))
+        }
+        _ => Some(Err(Fault::wrong_type())),
+    }
+}
+
+/// Commands on keys of any type, which [`with_native`] completes, and one that passes over other types.
+#[rustfmt::skip]
+const COMMON: &[&str] = &[
+    "del", "unlink", "exists", "touch", "type", "expire", "pexpire", "expireat", "pexpireat", "persist", "ttl", "pttl",
+    "expiretime", "pexpiretime", "mget",
+];
 
 /// Adds what the server has itself of keys that are not in the pool: lists, sets and other types.
 pub(super) fn with_native(
