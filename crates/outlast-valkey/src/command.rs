@@ -92,6 +92,7 @@ impl Command {
 const ANY: usize = usize::MAX;
 const ONE: (i32, i32, i32) = (1, 1, 1);
 const ALL: (i32, i32, i32) = (1, -1, 1);
+const BOTH: (i32, i32, i32) = (1, 2, 1);
 const PAIRS: (i32, i32, i32) = (1, -1, 2);
 const NO_KEY: (i32, i32, i32) = (0, 0, 0);
 const READ: &str = "readonly fast";
@@ -136,6 +137,8 @@ commands! {
     "substr" 3..=3, LONG_READ, ONE, strings::getrange;
     "setrange" 3..=3, WRITE, ONE, strings::setrange;
     "cas" 3..=3, WRITE, ONE, strings::cas;
+    "setbit" 3..=3, WRITE, ONE, strings::setbit;
+    "getbit" 2..=2, READ, ONE, strings::getbit;
     "hset" 3..=ANY, WRITE, ONE, hashes::hset;
     "hmset" 3..=ANY, WRITE, ONE, hashes::hmset;
     "hsetnx" 3..=3, WRITE, ONE, hashes::hsetnx;
@@ -150,6 +153,7 @@ commands! {
     "hstrlen" 2..=2, READ, ONE, hashes::hstrlen;
     "hincrby" 3..=3, WRITE, ONE, hashes::hincrby;
     "hincrbyfloat" 3..=3, WRITE, ONE, hashes::hincrbyfloat;
+    "hrandfield" 1..=3, LONG_READ, ONE, hashes::hrandfield;
     "hscan" 2..=ANY, LONG_READ, ONE, hashes::hscan;
     "oset" 3..=ANY, WRITE, ONE, ordered::oset;
     "oget" 2..=2, READ, ONE, ordered::oget;
@@ -162,6 +166,8 @@ commands! {
     "unlink" 1..=ANY, REMOVE, ALL, keyspace::del;
     "exists" 1..=ANY, READ, ALL, keyspace::exists;
     "touch" 1..=ANY, READ, ALL, keyspace::exists;
+    "rename" 2..=2, WRITE, BOTH, keyspace::rename;
+    "renamenx" 2..=2, WRITE, BOTH, keyspace::renamenx;
     "type" 1..=1, READ, ONE, keyspace::type_of;
     "expire" 2..=ANY, REMOVE, ONE, keyspace::expire;
     "pexpire" 2..=ANY, REMOVE, ONE, keyspace::pexpire;

@@ -59,50 +59,59 @@ pub fn export(
     slot: Option<u16>,
     sink: &mut dyn FnMut(&[&[u8]]) -> Result<()>,
 ) -> Result<()> {
-    store.each(slot, &mut |key, content, expiry| {
-        let ms = match expiry {
-            Expiry::At(time) => Some(to_ms(time).to_string().into_bytes()),
-            Expiry::Never => None,
-        };
-        let hash = match content {
-            Content::Text(text) => {
-                return match &ms {
-                    Some(ms) => sink(&[b"set", key, &text, b"pxat", ms]),
-                    None => sink(&[b"set", key, &text]),
-                };
-            }
-            Content::Hash(hash) => hash,
-        };
-        let (mut cursor, mut last, mut found) = (0, None::<Vec<u8>>, false);
-        let name: &[u8] = if hash.kind == Kind::Hash { b"hset" } else { b"oset" };
-        loop {
-            let pairs = match hash.kind {
-                Kind::Hash => {
-                    let (next, pairs) = store.fields_from(hash, cursor, FIELDS)?;
-                    cursor = next;
-                    pairs
-                }
-                Kind::Ordered => {
-                    let low = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-                    store.fields_between(hash, (low, Bound::Unbounded), false, FIELDS)?
-                }
+    store.each(slot, &mut |key, content, expiry| export_key(store, key, content, expiry, sink))
+}
+
+/// Passes the calls that make a copy of one key to `sink`.
+pub fn export_key(
+    store: &Store,
+    key: &[u8],
+    content: Content,
+    expiry: Expiry,
+    sink: &mut dyn FnMut(&[&[u8]]) -> Result<()>,
+) -> Result<()> {
+    let ms = match expiry {
+        Expiry::At(time) => Some(to_ms(time).to_string().into_bytes()),
+        Expiry::Never => None,
+    };
+    let hash = match content {
+        Content::Text(text) => {
+            return match &ms {
+                Some(ms) => sink(&[b"set", key, &text, b"pxat", ms]),
+                None => sink(&[b"set", key, &text]),
             };
-            let mut call: Vec<&[u8]> = vec![name, key];
-            call.extend(pairs.iter().flat_map(|(field, value)| [&field[..], &value[..]]));
-            if !pairs.is_empty() {
-                sink(&call)?;
-                found = true;
-            }
-            last = pairs.last().map(|(field, _)| field.clone());
-            if cursor == 0 && (hash.kind == Kind::Hash || last.is_none()) {
-                break;
-            }
         }
-        match ms {
-            Some(ms) if found => sink(&[b"pexpireat", key, &ms]),
-            _ => Ok(()),
+        Content::Hash(hash) => hash,
+    };
+    let (mut cursor, mut last, mut found) = (0, None::<Vec<u8>>, false);
+    let name: &[u8] = if hash.kind == Kind::Hash { b"hset" } else { b"oset" };
+    loop {
+        let pairs = match hash.kind {
+            Kind::Hash => {
+                let (next, pairs) = store.fields_from(hash, cursor, FIELDS)?;
+                cursor = next;
+                pairs
+            }
+            Kind::Ordered => {
+                let low = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                store.fields_between(hash, (low, Bound::Unbounded), false, FIELDS)?
+            }
+        };
+        let mut call: Vec<&[u8]> = vec![name, key];
+        call.extend(pairs.iter().flat_map(|(field, value)| [&field[..], &value[..]]));
+        if !pairs.is_empty() {
+            sink(&call)?;
+            found = true;
         }
-    })
+        last = pairs.last().map(|(field, _)| field.clone());
+        if cursor == 0 && (hash.kind == Kind::Hash || last.is_none()) {
+            break;
+        }
+    }
+    match ms {
+        Some(ms) if found => sink(&[b"pexpireat", key, &ms]),
+        _ => Ok(()),
+    }
 }
 
 /// Makes a call of a copy.

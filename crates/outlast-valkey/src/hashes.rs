@@ -1,10 +1,11 @@
 //! Commands on hashes.
 
 use crate::command::Call;
-use crate::parse::{self, Scan, need_integer};
+use crate::parse::{self, Scan, is_word, need_integer};
 use crate::reply::{Fault, Reply, Result};
 use crate::store::{Kind, Pair};
 use crate::strings::add_float;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Reads the fields and values after the key. If a field is given twice, the last value counts.
 pub fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>> {
@@ -130,6 +131,42 @@ pub fn hincrbyfloat(call: &mut Call<'_>) -> Result {
     let text = add_float(before.as_deref(), amount, || Fault::new("hash value is not a float"))?;
     change(call, &text)?;
     Ok(Reply::Bulk(text))
+}
+
+/// `HRANDFIELD key [count [WITHVALUES]]`: a negative count allows a field more than once.
+pub fn hrandfield(call: &mut Call<'_>) -> Result {
+    let count = call.args.get(1).map(|count| need_integer(count)).transpose()?;
+    let with_values = match call.args.get(2) {
+        None => false,
+        Some(option) if is_word(option, "withvalues") => true,
+        Some(_) => return Err(Fault::syntax()),
+    };
+    if count.is_some_and(|count| count.unsigned_abs() > i64::MAX as u64 / 2) {
+        return Err(Fault::new("value is out of range"));
+    }
+    let mut fields = match call.store.hash(call.arg(0), Kind::Hash)? {
+        Some(hash) => call.store.fields_from(hash, 0, usize::MAX)?.1,
+        None => Vec::new(),
+    };
+    let Some(count) = count else {
+        return Ok(Reply::bulk(
+            (!fields.is_empty()).then(|| fields.swap_remove(random(fields.len())).0),
+        ));
+    };
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let mut chosen = Vec::new();
+    while chosen.len() < wanted && !fields.is_empty() {
+        let at = random(fields.len());
+        chosen.push(if count < 0 { fields[at].clone() } else { fields.swap_remove(at) });
+    }
+    let words = |(field, value)| [Some(field), with_values.then_some(value)].into_iter().flatten();
+    Ok(Reply::Array(chosen.into_iter().flat_map(words).map(Reply::Bulk).collect()))
+}
+
+/// Returns a number below `end`.
+fn random(end: usize) -> usize {
+    // A hasher's keys are random.
+    (RandomState::new().build_hasher().finish() % end as u64) as usize
 }
 
 pub fn hscan(call: &mut Call<'_>) -> Result {

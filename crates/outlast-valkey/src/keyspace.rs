@@ -1,6 +1,7 @@
 //! Commands on keys of any type.
 
 use crate::command::{Call, Replicate};
+use crate::copy;
 use crate::parse::{Scan, is_word, need_integer};
 use crate::place::{from_ms, to_ms};
 use crate::reply::{Fault, Reply, Result};
@@ -21,6 +22,42 @@ pub fn exists(call: &mut Call<'_>) -> Result {
         found += i64::from(call.store.exists(key)?);
     }
     Ok(Reply::Int(found))
+}
+
+pub fn rename(call: &mut Call<'_>) -> Result {
+    move_to(call, true)
+}
+
+pub fn renamenx(call: &mut Call<'_>) -> Result {
+    move_to(call, false)
+}
+
+fn move_to(call: &mut Call<'_>, replaces: bool) -> Result {
+    let (from, to) = (call.arg(0), call.arg(1));
+    let done = if replaces { Reply::OK } else { Reply::Int(1) };
+    if !call.store.exists(from)? {
+        return Err(Fault::no_such_key());
+    }
+    if from == to || !replaces && call.store.exists(to)? {
+        call.unless(false);
+        return Ok(if replaces { done } else { Reply::Int(0) });
+    }
+    call.store.rename(from, to)?;
+    // Replicas hear of the result: what the key is now, and that the other is gone.
+    let mut calls = vec![vec![b"ol.del".to_vec(), to.to_vec()]];
+    let expiry = call.store.expiry(to)?;
+    if let Some(content) = call.store.get(to)? {
+        let expiry = expiry.unwrap_or(Expiry::Never);
+        copy::export_key(call.store, to, content, expiry, &mut |words| {
+            let mut call: Vec<Vec<u8>> = words.iter().map(|word| word.to_vec()).collect();
+            call[0].splice(0..0, *b"ol.");
+            calls.push(call);
+            Ok(())
+        })?;
+    }
+    calls.push(vec![b"ol.del".to_vec(), from.to_vec()]);
+    call.replicate = Replicate::Calls(calls);
+    Ok(done)
 }
 
 pub fn type_of(call: &mut Call<'_>) -> Result {

@@ -445,7 +445,7 @@ fn evict_for(
 fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<Item = &'a T> {
     let (first, last, step) = command.keys;
     let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
-    let count = if last < 0 { args.len() } else { first.saturating_add(1) };
+    let count = usize::try_from(last).unwrap_or(args.len());
     args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
 }
 

@@ -76,6 +76,11 @@ impl Fault {
         self.0.starts_with("OOM")
     }
 
+    /// A key that must be there is not.
+    pub fn no_such_key() -> Fault {
+        Fault::new("no such key")
+    }
+
     /// The data are not all there yet.
     pub fn loading() -> Fault {
         Fault("LOADING the copy of the primary's data is not complete".into())

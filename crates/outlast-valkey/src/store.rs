@@ -114,17 +114,22 @@ impl Store {
         Ok(Some(key))
     }
 
-    /// Removes keys that lie beside each other, so that parts of the map become free as a whole. Returns them.
+    /// Removes the older three quarters of some keys that lie beside each other, so that parts of the map become
+    /// free as a whole. Returns them.
     pub fn evict_neighbors(&self, count: usize) -> Result<Vec<Vec<u8>>> {
         let Some(first) = self.random_key()? else { return Ok(Vec::new()) };
         let first = place_of(&first);
         let places = self.keys.range((Bound::Included(&first[..]), Bound::Unbounded)).take(count);
         let keys: Vec<Vec<u8>> =
             places.map(|record| Ok(record?.0[PREFIX..].to_vec())).collect::<Result<_>>()?;
-        for key in &keys {
+        let age = |key: &Vec<u8>| self.uses.as_ref().map_or(0, |uses| uses.age(key));
+        let mut keys: Vec<(u32, Vec<u8>)> = keys.into_iter().map(|key| (age(&key), key)).collect();
+        keys.sort_unstable_by(|one, other| other.cmp(one));
+        keys.truncate((keys.len() * 3).div_ceil(4));
+        for (_, key) in &keys {
             self.remove(key)?;
         }
-        Ok(keys)
+        Ok(keys.into_iter().map(|(_, key)| key).collect())
     }
 
     fn note_use(&self, place: &[u8]) {
@@ -265,6 +270,32 @@ impl Store {
         batch.commit()?;
         self.forget(hash)?;
         Ok(true)
+    }
+
+    /// Gives what a key stands for, and its time, to another key, whatever that was.
+    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let Some(content) = self.get(from)? else { return Ok(()) };
+        let expiry = self.expiry(from)?.unwrap_or(Expiry::Never);
+        let (place, replaced) = (place_of(to), self.hash_at(&place_of(to))?);
+        let mut batch = self.pool.batch();
+        match content {
+            Content::Hash(hash) => self.put_hash(&mut batch, to, hash, expiry)?,
+            Content::Text(text) => {
+                let stored = Content::encode_text(&text);
+                match expiry {
+                    Expiry::At(time) => {
+                        batch.put_until(&self.keys, &place[..], &stored[..], time)?
+                    }
+                    Expiry::Never => batch.put(&self.keys, &place[..], &stored[..])?,
+                };
+            }
+        }
+        batch.remove(&self.keys, &place_of(from)[..])?;
+        if let Some(hash) = replaced {
+            batch.put(&self.garbage, &hash.number, &())?;
+        }
+        batch.commit()?;
+        replaced.map_or(Ok(()), |hash| self.forget(hash))
     }
 
     /// Returns the hash at a place, if there is one.

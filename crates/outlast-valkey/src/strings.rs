@@ -333,6 +333,39 @@ pub fn setrange(call: &mut Call<'_>) -> Result {
     Ok(Reply::Int(text.len() as i64))
 }
 
+/// Returns the byte and the mask of a bit, counted from the highest one of the first byte.
+fn bit_place(argument: &[u8]) -> Result<(usize, u8)> {
+    let bit = parse::integer(argument).and_then(|bit| usize::try_from(bit).ok());
+    let bit = bit.filter(|bit| bit / 8 < MAX);
+    let bit = bit.ok_or_else(|| Fault::new("bit offset is not an integer or out of range"))?;
+    Ok((bit / 8, 0x80 >> (bit % 8)))
+}
+
+pub fn setbit(call: &mut Call<'_>) -> Result {
+    let (byte, mask) = bit_place(call.arg(1))?;
+    let is_set = match call.arg(2) {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Fault::new("bit is not an integer or out of range")),
+    };
+    let was_set = std::cell::Cell::new(false);
+    let text = call.store.alter_text(call.arg(0), |before| {
+        let mut text = before.unwrap_or_default().to_vec();
+        text.resize(text.len().max(byte + 1), 0);
+        was_set.set(text[byte] & mask != 0);
+        text[byte] = if is_set { text[byte] | mask } else { text[byte] & !mask };
+        Ok(text)
+    })?;
+    call.replicate(&[b"ol.set", call.arg(0), &text, b"KEEPTTL"]);
+    Ok(Reply::flag(was_set.get()))
+}
+
+pub fn getbit(call: &mut Call<'_>) -> Result {
+    let (byte, mask) = bit_place(call.arg(1))?;
+    let text = call.store.text(call.arg(0))?.unwrap_or_default();
+    Ok(Reply::flag(text.get(byte).is_some_and(|byte| byte & mask != 0)))
+}
+
 /// `CAS key expected new`: sets a string if it is `expected`, and keeps its time.
 pub fn cas(call: &mut Call<'_>) -> Result {
     let (key, expected, new) = (call.arg(0), call.arg(1), call.arg(2));

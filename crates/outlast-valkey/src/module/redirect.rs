@@ -5,7 +5,7 @@ use crate::command::Command;
 use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
 use std::ffi::c_int;
-use valkey_module::{Context, raw};
+use valkey_module::{CallOptionsBuilder, CallResult, Context, ValkeyError, raw};
 
 /// Turns the server's own command into ours of the same name, and in a cluster, ours into the one of its slot.
 pub(super) extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
@@ -63,9 +63,8 @@ pub(super) const REFUSED: &str = "ol.refused";
 #[rustfmt::skip]
 const OTHERS: &[&str] = &[
     "bitcount", "bitfield", "bitfield_ro", "bitpos", "blpop", "brpop", "bzpopmax", "bzpopmin", "copy", "dump", "geoadd",
-    "geodist", "geohash", "geopos", "georadius", "getbit", "hrandfield", "lcs", "lindex", "linsert", "llen", "lmove",
-    "lpop", "lpos", "lpush", "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "pfcount", "pfmerge", "rename",
-    "renamenx", "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "scard", "sdiff", "setbit", "sinter", "sismember",
+    "geodist", "geohash", "geopos", "georadius", "lcs", "lindex", "linsert", "llen", "lmove",
+    "lpop", "lpos", "lpush", "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "pfcount", "pfmerge", "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "scard", "sdiff", "sinter", "sismember",
     "smembers", "smismember", "smove", "sort", "sort_ro", "spop", "srandmember", "srem", "sscan", "sunion", "xack", "xadd",
     "xdel", "xlen", "xrange", "xrevrange", "xtrim", "zadd", "zcard", "zcount", "zincrby", "zlexcount", "zmscore",
     "zpopmax", "zpopmin", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrank", "zrem", "zremrangebylex",
@@ -76,11 +75,7 @@ const OTHERS: &[&str] = &[
 ///
 /// # Safety
 /// The filter's context is the server's.
-unsafe fn refuse_ours(
-    filter: *mut raw::RedisModuleCommandFilterCtx,
-    server: &Server,
-    name: &[u8],
-) {
+unsafe fn refuse_ours(filter: *mut raw::RedisModuleCommandFilterCtx, server: &Server, name: &[u8]) {
     if OTHERS.binary_search_by(|other| other.as_bytes().cmp(name)).is_err() {
         return;
     }
@@ -140,6 +135,9 @@ pub(super) fn meet_native(
     }
     let has = |option| args.iter().skip(2).any(|arg| is_word(arg, option));
     match command.name {
+        "rename" | "renamenx" => {
+            rename_native(ctx, server, command.name, [args[0], args[1]], &native)
+        }
         "setnx" | "msetnx" => Some(Ok(Reply::Int(0))),
         "set" if has("get") => Some(Err(Fault::wrong_type())),
         "set" if has("nx") => Some(Ok(Reply::Null)),
@@ -148,6 +146,36 @@ pub(super) fn meet_native(
             native.iter().find_map(|key| self::native(ctx, "del", &[key]).err().map(Err))
         }
         _ => Some(Err(Fault::wrong_type())),
+    }
+}
+
+/// Renames a key of the server's own, or makes room for one of ours.
+fn rename_native(
+    ctx: &Context,
+    server: &Server,
+    name: &str,
+    [from, to]: [&[u8]; 2],
+    native: &[&[u8]],
+) -> Option<crate::reply::Result> {
+    let is_free = || Ok::<_, Fault>(!native.contains(&to) && !server.store.exists(to)?);
+    match (native.contains(&from), name) {
+        (false, "rename") => self::native(ctx, "del", &[to]).err().map(Err),
+        (false, _) => match server.store.exists(from) {
+            Ok(true) => Some(Ok(Reply::Int(0))),
+            Ok(false) => None,
+            Err(fault) => Some(Err(fault)),
+        },
+        (true, "rename") => Some(self::native(ctx, name, &[from, to]).and_then(|reply| {
+            if server.store.remove(to)? {
+                super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
+            }
+            Ok(reply)
+        })),
+        (true, _) => Some(match is_free() {
+            Ok(true) => self::native(ctx, name, &[from, to]),
+            Ok(false) => Ok(Reply::Int(0)),
+            Err(fault) => Err(fault),
+        }),
     }
 }
 
@@ -222,11 +250,14 @@ fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply::Result {
             _ => Reply::Null,
         }
     }
-    match ctx.call(name, args) {
-        Ok(value) => Ok(match (name, convert(value)) {
+    // What changes the server's own data goes to its replicas and its log, as if a client had called it.
+    let options = CallOptionsBuilder::new().replicate().build();
+    let result: CallResult<'_> = ctx.call_ext(name, &options, args);
+    match result {
+        Ok(value) => Ok(match (name, convert((&value).into())) {
             ("flushall" | "flushdb", _) => Reply::OK,
             (_, reply) => reply,
         }),
-        Err(error) => Err(Fault::new(error)),
+        Err(error) => Err(Fault::new(ValkeyError::from(error))),
     }
 }
