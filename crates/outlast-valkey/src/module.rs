@@ -10,6 +10,7 @@
 
 mod background;
 mod cluster;
+mod eviction;
 mod redirect;
 mod replication;
 
@@ -43,7 +44,7 @@ struct Server {
     slots: Option<cluster::Slots>,
     calls: AtomicU64,
     changes: AtomicU64,
-    evicted: AtomicU64,
+    eviction: eviction::Eviction,
 }
 
 static SERVER: OnceLock<Server> = OnceLock::new();
@@ -163,7 +164,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         slots,
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
-        evicted: AtomicU64::new(0),
+        eviction: eviction::Eviction::default(),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;
     for command in COMMANDS {
@@ -353,6 +354,7 @@ fn run(
         now: SystemTime::now(),
         replicate: Replicate::Verbatim,
     };
+    eviction::make_room(ctx, server, command, call.args);
     let flushes = command.name.starts_with("flush");
     let mut result = match server.store.is_incomplete() && !flushes {
         true => Err(Fault::loading()),
@@ -364,8 +366,8 @@ fn run(
             None => command.call(&mut call),
         },
     };
-    if server.settings.evict && matches!(&result, Err(fault) if fault.is_full()) {
-        result = evict_for(ctx, server, command, &mut call);
+    if matches!(&result, Err(fault) if fault.is_full()) {
+        result = eviction::retry(ctx, server, command, &mut call, result);
     }
     // A replica that begins makes changes whose effect, and more, it may have already; see `copy`.
     if matches!(&result, Err(fault) if fault.is_wrong_type() && is_replicated(ctx)) {
@@ -400,45 +402,6 @@ fn run(
         return None;
     }
     Some(result)
-}
-
-/// How many keys are evicted one by one for a command, and how many together then.
-const SINGLES: u64 = 64;
-const NEIGHBORS: usize = 128;
-
-/// Evicts keys until a command finds room that had none. It has changed nothing before.
-fn evict_for(
-    ctx: &Context,
-    server: &Server,
-    command: &Command,
-    call: &mut Call<'_>,
-) -> crate::reply::Result {
-    let mut result = Err(Fault::full());
-    let wanted: u64 = call.args.iter().map(|arg| arg.len() as u64).sum();
-    if server.settings.max_size.is_some_and(|max| wanted > max / 2) {
-        return result;
-    }
-    for turn in 0..1_000 + wanted / 16 {
-        // What the records of single keys free need not be what the command lacks: it may be a node of the
-        // map. That becomes free if its keys go together.
-        let keys = match turn {
-            0..SINGLES => server.store.evict()?.into_iter().collect(),
-            _ => server.store.evict_neighbors(NEIGHBORS)?,
-        };
-        if keys.is_empty() {
-            break;
-        }
-        server.evicted.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        for key in keys {
-            replicate_call(ctx, &[b"ol.del".to_vec(), key]);
-        }
-        call.replicate = Replicate::Verbatim;
-        result = command.call(call);
-        if !matches!(&result, Err(fault) if fault.is_full()) {
-            break;
-        }
-    }
-    result
 }
 
 /// Returns those of a command's arguments that are keys.
@@ -575,7 +538,7 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
     number(c"journal", durability.interval.is_some().into());
     number(c"calls", server.calls.load(Ordering::Relaxed));
     number(c"changes", server.changes.load(Ordering::Relaxed));
-    number(c"evicted", server.evicted.load(Ordering::Relaxed));
+    number(c"evicted", server.eviction.count());
     number(c"redirect", server.settings.redirect.into());
 }
 

@@ -66,11 +66,6 @@ impl Fault {
         Fault(self.0.replace(part, by))
     }
 
-    /// The pool is full.
-    pub fn full() -> Fault {
-        Fault("OOM the pool is full".into())
-    }
-
     /// Returns whether the pool is full.
     pub fn is_full(&self) -> bool {
         self.0.starts_with("OOM")

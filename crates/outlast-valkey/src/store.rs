@@ -98,9 +98,9 @@ impl Store {
         self.uses = Some(Uses::new());
     }
 
-    /// Removes one of a few random keys: the one that was used the longest ago. Returns it; `None` if there
-    /// are no keys.
-    pub fn evict(&self) -> Result<Option<Vec<u8>>> {
+    /// Removes one of a few random keys: the one that was used the longest ago. Returns it and the bytes that it
+    /// took, without those of a hash's fields; `None` if there are no keys.
+    pub fn evict(&self) -> Result<Option<(Vec<u8>, u64)>> {
         let mut oldest: Option<(u32, Vec<u8>)> = None;
         for _ in 0..SAMPLE {
             let Some(key) = self.random_key()? else { break };
@@ -110,8 +110,10 @@ impl Store {
             }
         }
         let Some((_, key)) = oldest else { return Ok(None) };
+        let found = self.keys.get_ref(&place_of(&key))?;
+        let bytes = (key.len() + found.map_or(0, |value| value.bytes().len())) as u64;
         self.remove(&key)?;
-        Ok(Some(key))
+        Ok(Some((key, bytes)))
     }
 
     /// Removes the older three quarters of some keys that lie beside each other, so that parts of the map become

@@ -407,10 +407,11 @@ fn eviction_prefers_what_was_used_long_ago() {
         assert_eq!(call(&s, &format!("GET key:{n}")), text(&n.to_string()));
     }
     // One of 8 is the oldest, so a key that was used since goes only if all 8 were.
-    let evicted: Vec<Vec<u8>> = (0..500).map(|_| s.evict().unwrap().unwrap()).collect();
+    let evicted: Vec<Vec<u8>> = (0..500).map(|_| s.evict().unwrap().unwrap().0).collect();
     assert_eq!(call(&s, "DBSIZE"), int(500));
     let of_used = evicted.iter().filter(|key| key.ends_with(b"0")).count();
     assert!(of_used <= 5, "{of_used} of 100 keys that were used");
-    let early = evicted.iter().filter(|key| key.len() <= b"key:499".len() && key[..] <= b"key:499"[..]);
+    let early =
+        evicted.iter().filter(|key| key.len() <= b"key:499".len() && key[..] <= b"key:499"[..]);
     assert!(early.count() > 250, "the first half of the keys goes first");
 }
