@@ -16,6 +16,8 @@ fn main() -> ExitCode {
         "read",
         "scan",
         "words",
+        "expiry",
+        "cache",
         "batch",
         "transaction",
     ];
