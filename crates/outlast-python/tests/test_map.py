@@ -140,7 +140,7 @@ def test_a_map_opens_only_with_its_types(pool: outlast.Pool) -> None:
     assert pool.map("ages").key_type == "str"
     with pytest.raises(KeyError, match='no map named "other"'):
         pool.map("other")
-    for key in ("string", "(u8", "(str,u8)", "(u8,u8,u8,u8,u8)", list, (int,)):
+    for key in ("string", "(u8", "((str,u8),u8)", "(u8,u8,u8,u8,u8)", list, (int,)):
         with pytest.raises(ValueError):
             pool.map("new", key=key, value=int)
     with pytest.raises(TypeError):

@@ -17,6 +17,9 @@ _SCHEMAS = {str: "str", bytes: "bytes", int: "i64", float: "f64", bool: "bool"}
 #: What a map records for values that a serializer makes.
 _SERIALIZED = {"json": "json/1", "msgpack": "msgpack/1", "pickle": "pickle/1"}
 
+#: What a map records for types that have a name of their own in Python.
+_NAMED = {"any": "any/1"}
+
 
 def schema_of(given: Any) -> str:
     """Return the schema of a type: of ``int``, ``"u64"``, ``(int, str)`` or ``tuple[int, str]``.
@@ -25,7 +28,7 @@ def schema_of(given: Any) -> str:
     '(i64,u8,str)'
     """
     if isinstance(given, str):
-        return given
+        return _NAMED.get(given, given)
     if given in _SCHEMAS:
         return _SCHEMAS[given]
     parts = given if isinstance(given, tuple) else get_args(given) if get_origin(given) is tuple else ()
@@ -69,7 +72,7 @@ def _pickle_dumps(value: Any) -> bytes:
 
 def _msgpack() -> tuple[Dumps, Loads]:
     try:
-        import msgpack  # type: ignore[import-untyped, unused-ignore]
+        import msgpack  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         raise InvalidError("the values of this map need msgpack: pip install outlast[msgpack]") from error
     return msgpack.packb, msgpack.unpackb
@@ -77,7 +80,7 @@ def _msgpack() -> tuple[Dumps, Loads]:
 
 def describe(schema: Optional[str]) -> Optional[str]:
     """Return the name of the serializer of a schema, or the schema itself."""
-    for name, serialized in _SERIALIZED.items():
+    for name, serialized in (*_SERIALIZED.items(), *_NAMED.items()):
         if schema == serialized:
             return name
     return schema
