@@ -64,8 +64,8 @@ def test_expire_removes_what_nobody_looks_at() -> None:
     pool = outlast.Pool(None, "c", {"background": False})
     cache = pool.cache("cache")
     for number in range(100):
-        cache.set(number, number, expire=0.01 if number % 2 else None)
-    time.sleep(0.03)
+        cache.set(number, number, expire=0.5 if number % 2 else None)
+    time.sleep(0.6)
     assert len(cache) == 100, "nobody has looked"
     assert cache.expire() == 50 and len(cache) == 50 and cache.expire() == 0
 

@@ -197,7 +197,8 @@ def test_other_schemes(pool: outlast.Pool) -> None:
 
 
 def test_importing_takes_little_time() -> None:
-    code = "import time; begun = time.perf_counter(); import outlast; print(time.perf_counter() - begun)"
+    # The processor's time, because other programs may keep the machine busy.
+    code = "import time; begun = time.process_time(); import outlast; print(time.process_time() - begun)"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
     assert min(times) < 0.05
 

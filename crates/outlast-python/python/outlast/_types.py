@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from typing import Any, Callable, Optional, get_args, get_origin
 
 from ._errors import InvalidError
@@ -46,8 +44,9 @@ def serializer_for(asked: Any) -> Callable[[str], tuple[Dumps, Loads]]:
     """Return a function that finds the serializer of a schema. ``asked`` is what the program wants the values to be."""
 
     def serializer(schema: str) -> tuple[Dumps, Loads]:
+        # Modules are imported where they are needed: they take longer to import than all of outlast.
         if schema == "json/1":
-            return _json_dumps, json.loads
+            return _json()
         if schema == "msgpack/1":
             return _msgpack()
         if schema == "pickle/1":
@@ -56,18 +55,28 @@ def serializer_for(asked: Any) -> Callable[[str], tuple[Dumps, Loads]]:
                     "the values of this map are pickled, and reading them can run any code; if you trust the file, "
                     'open the map with value="pickle"'
                 )
-            return _pickle_dumps, pickle.loads
+            return _pickle()
         raise InvalidError(f"values of type {schema!r} cannot be read by Python; docs/python.md lists the types")
 
     return serializer
 
 
-def _json_dumps(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+def _json() -> tuple[Dumps, Loads]:
+    import json
+
+    def dumps(value: Any) -> bytes:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    return dumps, json.loads
 
 
-def _pickle_dumps(value: Any) -> bytes:
-    return pickle.dumps(value, protocol=5)
+def _pickle() -> tuple[Dumps, Loads]:
+    import pickle
+
+    def dumps(value: Any) -> bytes:
+        return pickle.dumps(value, protocol=5)
+
+    return dumps, pickle.loads
 
 
 def _msgpack() -> tuple[Dumps, Loads]:
