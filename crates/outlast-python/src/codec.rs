@@ -7,8 +7,8 @@
 //! | `str`, `bytes`, tuples with one | | the string; the encodings of the parts, one after another |
 //!
 //! The encoding of a part keeps the order of the values: integers are big-endian, with the sign bit inverted if they
-//! have one; of floats, all bits are inverted if the sign bit is 1, otherwise only the sign bit. A string before the last
-//! part of a tuple has a byte 255 after each byte 0, and ends with two bytes 0.
+//! have one; of floats, all bits are inverted if the sign bit is 1, otherwise only the sign bit. A string before the
+//! last part of a tuple has a byte 255 after each byte 0, and ends with two bytes 0.
 
 use crate::any;
 use crate::fail::{Result, invalid};

@@ -520,8 +520,8 @@ pub fn key_codec(schema: &str, form: RecordForm) -> Result<Codec> {
     Codec::typed(schema, form).ok_or_else(|| unknown(schema))
 }
 
-/// Returns how values of this schema are stored. `serializer` finds the functions for a schema that the library does not
-/// know.
+/// Returns how values of this schema are stored. `serializer` finds the functions for a schema that the library does
+/// not know.
 pub fn value_codec(schema: &str, form: RecordForm, serializer: &Bound<'_, PyAny>) -> Result<Codec> {
     if let Some(codec) = Codec::typed(schema, form) {
         return Ok(codec);
