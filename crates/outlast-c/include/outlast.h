@@ -289,6 +289,11 @@ typedef struct outlast_range {
     uint32_t is_reverse;
 } outlast_range;
 
+// Reads and changes records through `transaction`. If it returns something other than 0, nothing is changed. It can
+// be called several times for one transaction, so it must not have effects elsewhere, and must not add up what it
+// finds.
+typedef int (*outlast_transaction_fn)(const struct outlast_transaction *transaction, void *context);
+
 // Options of a cache. Begin with `outlast_cache_options options = {0};`.
 typedef struct outlast_cache_options {
     // The bound in bytes: each record counts as the block that it takes, and 24 bytes for its slot. 0: bounded by
@@ -317,11 +322,6 @@ typedef struct outlast_cache_counts {
     // The space of these records, in bytes.
     uint64_t bytes;
 } outlast_cache_counts;
-
-// Reads and changes records through `transaction`. If it returns something other than 0, nothing is changed. It can
-// be called several times for one transaction, so it must not have effects elsewhere, and must not add up what it
-// finds.
-typedef int (*outlast_transaction_fn)(const struct outlast_transaction *transaction, void *context);
 
 #ifdef __cplusplus
 extern "C" {
@@ -643,107 +643,6 @@ enum outlast_code outlast_u64_add(const struct outlast_map *map,
                                   uint64_t amount,
                                   uint64_t *sum);
 
-// As outlast_map_open, for a map whose records can expire. `scheme` is a name such as "phast", for an ordered map, or
-// null, for a hash map. OUTLAST_ERROR_MAP_MISMATCH if the map exists and was made without expiry.
-//
-// A record whose time has passed is absent for every operation. outlast_put and outlast_insert make records that never
-// expire. What changes the value of a record, such as outlast_update, outlast_compare_swap and outlast_add, leaves
-// its time as it is.
-//
-// Times are nanoseconds since 1970-01-01 00:00 UTC, by the system's clock; durations are nanoseconds, too.
-// OUTLAST_SECONDS makes them of seconds.
-enum outlast_code outlast_expiring_map_open(const struct outlast_pool *pool,
-                                            const char *name,
-                                            const char *key_type,
-                                            const char *value_type,
-                                            const char *scheme,
-                                            struct outlast_map **map);
-
-// Inserts `value`, or replaces the value of `key`, in a record that expires at `time`; OUTLAST_NEVER: not at all. If
-// the time has passed, the key is removed. OUTLAST_ERROR_INVALID if the map was made without expiry.
-enum outlast_code outlast_put_until(const struct outlast_map *map,
-                                    struct outlast_bytes key,
-                                    struct outlast_bytes value,
-                                    uint64_t time);
-
-// As outlast_put_until; the record expires once `duration` has passed from now on.
-enum outlast_code outlast_put_for(const struct outlast_map *map,
-                                  struct outlast_bytes key,
-                                  struct outlast_bytes value,
-                                  uint64_t duration);
-
-// Sets when the record of `key` expires; OUTLAST_NOT_FOUND if the key is absent. If the time has passed, the key is
-// removed. A record that has expired is not renewed.
-enum outlast_code outlast_expire_at(const struct outlast_map *map,
-                                    struct outlast_bytes key,
-                                    uint64_t time);
-
-// As outlast_expire_at; the record expires once `duration` has passed from now on.
-enum outlast_code outlast_expire_for(const struct outlast_map *map,
-                                     struct outlast_bytes key,
-                                     uint64_t duration);
-
-// Makes the record of `key` one that never expires; OUTLAST_NOT_FOUND if the key is absent.
-enum outlast_code outlast_persist(const struct outlast_map *map, struct outlast_bytes key);
-
-// Stores in `*time` when the record of `key` expires, or OUTLAST_NEVER. OUTLAST_NOT_FOUND if the key is absent.
-enum outlast_code outlast_expiry_of(const struct outlast_map *map,
-                                    struct outlast_bytes key,
-                                    uint64_t *time);
-
-// As outlast_batch_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without expiry.
-enum outlast_code outlast_batch_put_until(const struct outlast_batch *batch,
-                                          const struct outlast_map *map,
-                                          struct outlast_bytes key,
-                                          struct outlast_bytes value,
-                                          uint64_t time);
-
-// Opens the cache `name`, or creates it if there is none. The types are those of outlast_map_open, and must not be
-// null. The bound of a cache is that with which it was opened last; a cache that holds more shrinks as records are
-// inserted. Stores a handle in `*cache`, or null on an error. Free it with outlast_cache_free.
-//
-// Opening a cache that holds records reads the slots of its table, to count what they take.
-enum outlast_code outlast_cache_open(const struct outlast_pool *pool,
-                                     const char *name,
-                                     const char *key_type,
-                                     const char *value_type,
-                                     const struct outlast_cache_options *options,
-                                     struct outlast_cache **cache);
-
-// Frees the handle of a cache; null is ignored. The records stay in the pool.
-void outlast_cache_free(struct outlast_cache *cache);
-
-// Copies the value of `key` into `buffer`, as outlast_get does. This is a use of the record: the least used records
-// are evicted first.
-enum outlast_code outlast_cache_get(const struct outlast_cache *cache,
-                                    struct outlast_bytes key,
-                                    void *buffer,
-                                    size_t capacity,
-                                    size_t *len);
-
-// Inserts `value`, or replaces the value of `key`. If there is no room, evicts other records first. A record that is
-// larger than the cache is not inserted, and OUTLAST_OK all the same.
-enum outlast_code outlast_cache_insert(const struct outlast_cache *cache,
-                                       struct outlast_bytes key,
-                                       struct outlast_bytes value);
-
-// As outlast_cache_insert; the record expires once `duration` (nanoseconds) has passed.
-enum outlast_code outlast_cache_insert_for(const struct outlast_cache *cache,
-                                           struct outlast_bytes key,
-                                           struct outlast_bytes value,
-                                           uint64_t duration);
-
-// Removes `key`; OUTLAST_NOT_FOUND if it is absent.
-enum outlast_code outlast_cache_remove(const struct outlast_cache *cache, struct outlast_bytes key);
-
-// Stores in `*counts` what the cache holds, and what it did since its pool was opened.
-enum outlast_code outlast_cache_stats(const struct outlast_cache *cache, struct outlast_cache_counts *counts);
-
-// Returns the map in which the cache is kept, for what a cache has no functions for: outlast_each, outlast_clear,
-// outlast_contains, outlast_expiry_of, outlast_expire_for. To read through it is no use of a record. It belongs to the
-// cache's handle, is valid until that is freed, and must not be freed itself. Null has none.
-const struct outlast_map *outlast_cache_map(const struct outlast_cache *cache);
-
 // Begins a batch, and stores its handle in `*batch`. Nothing is changed before outlast_batch_commit. Free it with
 // outlast_batch_free.
 enum outlast_code outlast_batch_begin(const struct outlast_pool *pool,
@@ -813,6 +712,115 @@ enum outlast_code outlast_transaction_put(const struct outlast_transaction *tran
 enum outlast_code outlast_transaction_remove(const struct outlast_transaction *transaction,
                                              const struct outlast_map *map,
                                              struct outlast_bytes key);
+
+// As outlast_map_open, for a map whose records can expire. `scheme` is a name such as "phast", for an ordered map, or
+// null, for a hash map. OUTLAST_ERROR_MAP_MISMATCH if the map exists and was made without expiry.
+//
+// A record whose time has passed is absent for every operation. outlast_put and outlast_insert make records that never
+// expire. What changes the value of a record, such as outlast_update, outlast_compare_swap and outlast_add, leaves
+// its time as it is.
+//
+// Times are nanoseconds since 1970-01-01 00:00 UTC, by the system's clock; durations are nanoseconds, too.
+// OUTLAST_SECONDS makes them of seconds.
+enum outlast_code outlast_expiring_map_open(const struct outlast_pool *pool,
+                                            const char *name,
+                                            const char *key_type,
+                                            const char *value_type,
+                                            const char *scheme,
+                                            struct outlast_map **map);
+
+// Inserts `value`, or replaces the value of `key`, in a record that expires at `time`; OUTLAST_NEVER: not at all. If
+// the time has passed, the key is removed. OUTLAST_ERROR_INVALID if the map was made without expiry.
+enum outlast_code outlast_put_until(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    struct outlast_bytes value,
+                                    uint64_t time);
+
+// As outlast_put_until; the record expires once `duration` has passed from now on.
+enum outlast_code outlast_put_for(const struct outlast_map *map,
+                                  struct outlast_bytes key,
+                                  struct outlast_bytes value,
+                                  uint64_t duration);
+
+// Sets when the record of `key` expires; OUTLAST_NOT_FOUND if the key is absent. If the time has passed, the key is
+// removed. A record that has expired is not renewed.
+enum outlast_code outlast_expire_at(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    uint64_t time);
+
+// As outlast_expire_at; the record expires once `duration` has passed from now on.
+enum outlast_code outlast_expire_for(const struct outlast_map *map,
+                                     struct outlast_bytes key,
+                                     uint64_t duration);
+
+// Makes the record of `key` one that never expires; OUTLAST_NOT_FOUND if the key is absent.
+enum outlast_code outlast_persist(const struct outlast_map *map, struct outlast_bytes key);
+
+// Stores in `*time` when the record of `key` expires, or OUTLAST_NEVER. OUTLAST_NOT_FOUND if the key is absent.
+enum outlast_code outlast_expiry_of(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    uint64_t *time);
+
+// As outlast_batch_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without expiry.
+enum outlast_code outlast_batch_put_until(const struct outlast_batch *batch,
+                                          const struct outlast_map *map,
+                                          struct outlast_bytes key,
+                                          struct outlast_bytes value,
+                                          uint64_t time);
+
+// As outlast_transaction_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without
+// expiry.
+enum outlast_code outlast_transaction_put_until(const struct outlast_transaction *transaction,
+                                                const struct outlast_map *map,
+                                                struct outlast_bytes key,
+                                                struct outlast_bytes value,
+                                                uint64_t time);
+
+// Opens the cache `name`, or creates it if there is none. The types are those of outlast_map_open, and must not be
+// null. The bound of a cache is that with which it was opened last; a cache that holds more shrinks as records are
+// inserted. Stores a handle in `*cache`, or null on an error. Free it with outlast_cache_free.
+//
+// Opening a cache that holds records reads the slots of its table, to count what they take.
+enum outlast_code outlast_cache_open(const struct outlast_pool *pool,
+                                     const char *name,
+                                     const char *key_type,
+                                     const char *value_type,
+                                     const struct outlast_cache_options *options,
+                                     struct outlast_cache **cache);
+
+// Frees the handle of a cache; null is ignored. The records stay in the pool.
+void outlast_cache_free(struct outlast_cache *cache);
+
+// Copies the value of `key` into `buffer`, as outlast_get does. This is a use of the record: the least used records
+// are evicted first.
+enum outlast_code outlast_cache_get(const struct outlast_cache *cache,
+                                    struct outlast_bytes key,
+                                    void *buffer,
+                                    size_t capacity,
+                                    size_t *len);
+
+// Inserts `value`, or replaces the value of `key`. If there is no room, evicts other records first. A record that is
+// larger than the cache is not inserted, and OUTLAST_OK all the same.
+enum outlast_code outlast_cache_insert(const struct outlast_cache *cache,
+                                       struct outlast_bytes key,
+                                       struct outlast_bytes value);
+
+// As outlast_cache_insert; the record expires once `duration` (nanoseconds) has passed.
+enum outlast_code outlast_cache_insert_for(const struct outlast_cache *cache,
+                                           struct outlast_bytes key,
+                                           struct outlast_bytes value,
+                                           uint64_t duration);
+
+// Removes `key`; OUTLAST_NOT_FOUND if it is absent.
+enum outlast_code outlast_cache_remove(const struct outlast_cache *cache, struct outlast_bytes key);
+
+// Stores in `*counts` what the cache holds, and what it did since its pool was opened.
+enum outlast_code outlast_cache_stats(const struct outlast_cache *cache, struct outlast_cache_counts *counts);
+
+// Returns the map in which the cache is kept, for what a cache has no functions for: outlast_each, outlast_clear,
+// outlast_contains, outlast_expiry_of, outlast_expire_for. To read through it is no use of a record. It belongs to the
+// cache's handle, is valid until that is freed, and must not be freed itself. Null has none.
+const struct outlast_map *outlast_cache_map(const struct outlast_cache *cache);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -473,6 +473,11 @@ class transaction {
         check(outlast_transaction_put(handle_, map.get(), key, value));
     }
 
+    void put_until(const map &map, const bytes &key, const bytes &value,
+                   std::chrono::system_clock::time_point time) {
+        check(outlast_transaction_put_until(handle_, map.get(), key, value, detail::nanoseconds(time)));
+    }
+
     void remove(const map &map, const bytes &key) { check(outlast_transaction_remove(handle_, map.get(), key)); }
 
   private:

@@ -5,6 +5,7 @@ use crate::batch::{self, outlast_batch};
 use crate::code::{OUTLAST_NOT_FOUND, OUTLAST_OK, Result, outlast_code};
 use crate::map::{Request, on_key, on_record, outlast_map};
 use crate::pool::outlast_pool;
+use crate::transaction::{self, outlast_transaction};
 use library::Expiry;
 use std::ffi::c_char;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -135,6 +136,26 @@ pub unsafe extern "C" fn outlast_batch_put_until(
     unsafe {
         on_record(map, key, value, |map, key, value| {
             batch::add(batch, |batch| batch.put_raw_until(&map.raw, key, value, at(time)).map(drop))
+        })
+    }
+}
+
+/// As outlast_transaction_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without
+/// expiry.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outlast_transaction_put_until(
+    transaction: *const outlast_transaction<'_>,
+    map: *const outlast_map,
+    key: outlast_bytes,
+    value: outlast_bytes,
+    time: u64,
+) -> outlast_code {
+    // SAFETY: the header's rules.
+    unsafe {
+        on_record(map, key, value, |map, key, value| {
+            transaction::change(transaction, |transaction| {
+                transaction.put_raw_until(&map.raw, key, value, at(time))
+            })
         })
     }
 }

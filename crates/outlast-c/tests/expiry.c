@@ -90,6 +90,36 @@ static void batches_set_times(void) {
     outlast_pool_free(pool);
 }
 
+struct renewal {
+    outlast_map *expiring, *plain;
+    uint64_t end;
+};
+
+static int renew(const outlast_transaction *t, void *context) {
+    struct renewal *renewal = context;
+    char value[8];
+    OK(outlast_transaction_get(t, renewal->expiring, OUTLAST_TEXT("k"), value, sizeof value, NULL));
+    OK(outlast_transaction_put_until(t, renewal->expiring, OUTLAST_TEXT("k"), OUTLAST_TEXT("w"), renewal->end));
+    OK(outlast_transaction_put(t, renewal->plain, OUTLAST_TEXT("k"), outlast_bytes_of(value, 1)));
+    EXPECT_CODE(OUTLAST_ERROR_INVALID,
+                outlast_transaction_put_until(t, renewal->plain, OUTLAST_TEXT("k"), OUTLAST_TEXT("w"), renewal->end));
+    return 0;
+}
+
+static void transactions_set_times(void) {
+    outlast_pool *pool = new_pool();
+    struct renewal renewal = {new_expiring_map(pool, "map", "str", "str", NULL), new_map(pool, "plain", "str", "str"),
+                              now() + OUTLAST_SECONDS(60)};
+    uint64_t time = 0;
+    OK(outlast_put(renewal.expiring, OUTLAST_TEXT("k"), OUTLAST_TEXT("v")));
+    OK(outlast_transaction_run(pool, renew, &renewal));
+    OK(outlast_expiry_of(renewal.expiring, OUTLAST_TEXT("k"), &time));
+    EXPECT(time == renewal.end && has(renewal.expiring, "k", "w") && has(renewal.plain, "k", "v"));
+    outlast_map_free(renewal.expiring);
+    outlast_map_free(renewal.plain);
+    outlast_pool_free(pool);
+}
+
 static void a_map_has_expiry_or_not(void) {
     outlast_pool *pool = new_pool();
     outlast_map *plain = new_map(pool, "plain", "str", "str"), *map = plain;
@@ -255,6 +285,7 @@ int main(void) {
     RUN(records_expire);
     RUN(numbers_expire_too);
     RUN(batches_set_times);
+    RUN(transactions_set_times);
     RUN(a_map_has_expiry_or_not);
     RUN(a_cache_keeps_what_is_used);
     RUN(a_cache_is_bounded_in_bytes);

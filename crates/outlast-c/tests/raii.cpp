@@ -141,6 +141,8 @@ static void times_are_those_of_chrono() {
     map.put_for("a", "2", 60s);
     EXPECT(map.get("a") == "2" && map.expiry_of("a") > end - 1s);
     EXPECT(pool.batch().put_until(map, "b", "3", end).commit() && map.expiry_of("b") == end);
+    EXPECT(pool.transaction([&](outlast::transaction &t) { t.put_until(map, "c", *t.get(map, "b"), end); }));
+    EXPECT(map.get("c") == "3" && map.expiry_of("c") == end);
 }
 
 static void caches_are_bounded() {

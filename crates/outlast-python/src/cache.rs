@@ -91,12 +91,17 @@ impl Cache {
         Ok(self.raw_map().contains_key(self.codecs.key.encode(key, "key")?.bytes())?)
     }
 
-    fn __len__(&self) -> Result<usize> {
-        Ok(self.cache.stats()?.records as usize)
+    fn __len__(&self, py: Python<'_>) -> Result<usize> {
+        self.detached(py, |cache| {
+            // A cache that is open for reading only does not count.
+            let counted = cache.stats()?.records;
+            let records = if counted > 0 { counted } else { cache.raw_map().len()? };
+            Ok(records as usize)
+        })
     }
 
-    fn __bool__(&self) -> Result<bool> {
-        Ok(self.__len__()? > 0)
+    fn __bool__(&self, py: Python<'_>) -> Result<bool> {
+        Ok(self.__len__(py)? > 0)
     }
 
     fn __iter__(&self) -> Records {

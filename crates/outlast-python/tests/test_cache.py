@@ -241,6 +241,17 @@ def test_caches_of_a_process_share_a_file(path: Path) -> None:
         pickle.dumps(outlast.anonymous().cache("cache"))
 
 
+def test_a_cache_can_be_read_only(path: Path) -> None:
+    with outlast.Cache(path, journal=False) as cache:
+        cache["k"] = 1
+        cache.set("l", 2, expire=0.02)
+    time.sleep(0.05)
+    with outlast.Cache(path, mode="r") as cache:
+        assert cache["k"] == 1 and cache.get("l") is None and len(cache) == 1 and cache
+        with pytest.raises(outlast.ReadOnlyError):
+            cache["k"] = 2
+
+
 def test_threads_open_and_close_caches(path: Path) -> None:
     def work() -> None:
         for number in range(50):

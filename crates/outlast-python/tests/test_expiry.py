@@ -69,6 +69,21 @@ def test_batches_set_times(pool: outlast.Pool) -> None:
         pool.batch().put(pool.map("plain", str, str), "a", "1", expire=60)
 
 
+def test_transactions_set_times(pool: outlast.Pool) -> None:
+    map, plain = pool.map("map", str, str, expiry=True), pool.map("plain", str, str)
+    map["a"] = "1"
+
+    def change(t: outlast.Transaction) -> None:
+        t.put(map, "b", t.get(map, "a", "") + "2", expire=60)
+        t.put(map, "a", "3")
+
+    pool.transaction(change)
+    assert map["b"] == "12" and (map.ttl("b") or 0) > 50 and map["a"] == "3" and map.ttl("a") is None
+    with pytest.raises(ValueError, match="without expiry"):
+        pool.transaction(lambda t: t.put(plain, "a", "1", expire=60))
+    assert "a" not in plain
+
+
 def test_a_map_has_expiry_or_not(pool: outlast.Pool) -> None:
     plain = pool.map("plain", str, str)
     assert not plain.expires

@@ -16,10 +16,10 @@ fn main() -> ExitCode {
         "read",
         "scan",
         "words",
-        "expiry",
-        "cache",
         "batch",
         "transaction",
+        "expiry",
+        "cache",
     ];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {

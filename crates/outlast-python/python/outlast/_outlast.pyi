@@ -210,8 +210,9 @@ class Transaction:
         """Return the value of a key, or ``default``. What the transaction has changed, it reads as changed."""
     @overload
     def get(self, map: Map[K, V], key: K, default: T, /) -> Union[V, T]: ...
-    def put(self, map: Map[K, V], key: K, value: V) -> None:
-        """Put a value: the key has it in the map once the transaction ends."""
+    def put(self, map: Map[K, V], key: K, value: V, expire: Optional[float] = None) -> None:
+        """Put a value: the key has it in the map once the transaction ends. Unless ``expire`` is ``None``, it expires
+        after that many seconds from this call on."""
     def remove(self, map: Map[K, Any], key: K) -> None:
         """Remove a key, if it is present, once the transaction ends."""
 
