@@ -86,6 +86,9 @@
 // A bound of a range: a key that does not belong to it.
 #define OUTLAST_EXCLUDED 2
 
+// A time that never comes: that of a record that does not expire.
+#define OUTLAST_NEVER UINT64_MAX
+
 // What a call returns. 0 and positive codes are answers; negative ones are errors, for which
 // outlast_error_message has a message.
 typedef enum outlast_code {
@@ -160,6 +163,10 @@ typedef enum outlast_code {
 // Changes of several records, of which a crash leaves all or none. Threads that use one handle at the same time wait
 // for each other.
 typedef struct outlast_batch outlast_batch;
+
+// An open cache of a pool: a hash map that evicts records when it is full, and whose records can expire. It outlives
+// its process, even SIGKILL. Any number of threads may use a handle at the same time.
+typedef struct outlast_cache outlast_cache;
 
 // An open map of a pool: a hash map or an ordered map. Any number of threads may use a handle at the same time.
 typedef struct outlast_map outlast_map;
@@ -286,6 +293,35 @@ typedef struct outlast_range {
 // be called several times for one transaction, so it must not have effects elsewhere, and must not add up what it
 // finds.
 typedef int (*outlast_transaction_fn)(const struct outlast_transaction *transaction, void *context);
+
+// Options of a cache. Begin with `outlast_cache_options options = {0};`.
+typedef struct outlast_cache_options {
+    // The bound in bytes: each record counts as the block that it takes, and 24 bytes for its slot. 0: bounded by
+    // `records`.
+    uint64_t bytes;
+    // The bound in records. 0: bounded by `bytes`. Exactly one of both must be given.
+    uint64_t records;
+    // Nanoseconds after which a record expires that is inserted without a duration. 0: it does not.
+    uint64_t live_for;
+    // For later versions; 0.
+    uint64_t reserved[5];
+} outlast_cache_options;
+
+// What a cache holds, and what it did since its pool was opened.
+typedef struct outlast_cache_counts {
+    // Lookups that found a value.
+    uint64_t hits;
+    // Lookups that found none.
+    uint64_t misses;
+    // Records that were evicted to make room.
+    uint64_t evictions;
+    // Records that were removed because their time had passed.
+    uint64_t expired;
+    // Records that the cache holds, expired ones that were not removed yet included.
+    uint64_t records;
+    // The space of these records, in bytes.
+    uint64_t bytes;
+} outlast_cache_counts;
 
 #ifdef __cplusplus
 extern "C" {
@@ -677,6 +713,115 @@ enum outlast_code outlast_transaction_remove(const struct outlast_transaction *t
                                              const struct outlast_map *map,
                                              struct outlast_bytes key);
 
+// As outlast_map_open, for a map whose records can expire. `scheme` is a name such as "phast", for an ordered map, or
+// null, for a hash map. OUTLAST_ERROR_MAP_MISMATCH if the map exists and was made without expiry.
+//
+// A record whose time has passed is absent for every operation. outlast_put and outlast_insert make records that never
+// expire. What changes the value of a record, such as outlast_update, outlast_compare_swap and outlast_add, leaves
+// its time as it is.
+//
+// Times are nanoseconds since 1970-01-01 00:00 UTC, by the system's clock; durations are nanoseconds, too.
+// OUTLAST_SECONDS makes them of seconds.
+enum outlast_code outlast_expiring_map_open(const struct outlast_pool *pool,
+                                            const char *name,
+                                            const char *key_type,
+                                            const char *value_type,
+                                            const char *scheme,
+                                            struct outlast_map **map);
+
+// Inserts `value`, or replaces the value of `key`, in a record that expires at `time`; OUTLAST_NEVER: not at all. If
+// the time has passed, the key is removed. OUTLAST_ERROR_INVALID if the map was made without expiry.
+enum outlast_code outlast_put_until(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    struct outlast_bytes value,
+                                    uint64_t time);
+
+// As outlast_put_until; the record expires once `duration` has passed from now on.
+enum outlast_code outlast_put_for(const struct outlast_map *map,
+                                  struct outlast_bytes key,
+                                  struct outlast_bytes value,
+                                  uint64_t duration);
+
+// Sets when the record of `key` expires; OUTLAST_NOT_FOUND if the key is absent. If the time has passed, the key is
+// removed. A record that has expired is not renewed.
+enum outlast_code outlast_expire_at(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    uint64_t time);
+
+// As outlast_expire_at; the record expires once `duration` has passed from now on.
+enum outlast_code outlast_expire_for(const struct outlast_map *map,
+                                     struct outlast_bytes key,
+                                     uint64_t duration);
+
+// Makes the record of `key` one that never expires; OUTLAST_NOT_FOUND if the key is absent.
+enum outlast_code outlast_persist(const struct outlast_map *map, struct outlast_bytes key);
+
+// Stores in `*time` when the record of `key` expires, or OUTLAST_NEVER. OUTLAST_NOT_FOUND if the key is absent.
+enum outlast_code outlast_expiry_of(const struct outlast_map *map,
+                                    struct outlast_bytes key,
+                                    uint64_t *time);
+
+// As outlast_batch_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without expiry.
+enum outlast_code outlast_batch_put_until(const struct outlast_batch *batch,
+                                          const struct outlast_map *map,
+                                          struct outlast_bytes key,
+                                          struct outlast_bytes value,
+                                          uint64_t time);
+
+// As outlast_transaction_put, in a record that expires at `time`. OUTLAST_ERROR_INVALID if the map was made without
+// expiry.
+enum outlast_code outlast_transaction_put_until(const struct outlast_transaction *transaction,
+                                                const struct outlast_map *map,
+                                                struct outlast_bytes key,
+                                                struct outlast_bytes value,
+                                                uint64_t time);
+
+// Opens the cache `name`, or creates it if there is none. The types are those of outlast_map_open, and must not be
+// null. The bound of a cache is that with which it was opened last; a cache that holds more shrinks as records are
+// inserted. Stores a handle in `*cache`, or null on an error. Free it with outlast_cache_free.
+//
+// Opening a cache that holds records reads the slots of its table, to count what they take.
+enum outlast_code outlast_cache_open(const struct outlast_pool *pool,
+                                     const char *name,
+                                     const char *key_type,
+                                     const char *value_type,
+                                     const struct outlast_cache_options *options,
+                                     struct outlast_cache **cache);
+
+// Frees the handle of a cache; null is ignored. The records stay in the pool.
+void outlast_cache_free(struct outlast_cache *cache);
+
+// Copies the value of `key` into `buffer`, as outlast_get does. This is a use of the record: the least used records
+// are evicted first.
+enum outlast_code outlast_cache_get(const struct outlast_cache *cache,
+                                    struct outlast_bytes key,
+                                    void *buffer,
+                                    size_t capacity,
+                                    size_t *len);
+
+// Inserts `value`, or replaces the value of `key`. If there is no room, evicts other records first. A record that is
+// larger than the cache is not inserted, and OUTLAST_OK all the same.
+enum outlast_code outlast_cache_insert(const struct outlast_cache *cache,
+                                       struct outlast_bytes key,
+                                       struct outlast_bytes value);
+
+// As outlast_cache_insert; the record expires once `duration` (nanoseconds) has passed.
+enum outlast_code outlast_cache_insert_for(const struct outlast_cache *cache,
+                                           struct outlast_bytes key,
+                                           struct outlast_bytes value,
+                                           uint64_t duration);
+
+// Removes `key`; OUTLAST_NOT_FOUND if it is absent.
+enum outlast_code outlast_cache_remove(const struct outlast_cache *cache, struct outlast_bytes key);
+
+// Stores in `*counts` what the cache holds, and what it did since its pool was opened.
+enum outlast_code outlast_cache_stats(const struct outlast_cache *cache, struct outlast_cache_counts *counts);
+
+// Returns the map in which the cache is kept, for what a cache has no functions for: outlast_each, outlast_clear,
+// outlast_contains, outlast_expiry_of, outlast_expire_for. To read through it is no use of a record. It belongs to the
+// cache's handle, is valid until that is freed, and must not be freed itself. Null has none.
+const struct outlast_map *outlast_cache_map(const struct outlast_cache *cache);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -685,6 +830,9 @@ enum outlast_code outlast_transaction_remove(const struct outlast_transaction *t
 #define OUTLAST_TEXT(text) outlast_bytes_of((text), strlen(text))
 #define OUTLAST_VALUE(variable) outlast_bytes_of(&(variable), sizeof(variable))
 #define OUTLAST_NOTHING outlast_bytes_of(NULL, 0)
+
+/* Nanoseconds, of seconds. */
+#define OUTLAST_SECONDS(seconds) ((uint64_t)(seconds) * 1000000000u)
 
 /* Makes the bytes of an argument. */
 static inline outlast_bytes outlast_bytes_of(const void *data, size_t len) {

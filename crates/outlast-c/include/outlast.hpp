@@ -7,6 +7,7 @@
 
 #include "outlast.h"
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -57,6 +58,7 @@ struct freer {
 
 using pool_handle = std::unique_ptr<outlast_pool, freer<outlast_pool_free>>;
 using map_handle = std::unique_ptr<outlast_map, freer<outlast_map_free>>;
+using cache_handle = std::unique_ptr<outlast_cache, freer<outlast_cache_free>>;
 using batch_handle = std::unique_ptr<outlast_batch, freer<outlast_batch_free>>;
 
 // Carries an exception of a callback past outlast, through which it must not unwind.
@@ -95,6 +97,15 @@ inline std::string_view view_of(outlast_bytes bytes) {
 template <typename F>
 int receive_record(outlast_bytes key, outlast_bytes value, void *context) {
     return (*static_cast<callback<F> *>(context))(view_of(key), view_of(value)) ? 0 : 1;
+}
+
+// Durations and times of C; what cannot be told is never, and what is past is now.
+inline std::uint64_t nanoseconds(std::chrono::nanoseconds duration) {
+    return duration.count() < 0 ? 0 : static_cast<std::uint64_t>(duration.count());
+}
+
+inline std::uint64_t nanoseconds(std::chrono::system_clock::time_point time) {
+    return nanoseconds(std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()));
 }
 
 inline void receive_value(outlast_bytes value, void *context) {
@@ -260,6 +271,37 @@ class map {
         return sum;
     }
 
+    // Puts a value in a record that expires. For maps made with pool::expiring_map.
+    void put_for(const bytes &key, const bytes &value, std::chrono::nanoseconds duration) {
+        check(outlast_put_for(get(), key, value, detail::nanoseconds(duration)));
+    }
+    void put_until(const bytes &key, const bytes &value, std::chrono::system_clock::time_point time) {
+        check(outlast_put_until(get(), key, value, detail::nanoseconds(time)));
+    }
+
+    // Sets when a record expires. Returns whether the key is present.
+    bool expire_for(const bytes &key, std::chrono::nanoseconds duration) {
+        return is_ok(outlast_expire_for(get(), key, detail::nanoseconds(duration)));
+    }
+    bool expire_at(const bytes &key, std::chrono::system_clock::time_point time) {
+        return is_ok(outlast_expire_at(get(), key, detail::nanoseconds(time)));
+    }
+
+    // Makes a record one that never expires. Returns whether the key is present.
+    bool persist(const bytes &key) { return is_ok(outlast_persist(get(), key)); }
+
+    // Returns when a record expires: nothing if the key is absent or the record does not expire.
+    std::optional<std::chrono::system_clock::time_point> expiry_of(const bytes &key) const {
+        std::uint64_t time = OUTLAST_NEVER;
+        check(outlast_expiry_of(get(), key, &time));
+        if (time == OUTLAST_NEVER) {
+            return std::nullopt;
+        }
+        using clock = std::chrono::system_clock;
+        std::chrono::nanoseconds since(static_cast<std::int64_t>(time));
+        return clock::time_point(std::chrono::duration_cast<clock::duration>(since));
+    }
+
     // Goes through all records. `run` gets key and value as std::string_view; if it returns false, that is the end.
     template <typename F>
     void each(F &&run) const {
@@ -319,6 +361,55 @@ class map {
     detail::map_handle handle_;
 };
 
+// A hash map that evicts records when it is full, and whose records can expire.
+class cache {
+  public:
+    explicit cache(outlast_cache *handle) : handle_(handle) {}
+
+    // Returns the value of a key. This is a use of the record.
+    std::optional<std::string> get(const bytes &key) const {
+        std::string value(64, 0);
+        std::size_t len = 0;
+        outlast_code code;
+        do {
+            value.resize(len > value.size() ? len : value.size());
+            code = check(outlast_cache_get(get(), key, value.data(), value.size(), &len));
+        } while (code == OUTLAST_BUFFER_TOO_SMALL);
+        value.resize(len);
+        return code == OUTLAST_OK ? std::optional(std::move(value)) : std::nullopt;
+    }
+
+    void insert(const bytes &key, const bytes &value) { check(outlast_cache_insert(get(), key, value)); }
+    void insert_for(const bytes &key, const bytes &value, std::chrono::nanoseconds duration) {
+        check(outlast_cache_insert_for(get(), key, value, detail::nanoseconds(duration)));
+    }
+
+    // Returns whether the key was present.
+    bool remove(const bytes &key) { return check(outlast_cache_remove(get(), key)) == OUTLAST_OK; }
+
+    outlast_cache_counts stats() const {
+        outlast_cache_counts counts;
+        check(outlast_cache_stats(get(), &counts));
+        return counts;
+    }
+
+    // Goes through all records, as map::each does. This is no use of a record.
+    template <typename F>
+    void each(F &&run) const {
+        detail::callback<F> callback{run};
+        outlast_code code = outlast_each(outlast_cache_map(get()), detail::receive_record<F>, &callback);
+        callback.rethrow();
+        check(code);
+    }
+
+    void clear() { check(outlast_clear(outlast_cache_map(get()), nullptr)); }
+
+    outlast_cache *get() const noexcept { return handle_.get(); }
+
+  private:
+    detail::cache_handle handle_;
+};
+
 // Changes of which a crash leaves all or none. Only one thread may add to a batch at a time.
 class batch {
   public:
@@ -326,6 +417,10 @@ class batch {
 
     batch &put(const map &map, const bytes &key, const bytes &value) {
         return done(outlast_batch_put(get(), map.get(), key, value));
+    }
+    batch &put_until(const map &map, const bytes &key, const bytes &value,
+                     std::chrono::system_clock::time_point time) {
+        return done(outlast_batch_put_until(get(), map.get(), key, value, detail::nanoseconds(time)));
     }
     batch &remove(const map &map, const bytes &key) {
         return done(outlast_batch_remove(get(), map.get(), key));
@@ -378,6 +473,11 @@ class transaction {
         check(outlast_transaction_put(handle_, map.get(), key, value));
     }
 
+    void put_until(const map &map, const bytes &key, const bytes &value,
+                   std::chrono::system_clock::time_point time) {
+        check(outlast_transaction_put_until(handle_, map.get(), key, value, detail::nanoseconds(time)));
+    }
+
     void remove(const map &map, const bytes &key) { check(outlast_transaction_remove(handle_, map.get(), key)); }
 
   private:
@@ -411,6 +511,22 @@ class pool {
     outlast::map ordered_map(const std::string &name, const char *key_type, const char *value_type) const {
         return opened(outlast_ordered_map_open, name, key_type, value_type);
     }
+
+    // Opens a map whose records can expire. `scheme` is the name of one, or null for a hash map.
+    outlast::map expiring_map(const std::string &name, const char *key_type, const char *value_type,
+                              const char *scheme = nullptr) const {
+        outlast_map *handle = nullptr;
+        check(outlast_expiring_map_open(get(), name.c_str(), key_type, value_type, scheme, &handle));
+        return outlast::map(handle);
+    }
+
+    outlast::cache cache(const std::string &name, const char *key_type, const char *value_type,
+                         const outlast_cache_options &options) const {
+        outlast_cache *handle = nullptr;
+        check(outlast_cache_open(get(), name.c_str(), key_type, value_type, &options, &handle));
+        return outlast::cache(handle);
+    }
+
     void drop_map(const std::string &name) { check(outlast_map_drop(get(), name.c_str())); }
 
     outlast::batch batch() const {

@@ -134,7 +134,7 @@ pub unsafe extern "C" fn outlast_batch_free(batch: *mut outlast_batch) {
 
 /// # Safety
 /// The rules of the header.
-unsafe fn add(
+pub(crate) unsafe fn add(
     batch: *const outlast_batch,
     add: impl FnOnce(&mut Batch) -> Result<()>,
 ) -> Result<outlast_code> {

@@ -12,8 +12,10 @@
 
 mod argument;
 mod batch;
+mod cache;
 mod code;
 mod element;
+mod expiry;
 mod map;
 mod options;
 mod pool;
@@ -29,4 +31,5 @@ const _: () = {
     can_be_shared::<pool::outlast_pool>();
     can_be_shared::<map::outlast_map>();
     can_be_shared::<batch::outlast_batch>();
+    can_be_shared::<cache::outlast_cache>();
 };

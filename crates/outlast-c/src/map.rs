@@ -21,45 +21,64 @@ pub struct outlast_map {
 }
 
 impl outlast_map {
+    /// Makes the handle of a map.
+    pub(crate) fn of(pool: &Pool, raw: RawMap) -> Result<outlast_map> {
+        let info = raw.info();
+        let is_words = (&*info.key_schema, &*info.value_schema) == ("u64", "u64");
+        Ok(outlast_map {
+            key: Element::of(&info.key_schema, info.form)?,
+            value: Element::of(&info.value_schema, info.form)?,
+            words: if is_words { Some(pool.map(&info.name)?) } else { None },
+            raw,
+        })
+    }
+
     pub(crate) fn encoded_key<'a>(&self, key: &'a [u8]) -> Result<Encoded<'a>> {
         self.key.encode(key, "key")
     }
 
-    fn encoded_value<'a>(&self, value: &'a [u8]) -> Result<Encoded<'a>> {
+    pub(crate) fn encoded_value<'a>(&self, value: &'a [u8]) -> Result<Encoded<'a>> {
         self.value.encode(value, "value")
     }
 }
 
 /// What C asks for: a map of a name, types and a scheme. All but the name may be null.
-struct Request {
+pub(crate) struct Request {
     name: *const c_char,
     key_type: *const c_char,
     value_type: *const c_char,
     scheme: *const c_char,
     is_ordered: bool,
+    /// Whether its records can expire.
+    pub(crate) expires: bool,
 }
 
 impl Request {
+    pub(crate) fn new(
+        name: *const c_char,
+        key_type: *const c_char,
+        value_type: *const c_char,
+        scheme: *const c_char,
+    ) -> Request {
+        Request { name, key_type, value_type, scheme, is_ordered: false, expires: false }
+    }
+
     /// Opens the map.
     ///
     /// # Safety
     /// The rules of the header.
-    unsafe fn open(self, pool: *const outlast_pool, map: *mut *mut outlast_map) -> outlast_code {
+    pub(crate) unsafe fn open(
+        self,
+        pool: *const outlast_pool,
+        map: *mut *mut outlast_map,
+    ) -> outlast_code {
         answer(|| {
             // SAFETY: the header's rules.
             let (pool, out) = unsafe { (borrow(pool, "pool")?, Out::needed(map, "map")?) };
             out.set(std::ptr::null_mut());
             // SAFETY: the header's rules.
             let raw = unsafe { self.raw(&pool.pool)? };
-            let info = raw.info();
-            let is_words = (&*info.key_schema, &*info.value_schema) == ("u64", "u64");
-            let handle = outlast_map {
-                key: Element::of(&info.key_schema, info.form)?,
-                value: Element::of(&info.value_schema, info.form)?,
-                words: if is_words { Some(pool.pool.map(&info.name)?) } else { None },
-                raw,
-            };
-            out.set(give(handle));
+            out.set(give(outlast_map::of(&pool.pool, raw)?));
             Ok(OUTLAST_OK)
         })
     }
@@ -75,7 +94,7 @@ impl Request {
         // SAFETY: the header's rules.
         let (key, value) =
             unsafe { (text(self.key_type, "key_type")?, text(self.value_type, "value_type")?) };
-        let mut options = MapOptions::new();
+        let mut options = MapOptions::new().expiry(self.expires);
         if !self.scheme.is_null() {
             // SAFETY: the header's rules.
             options = options.scheme(scheme_of(unsafe { text(self.scheme, "scheme")? })?);
@@ -109,9 +128,7 @@ pub unsafe extern "C" fn outlast_map_open(
     map: *mut *mut outlast_map,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe {
-        Request { name, key_type, value_type, scheme: null(), is_ordered: false }.open(pool, map)
-    }
+    unsafe { Request::new(name, key_type, value_type, null()).open(pool, map) }
 }
 
 /// Opens the ordered map `name`, or creates it if there is none. Otherwise as outlast_map_open. Numbers are in the
@@ -124,10 +141,9 @@ pub unsafe extern "C" fn outlast_ordered_map_open(
     value_type: *const c_char,
     map: *mut *mut outlast_map,
 ) -> outlast_code {
+    let request = Request { is_ordered: true, ..Request::new(name, key_type, value_type, null()) };
     // SAFETY: the header's rules.
-    unsafe {
-        Request { name, key_type, value_type, scheme: null(), is_ordered: true }.open(pool, map)
-    }
+    unsafe { request.open(pool, map) }
 }
 
 /// As outlast_map_open, for a map of this scheme, such as "clevel". An existing map must have this scheme.
@@ -141,7 +157,7 @@ pub unsafe extern "C" fn outlast_map_open_scheme(
     map: *mut *mut outlast_map,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { Request { name, key_type, value_type, scheme, is_ordered: false }.open(pool, map) }
+    unsafe { Request::new(name, key_type, value_type, scheme).open(pool, map) }
 }
 
 /// Frees the handle of a map; null is ignored. The records stay in the pool.

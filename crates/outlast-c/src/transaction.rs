@@ -100,7 +100,9 @@ pub unsafe extern "C" fn outlast_transaction_put(
 ) -> outlast_code {
     // SAFETY: the header's rules.
     unsafe {
-        on_record(map, key, value, |map, key, value| change(transaction, map, key, Some(value)))
+        on_record(map, key, value, |map, key, value| {
+            change(transaction, |transaction| transaction.change_raw(&map.raw, key, Some(value)))
+        })
     }
 }
 
@@ -112,19 +114,21 @@ pub unsafe extern "C" fn outlast_transaction_remove(
     key: outlast_bytes,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { on_key(map, key, |map, key| change(transaction, map, key, None)) }
+    unsafe {
+        on_key(map, key, |map, key| {
+            change(transaction, |transaction| transaction.change_raw(&map.raw, key, None))
+        })
+    }
 }
 
 /// # Safety
 /// The rules of the header.
-unsafe fn change(
+pub(crate) unsafe fn change(
     transaction: *const outlast_transaction<'_>,
-    map: &outlast_map,
-    key: &[u8],
-    value: Option<&[u8]>,
+    change: impl FnOnce(&mut Transaction) -> Result<()>,
 ) -> Result<outlast_code> {
     // SAFETY: the header's rules.
     let transaction = unsafe { borrow(transaction, "transaction")? };
-    transaction.0.borrow_mut().change_raw(&map.raw, key, value)?;
+    change(&mut transaction.0.borrow_mut())?;
     Ok(OUTLAST_OK)
 }

@@ -128,6 +128,45 @@ static void transactions_take_lambdas() {
     EXPECT(map.contains("b"));
 }
 
+static void times_are_those_of_chrono() {
+    using namespace std::chrono_literals;
+    outlast::pool pool = outlast::pool::anonymous(small());
+    outlast::map map = pool.expiring_map("map", "str", "str");
+    auto end = std::chrono::system_clock::now() + 60s;
+    map.put_until("a", "1", end);
+    EXPECT(map.expiry_of("a") == end && !map.expiry_of("b"));
+    EXPECT(map.persist("a") && !map.expiry_of("a") && map.contains("a"));
+    EXPECT(map.expire_at("a", end) && map.expiry_of("a") == end && !map.expire_for("b", 1s));
+    EXPECT(map.expire_for("a", -1s) && !map.contains("a"));
+    map.put_for("a", "2", 60s);
+    EXPECT(map.get("a") == "2" && map.expiry_of("a") > end - 1s);
+    EXPECT(pool.batch().put_until(map, "b", "3", end).commit() && map.expiry_of("b") == end);
+    EXPECT(pool.transaction([&](outlast::transaction &t) { t.put_until(map, "c", *t.get(map, "b"), end); }));
+    EXPECT(map.get("c") == "3" && map.expiry_of("c") == end);
+}
+
+static void caches_are_bounded() {
+    using namespace std::chrono_literals;
+    outlast::pool pool = outlast::pool::anonymous(small());
+    outlast_cache_options options{};
+    options.records = 50;
+    outlast::cache cache = pool.cache("cache", "u64", "str", options);
+    std::string text(1000, 'x');
+    for (uint64_t key = 0; key < 200; key++) {
+        cache.insert(key, text);
+    }
+    EXPECT(cache.stats().records <= 50 && cache.stats().evictions >= 150);
+    EXPECT(cache.get(uint64_t{199}) == text && !cache.get(uint64_t{1000}));
+    EXPECT(cache.remove(uint64_t{199}) && !cache.remove(uint64_t{199}));
+    cache.insert_for(uint64_t{7}, "gone", 0s);
+    EXPECT(!cache.get(uint64_t{7}));
+    std::size_t seen = 0;
+    cache.each([&](std::string_view, std::string_view value) { seen += value == text; });
+    EXPECT(seen == cache.stats().records);
+    cache.clear();
+    EXPECT(cache.stats().records == 0);
+}
+
 static void threads_share_objects() {
     outlast::pool pool = outlast::pool::anonymous(small());
     outlast::map map = pool.map("map", "str", "u64");
@@ -151,6 +190,8 @@ int main() {
     RUN(exceptions_pass_by_the_library);
     RUN(batches_are_chained);
     RUN(transactions_take_lambdas);
+    RUN(times_are_those_of_chrono);
+    RUN(caches_are_bounded);
     RUN(threads_share_objects);
     return summary();
 }

@@ -76,6 +76,21 @@ class OutlastUpdate(Outlast):
         self.store.update((key, VALUE) for key in keys)
 
 
+class OutlastCache(Store):
+    def __init__(self, path: str) -> None:
+        super().__init__(outlast.Cache(path, journal=False, key=str, value=bytes))
+
+
+class DiskCache(Store):
+    """With its defaults: 1 GiB, as outlast's, and no statistics."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(diskcache.Cache(path))
+
+    def items(self) -> Iterator[Any]:
+        return ((key, self.store[key]) for key in self.store)
+
+
 class Lmdb(Store):
     """Each change is a transaction of its own, which is not synced. Lookups share one."""
 
@@ -104,10 +119,12 @@ STORES: list[tuple[str, str, Callable[[str], Store]]] = [
     ("outlast, `update`", "kill; snapshots", OutlastUpdate),
     ("outlast, ordered", "kill; snapshots", lambda path: Outlast(path, ordered=True)),
     ("outlast, journal", "kill; power loss, but for 10 ms", lambda path: Outlast(path, journal=True)),
+    ("outlast, `Cache`", "kill; snapshots", OutlastCache),
     ("lmdb, no sync", "kill", Lmdb),
     ("rocksdict", "kill", lambda path: Store(rocksdict.Rdict(path))),
     ("dbm, as installed", "if closed", lambda path: Dbm(dbm.open(path, "n"))),
-    ("diskcache", "kill", lambda path: Store(diskcache.Index(path))),
+    ("diskcache, `Index`", "kill", lambda path: Store(diskcache.Index(path))),
+    ("diskcache, `Cache`", "kill", DiskCache),
     ("sqlitedict, autocommit", "power loss", lambda path: Store(sqlitedict.SqliteDict(path, autocommit=True))),
 ]
 

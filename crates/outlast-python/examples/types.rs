@@ -53,6 +53,13 @@ fn all(pool: &Pool, task: &Task) -> library::Result<()> {
         &(7, "x".into()),
         &(-1, vec![9]),
     )?;
+    record::<(String, u64), (Vec<u8>, bool, String)>(
+        pool,
+        task,
+        "strings first",
+        &("a\0b".into(), 7),
+        &(vec![0, 0], true, "\0".into()),
+    )?;
     record::<((u8, u8), u16), str>(pool, task, "nested", &((1, 2), 3), "deep")
 }
 

@@ -1,6 +1,7 @@
 //! Batches.
 
 use crate::codec::Encoded;
+use crate::expiry::after;
 use crate::fail::Result;
 use crate::held::Held;
 use crate::map::Map;
@@ -23,17 +24,23 @@ impl Batch {
         Batch { batch: Held::new(Mutex::new(pool.batch())), pool: Held::new(pool.clone()) }
     }
 
-    /// Add a change: the key gets this value in the map. Of several changes of a key, the last one counts.
+    /// Add a change: the key gets this value in the map. Of several changes of a key, the last one counts. Unless
+    /// ``expire`` is ``None``, the value expires after that many seconds from this call on.
+    #[pyo3(signature = (map, key, value, expire = None))]
     fn put(
         &self,
         map: &Bound<'_, Map>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
+        expire: Option<f64>,
     ) -> Result<()> {
-        let map = map.get();
+        let (map, expiry) = (map.get(), after(expire)?);
         let encoded = map.value(value)?;
         let value = encoded.bytes();
-        self.add(map, key, |batch, key| batch.change_raw(&map.raw, key, Some(value)).map(drop))
+        self.add(map, key, |batch, key| match expire {
+            Some(_) => batch.put_raw_until(&map.raw, key, value, expiry).map(drop),
+            None => batch.change_raw(&map.raw, key, Some(value)).map(drop),
+        })
     }
 
     /// Add a change: the key is removed from the map, if it is present.

@@ -4,11 +4,13 @@
 //! |---|---|---|
 //! | integers up to 64 bits | the number, without its sign extended | little-endian |
 //! | floats, `bool`, arrays, tuples, larger integers | the bytes beside, read as a big-endian number | the encoding of a part |
-//! | `str`, `bytes`, tuples that end with one | | the string, after the encodings of the other parts |
+//! | `str`, `bytes`, tuples with one | | the string; the encodings of the parts, one after another |
 //!
 //! The encoding of a part keeps the order of the values: integers are big-endian, with the sign bit inverted if they
-//! have one; of floats, all bits are inverted if the sign bit is 1, otherwise only the sign bit.
+//! have one; of floats, all bits are inverted if the sign bit is 1, otherwise only the sign bit. A string before the
+//! last part of a tuple has a byte 255 after each byte 0, and ends with two bytes 0.
 
+use crate::any;
 use crate::fail::{Result, invalid};
 use crate::schema::Type;
 use library::{RecordForm, RecordRef};
@@ -20,6 +22,8 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyMemoryView, Py
 pub enum Codec {
     /// As a type of the library.
     Typed { of: Type, is_word: bool },
+    /// With its type beside it.
+    Any,
     /// As the bytes that a function of Python makes of them, and another one reads.
     Serialized { schema: String, dumps: Py<PyAny>, loads: Py<PyAny> },
 }
@@ -48,6 +52,9 @@ impl Encoded<'_> {
 impl Codec {
     /// Returns the codec of a type that the library and Python have.
     pub fn typed(schema: &str, form: RecordForm) -> Option<Codec> {
+        if schema == any::SCHEMA {
+            return Some(Codec::Any);
+        }
         Some(Codec::Typed { of: Type::parse(schema)?, is_word: form == RecordForm::Inline })
     }
 
@@ -55,6 +62,9 @@ impl Codec {
     pub fn name(&self) -> String {
         match self {
             Codec::Typed { of, .. } => of.to_string(),
+            Codec::Any => {
+                "None, bool, int, float, str, bytes, or a tuple, list or dict of them".into()
+            }
             Codec::Serialized { schema, .. } => schema.clone(),
         }
     }
@@ -64,6 +74,9 @@ impl Codec {
     pub fn encode<'py>(&self, object: &Bound<'py, PyAny>, what: &str) -> Result<Encoded<'py>> {
         match self {
             Codec::Typed { of, is_word } => encode(of, *is_word, object)
+                .map_err(|error| self.explain(error, object, what).into()),
+            Codec::Any => any::encode(object)
+                .map(Encoded::Owned)
                 .map_err(|error| self.explain(error, object, what).into()),
             Codec::Serialized { dumps, .. } => {
                 let bytes = dumps.bind(object.py()).call1((object,))?;
@@ -99,6 +112,7 @@ impl Codec {
     pub fn decode<'py>(&self, py: Python<'py>, stored: &[u8]) -> Result<Bound<'py, PyAny>> {
         match self {
             Codec::Typed { of, is_word } => decode(py, of, *is_word, stored),
+            Codec::Any => any::decode(py, stored),
             Codec::Serialized { loads, .. } => {
                 Ok(loads.bind(py).call1((PyBytes::new(py, stored),))?)
             }
@@ -118,13 +132,13 @@ impl Codec {
             Codec::Serialized { loads, .. } => {
                 Ok(loads.bind(py).call1((self.copy_ref(py, record)?,))?)
             }
-            Codec::Typed { .. } if record.len() <= SMALL => {
+            Codec::Typed { .. } | Codec::Any if record.len() <= SMALL => {
                 let mut small = [0; SMALL];
                 let bytes = &mut small[..record.len()];
                 record.read_at(0, bytes)?;
                 self.decode(py, bytes)
             }
-            Codec::Typed { .. } => self.decode(py, &record.to_vec()?),
+            Codec::Typed { .. } | Codec::Any => self.decode(py, &record.to_vec()?),
         }
     }
 
@@ -161,7 +175,7 @@ impl Codec {
                     return Err(invalid("prefix", format!("it has fewer parts than {of}")));
                 }
                 for (part, given) in parts.iter().zip(&given) {
-                    encode_part(part, given, &mut bytes)
+                    encode_part(part, given, false, &mut bytes)
                         .map_err(|error| self.explain(error, given, "part of a key"))?;
                 }
                 let word = is_word.then(|| of.fixed_len().expect("a word has a length"));
@@ -186,7 +200,7 @@ fn encode<'py>(of: &Type, is_word: bool, object: &Bound<'py, PyAny>) -> PyResult
         }
         _ => {
             let mut bytes = Vec::with_capacity(of.fixed_len().unwrap_or(32));
-            encode_part(of, object, &mut bytes)?;
+            encode_part(of, object, true, &mut bytes)?;
             if !is_word {
                 return Ok(Encoded::Owned(bytes));
             }
@@ -198,11 +212,18 @@ fn encode<'py>(of: &Type, is_word: bool, object: &Bound<'py, PyAny>) -> PyResult
     }
 }
 
-/// Appends the encoding that a value has as a part of a tuple.
-fn encode_part(of: &Type, object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
+/// Appends the encoding that a value has as a part of a tuple; `is_last` says whether nothing follows.
+fn encode_part(
+    of: &Type,
+    object: &Bound<'_, PyAny>,
+    is_last: bool,
+    out: &mut Vec<u8>,
+) -> PyResult<()> {
     match of {
-        Type::Text => out.extend_from_slice(object.cast::<PyString>()?.encode_utf8()?.as_bytes()),
-        Type::Bytes => out.extend_from_slice(bytes_of(object)?.as_bytes()),
+        Type::Text => {
+            append_string(object.cast::<PyString>()?.encode_utf8()?.as_bytes(), is_last, out);
+        }
+        Type::Bytes => append_string(bytes_of(object)?.as_bytes(), is_last, out),
         Type::Array(len) => {
             let bytes = bytes_of(object)?;
             if bytes.as_bytes().len() != *len {
@@ -245,12 +266,26 @@ fn encode_part(of: &Type, object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyRes
             if tuple.len() != parts.len() {
                 return Err(PyValueError::new_err(format!("this one has {} parts", tuple.len())));
             }
-            for (part, object) in parts.iter().zip(tuple.iter()) {
-                encode_part(part, &object, out)?;
+            for (number, (part, object)) in parts.iter().zip(tuple.iter()).enumerate() {
+                encode_part(part, &object, is_last && number + 1 == parts.len(), out)?;
             }
         }
     }
     Ok(())
+}
+
+fn append_string(string: &[u8], is_last: bool, out: &mut Vec<u8>) {
+    if is_last {
+        out.extend_from_slice(string);
+        return;
+    }
+    for &byte in string {
+        out.push(byte);
+        if byte == 0 {
+            out.push(u8::MAX);
+        }
+    }
+    out.extend_from_slice(&[0, 0]);
 }
 
 /// Returns the low bytes of an integer, after checking that it has no others.
@@ -307,7 +342,7 @@ fn decode<'py>(
                 reversed.extend(stored[..bytes.ok_or_else(not_one)?].iter().rev());
                 rest = &reversed;
             }
-            let object = decode_part(py, of, &mut rest)?;
+            let object = decode_part(py, of, true, &mut rest)?;
             if !rest.is_empty() {
                 return Err(not_one());
             }
@@ -316,8 +351,18 @@ fn decode<'py>(
     })
 }
 
-/// Decodes a part, and moves on to the bytes after it.
-fn decode_part<'py>(py: Python<'py>, of: &Type, rest: &mut &[u8]) -> Result<Bound<'py, PyAny>> {
+/// Decodes a part, and moves on to the bytes after it; `is_last` says whether nothing follows.
+fn decode_part<'py>(
+    py: Python<'py>,
+    of: &Type,
+    is_last: bool,
+    rest: &mut &[u8],
+) -> Result<Bound<'py, PyAny>> {
+    if !is_last && matches!(of, Type::Text | Type::Bytes) {
+        let string = take_string(rest)?;
+        let is_text = matches!(of, Type::Text);
+        return if is_text { text(py, &string) } else { Ok(PyBytes::new(py, &string).into_any()) };
+    }
     let len = match of {
         Type::Text | Type::Bytes => rest.len(),
         Type::Tuple(_) => 0,
@@ -356,11 +401,30 @@ fn decode_part<'py>(py: Python<'py>, of: &Type, rest: &mut &[u8]) -> Result<Boun
             _ => return Err(not_one()),
         },
         Type::Tuple(parts) => {
-            let parts: Vec<_> =
-                parts.iter().map(|part| decode_part(py, part, rest)).collect::<Result<_>>()?;
-            PyTuple::new(py, parts)?.into_any()
+            let (last, first) = parts.split_last().expect("a tuple has parts");
+            let mut decode = |part, is_last| decode_part(py, part, is_last, rest);
+            let mut objects: Vec<_> =
+                first.iter().map(|part| decode(part, false)).collect::<Result<_>>()?;
+            objects.push(decode(last, is_last)?);
+            PyTuple::new(py, objects)?.into_any()
         }
     })
+}
+
+/// Decodes a string before the last part of a tuple, and moves on to the bytes after it.
+fn take_string(rest: &mut &[u8]) -> Result<Vec<u8>> {
+    let mut string = Vec::new();
+    loop {
+        let zero = rest.iter().position(|&byte| byte == 0).ok_or_else(not_one)?;
+        let mark = *rest.get(zero + 1).ok_or_else(not_one)?;
+        string.extend_from_slice(&rest[..zero]);
+        *rest = &rest[zero + 2..];
+        match mark {
+            0 => return Ok(string),
+            u8::MAX => string.push(0),
+            _ => return Err(not_one()),
+        }
+    }
 }
 
 fn text<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Bound<'py, PyAny>> {

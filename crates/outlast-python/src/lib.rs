@@ -3,8 +3,11 @@
 //! Keys and values are encoded while the interpreter is attached. Calls that may wait, for the disk or for another
 //! thread, then run detached: other threads of Python go on.
 
+mod any;
 mod batch;
+mod cache;
 mod codec;
+mod expiry;
 mod fail;
 mod held;
 mod map;
@@ -21,6 +24,8 @@ use pyo3::prelude::*;
 mod _outlast {
     #[pymodule_export]
     use super::batch::Batch;
+    #[pymodule_export]
+    use super::cache::Cache;
     #[pymodule_export]
     use super::map::Map;
     #[pymodule_export]

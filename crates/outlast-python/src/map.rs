@@ -1,12 +1,13 @@
 //! Maps.
 
 use crate::codec::{Codec, Encoded};
+use crate::expiry::{after, seconds_left};
 use crate::fail::{Fail, Result, invalid};
 use crate::held::Held;
 use crate::pool::Pool;
 use crate::records::{Part, Records, Source};
 use crate::schema::Type;
-use library::{Error, MapOptions, RawMap, RecordForm, Scheme};
+use library::{Error, Expiry, MapOptions, RawMap, RecordForm, Scheme};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -36,26 +37,31 @@ impl Map {
     /// Opens the map, or creates it. Without schemas, it must exist. `serializer` returns the functions for the
     /// values of a schema that the library does not know: one that makes bytes, and one that reads them.
     #[new]
-    #[pyo3(signature = (pool, name, key, value, scheme, serializer))]
+    #[pyo3(signature = (pool, name, key, value, scheme, expiry, serializer))]
     fn new(
-        py: Python<'_>,
         pool: &Bound<'_, Pool>,
         name: &str,
         key: Option<&str>,
         value: Option<&str>,
         scheme: Option<&str>,
+        expiry: bool,
         serializer: &Bound<'_, PyAny>,
     ) -> Result<Map> {
-        let pool: &library::Pool = &pool.get().pool;
+        let (py, pool) = (pool.py(), pool.get());
+        let pool: &library::Pool = &pool.pool;
         let raw = match (key, value) {
             (Some(key), Some(value)) => {
-                let (key_type, value_type) = (key_type(key)?, Type::parse(value));
-                let in_place =
-                    key_type.is_word() && value_type.is_some_and(|value| value.is_word());
+                let is_any = matches!(key_codec(key, RecordForm::Bytes)?, Codec::Any);
+                let is_word = |schema| Type::parse(schema).is_some_and(|of| of.is_word());
+                let in_place = is_word(key) && is_word(value) && !expiry;
                 let form = if in_place { RecordForm::Inline } else { RecordForm::Bytes };
-                let mut options = MapOptions::new().form(form);
+                let mut options = MapOptions::new().form(form).expiry(expiry);
                 if let Some(name) = scheme {
-                    options = options.scheme(scheme_of(name)?);
+                    let scheme = scheme_of(name)?;
+                    if is_any && scheme.is_ordered() {
+                        return Err(invalid("type", "keys of several types have no order"));
+                    }
+                    options = options.scheme(scheme);
                 }
                 match py.detach(|| pool.raw_map_with(name, key, value, &options)) {
                     // The program that created the map chose another form, which makes no difference here.
@@ -71,6 +77,14 @@ impl Map {
             }
         };
         let info = raw.info();
+        if expiry && !info.expires {
+            return Err(Fail::Library(Error::MapMismatch {
+                name: info.name.clone(),
+                what: "expiry",
+                stored: "none".into(),
+                asked: "expiry".into(),
+            }));
+        }
         if scheme
             .is_some_and(|scheme| scheme_of(scheme).is_ok_and(|scheme| scheme != info.scheme()))
         {
@@ -81,16 +95,8 @@ impl Map {
                 asked: scheme.unwrap_or_default().into(),
             }));
         }
-        let key =
-            Codec::typed(&info.key_schema, info.form).ok_or_else(|| unknown(&info.key_schema))?;
-        let value = match Codec::typed(&info.value_schema, info.form) {
-            Some(codec) => codec,
-            None => {
-                let schema = info.value_schema.clone();
-                let (dumps, loads) = serializer.call1((&schema,))?.extract()?;
-                Codec::Serialized { schema, dumps, loads }
-            }
-        };
+        let key = key_codec(&info.key_schema, info.form)?;
+        let value = value_codec(&info.value_schema, info.form, serializer)?;
         Ok(Map { codecs: Arc::new(Codecs { key, value }), raw: Held::new(raw) })
     }
 
@@ -280,6 +286,46 @@ impl Map {
         }
     }
 
+    /// Put a value. Unless ``expire`` is ``None``, it expires after that many seconds; the map must be one with expiry.
+    #[pyo3(signature = (key, value, expire = None))]
+    fn put(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<f64>,
+    ) -> Result<()> {
+        if expire.is_none() {
+            return self.__setitem__(key, value);
+        }
+        let expiry = after(expire)?;
+        self.change(key, value, |raw, key, value| raw.put_until(key, value, expiry).map(drop))
+    }
+
+    /// Let the record of a key expire after this many seconds, and return whether the key is present.
+    fn expire(&self, key: &Bound<'_, PyAny>, seconds: f64) -> Result<bool> {
+        self.set_expiry(key, after(Some(seconds))?)
+    }
+
+    /// Make the record of a key one that never expires, and return whether the key is present.
+    fn persist(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
+        self.set_expiry(key, Expiry::Never)
+    }
+
+    /// Return the seconds until the record of a key expires, or ``None`` if it never does. An absent key is a
+    /// ``KeyError``.
+    fn ttl(&self, key: &Bound<'_, PyAny>) -> Result<Option<f64>> {
+        match self.raw.expiry_of(self.key(key)?.bytes())? {
+            Some(expiry) => Ok(seconds_left(expiry)),
+            None => Err(PyKeyError::new_err(key.clone().unbind()).into()),
+        }
+    }
+
+    /// Whether the records of the map can expire.
+    #[getter]
+    fn expires(&self) -> bool {
+        self.raw.info().expires
+    }
+
     /// Puts every pair of an iterable.
     fn _put_all(&self, py: Python<'_>, pairs: &Bound<'_, PyAny>) -> Result<()> {
         let mut pairs = pairs.try_iter()?;
@@ -412,6 +458,12 @@ impl Map {
         self.codecs.value.encode(value, "value")
     }
 
+    fn set_expiry(&self, key: &Bound<'_, PyAny>, expiry: Expiry) -> Result<bool> {
+        let encoded = self.key(key)?;
+        let bytes = encoded.bytes();
+        self.detached(key.py(), |raw| raw.expire_at(bytes, expiry))
+    }
+
     fn all(&self, part: Part) -> Records {
         Records::new(Source::All(self.raw.iter()), Arc::clone(&self.codecs), part)
     }
@@ -463,8 +515,19 @@ fn limit<'a>(key: &'a Option<Encoded<'_>>, is_included: bool) -> Limit<&'a [u8]>
     }
 }
 
-fn key_type(schema: &str) -> Result<Type> {
-    Type::parse(schema).ok_or_else(|| unknown(schema))
+/// Returns how keys of this schema are stored.
+pub fn key_codec(schema: &str, form: RecordForm) -> Result<Codec> {
+    Codec::typed(schema, form).ok_or_else(|| unknown(schema))
+}
+
+/// Returns how values of this schema are stored. `serializer` finds the functions for a schema that the library does
+/// not know.
+pub fn value_codec(schema: &str, form: RecordForm, serializer: &Bound<'_, PyAny>) -> Result<Codec> {
+    if let Some(codec) = Codec::typed(schema, form) {
+        return Ok(codec);
+    }
+    let (dumps, loads) = serializer.call1((schema,))?.extract()?;
+    Ok(Codec::Serialized { schema: schema.into(), dumps, loads })
 }
 
 #[cold]

@@ -17,7 +17,7 @@ pub enum Type {
     Float { bytes: usize },
     /// `bool`.
     Bool,
-    /// `tuple`. Only the last part can be a string.
+    /// `tuple`.
     Tuple(Vec<Type>),
 }
 
@@ -51,16 +51,14 @@ impl Type {
         matches!(self, Type::Integer { bytes: 1..=8, .. })
     }
 
-    /// A tuple has two to four parts, of which only the last can be a string, and then it is not in another tuple.
+    /// A tuple has two to four parts. Strings cannot be in a tuple that is a part of another one.
     fn is_possible(&self) -> bool {
         let Type::Tuple(parts) = self else { return true };
-        let (last, others) = parts.split_last().expect("a tuple has parts");
-        let are_fixed = others.iter().all(|part| part.fixed_len().is_some());
-        let is_nested = matches!(last, Type::Tuple(_));
-        (2..=4).contains(&parts.len())
-            && are_fixed
-            && (!is_nested || last.fixed_len().is_some())
-            && parts.iter().all(Type::is_possible)
+        let is_fine = |part: &Type| match part {
+            Type::Tuple(_) => part.fixed_len().is_some() && part.is_possible(),
+            _ => true,
+        };
+        (2..=4).contains(&parts.len()) && parts.iter().all(is_fine)
     }
 }
 

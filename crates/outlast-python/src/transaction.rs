@@ -1,5 +1,6 @@
 //! Transactions.
 
+use crate::expiry::after;
 use crate::fail::{Fail, Result, invalid};
 use crate::map::Map;
 use pyo3::prelude::*;
@@ -64,16 +65,23 @@ impl Transaction {
         map.codecs.value.decode(key.py(), &stored).map(Some)
     }
 
-    /// Put a value: the key has it in the map once the transaction ends.
+    /// Put a value: the key has it in the map once the transaction ends. Unless ``expire`` is ``None``, it expires
+    /// after that many seconds from this call on.
+    #[pyo3(signature = (map, key, value, expire = None))]
     fn put(
         &self,
         map: &Bound<'_, Map>,
         key: &Bound<'_, PyAny>,
         value: &Bound<'_, PyAny>,
+        expire: Option<f64>,
     ) -> Result<()> {
-        let map = map.get();
+        let (map, expiry) = (map.get(), after(expire)?);
         let (key, value) = (map.key(key)?, map.value(value)?);
-        self.with(|transaction| transaction.change_raw(&map.raw, key.bytes(), Some(value.bytes())))
+        let (key, value) = (key.bytes(), value.bytes());
+        self.with(|transaction| match expire {
+            Some(_) => transaction.put_raw_until(&map.raw, key, value, expiry),
+            None => transaction.change_raw(&map.raw, key, Some(value)),
+        })
     }
 
     /// Remove a key, if it is present, once the transaction ends.

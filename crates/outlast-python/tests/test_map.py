@@ -140,7 +140,7 @@ def test_a_map_opens_only_with_its_types(pool: outlast.Pool) -> None:
     assert pool.map("ages").key_type == "str"
     with pytest.raises(KeyError, match='no map named "other"'):
         pool.map("other")
-    for key in ("string", "(u8", "(str,u8)", "(u8,u8,u8,u8,u8)", list, (int,)):
+    for key in ("string", "(u8", "((str,u8),u8)", "(u8,u8,u8,u8,u8)", list, (int,)):
         with pytest.raises(ValueError):
             pool.map("new", key=key, value=int)
     with pytest.raises(TypeError):
@@ -197,7 +197,8 @@ def test_other_schemes(pool: outlast.Pool) -> None:
 
 
 def test_importing_takes_little_time() -> None:
-    code = "import time; begun = time.perf_counter(); import outlast; print(time.perf_counter() - begun)"
+    # The processor's time, because other programs may keep the machine busy.
+    code = "import time; begun = time.process_time(); import outlast; print(time.process_time() - begun)"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
     assert min(times) < 0.05
 

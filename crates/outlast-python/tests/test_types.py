@@ -31,6 +31,7 @@ RECORDS: list[tuple[str, Any, Any, Any, Any]] = [
     ("tuples in place", ("i32", "u16"), ("u8", bool), (-5, 7), (3, True)),
     ("tuples", (int, float), "u64", (-5, -0.5), 7),
     ("ending", ("u64", str), ("i32", bytes), (7, "x"), (-1, b"\t")),
+    ("strings first", (str, "u64"), (bytes, bool, str), ("a\0b", 7), (b"\0\0", True, "\0")),
     ("nested", (("u8", "u8"), "u16"), str, ((1, 2), 3), "deep"),
 ]
 
@@ -82,6 +83,11 @@ TYPES: list[tuple[Any, Any]] = [
     (("i16", "u8"), st.tuples(st.integers(-(2**15), 2**15 - 1), st.integers(0, 255))),
     ((int, str), st.tuples(st.integers(-5, 5), st.text(max_size=3))),
     (("u8", "i64", bytes), st.tuples(st.integers(0, 3), st.integers(-3, 3), st.binary(max_size=2))),
+    ((str, "i8"), st.tuples(st.text("\0\1ab", max_size=3), st.integers(-2, 2))),
+    (
+        (bytes, str, bool),
+        st.tuples(st.binary(max_size=2), st.text("\0\1a\x7f", max_size=2), st.booleans()),
+    ),
     ((bool, ("u8", float)), st.tuples(st.booleans(), st.tuples(st.integers(0, 2), FLOATS.map(lambda n: n or 0.0)))),
 ]
 
@@ -102,6 +108,45 @@ def test_keys_are_in_the_order_of_python(kind: Any, strategy: Any) -> None:
             pool.drop_map("map")
 
     check()
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.lists(parts, max_size=3).map(tuple)
+        | st.dictionaries(st.text() | st.integers(), parts, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANY, ANY)
+def test_any_object_reads_as_it_was_written(key: Any, value: Any) -> None:
+    things = outlast.anonymous().map("things", key="any", value="any")
+    things[key] = value
+    assert things[key] == value and list(things.items()) == [(key, value)]
+    assert repr(list(things)[0]) == repr(key) and repr(things[key]) == repr(value), "the types, too"
+
+
+def test_keys_of_different_types_differ() -> None:
+    things = outlast.anonymous().map("things", key="any", value="any")
+    keys = [1, 1.0, True, "1", b"1", (1,), [1], None, 2**63, -(2**63), -(2**63) - 1, 2**512, {1: 2}]
+    for number, key in enumerate(keys):
+        things[key] = number
+    assert [things[key] for key in keys] == list(range(len(keys)))
+    assert things.key_type == "any/1" and repr(things) == "<outlast.Map 'things': any to any>"
+    for wrong in (object(), 1j, {1, 2}, [object()], bytearray(b"x")):
+        with pytest.raises(TypeError, match="a key of this map is None, bool, int"):
+            things[wrong] = 1
+    deep: Any = None
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(ValueError, match="too deep"):
+        things["deep"] = deep
+    with pytest.raises(outlast.InvalidError, match="no order"):
+        outlast.anonymous().ordered_map("things", key="any", value="any")
 
 
 def test_floats_are_kept_bit_by_bit() -> None:

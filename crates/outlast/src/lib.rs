@@ -244,6 +244,8 @@ pub mod config {
 
 pub use db::backup::Backup;
 pub use db::batch::Batch;
+#[doc(hidden)]
+pub use db::cache::RawCache;
 pub use db::cache::{CacheOptions, CacheStats};
 pub use db::expiry::Expiry;
 pub use db::facts::{JournalFacts, PoolFacts};

@@ -18,6 +18,8 @@ fn main() -> ExitCode {
         "words",
         "batch",
         "transaction",
+        "expiry",
+        "cache",
     ];
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {

@@ -10,6 +10,7 @@ Once a call returns, its effect outlives the process. There is nothing to commit
 """
 
 from ._batch import Batch
+from ._cache import Cache
 from ._errors import (
     DamagedError,
     FullError,
@@ -34,6 +35,7 @@ from ._pool import Damage, Durability, Journal, MapInfo, Pool, Stats, Verificati
 
 __all__ = [
     "Batch",
+    "Cache",
     "Damage",
     "DamagedError",
     "Durability",

@@ -42,17 +42,30 @@ class Map(_outlast.Map[K, V], MutableMapping[K, V]):
     Each operation on one key is atomic, and once it returns, its effect survives the death of the process. Threads can
     share a map. ``len(map)`` counts the records, so it takes time; :meth:`len_estimate` is fast.
 
+    The records of a map that was made with ``expiry=True`` can expire: :meth:`put` and :meth:`expire` set a time. Once
+    it has passed, the record is absent for every operation. ``map[key] = value`` makes records that never expire. What
+    changes the value of a record, such as :meth:`replace`, :meth:`alter` and :meth:`add`, leaves its time as it is.
+
     Iterating takes no lock, and other threads, and the loop itself, may change the map: a record that is there all
     the time is seen once; one that is inserted or removed meanwhile, once or not at all.
     """
 
-    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None, scheme: Optional[str] = None) -> Self:
+    def __new__(
+        cls,
+        pool: Any,
+        name: str,
+        key: Any = None,
+        value: Any = None,
+        scheme: Optional[str] = None,
+        *,
+        expiry: bool = False,
+    ) -> Self:
         key_schema = None if key is None else schema_of(key)
         value_schema = None if value is None else value_schema_of(value)
-        return super().__new__(cls, pool, name, key_schema, value_schema, scheme, serializer_for(value))
+        return super().__new__(cls, pool, name, key_schema, value_schema, scheme, expiry, serializer_for(value))
 
     def __repr__(self) -> str:
-        types = f"{self.key_type} to {describe(self.value_type)}"
+        types = f"{describe(self.key_type)} to {describe(self.value_type)}"
         return f"<outlast.{type(self).__name__} {self.name!r}: {types}>"
 
     def items(self) -> ItemsView[K, V]:
@@ -121,8 +134,8 @@ class OrderedMap(Map[K, V]):
     points), tuples part by part.
     """
 
-    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None) -> Self:
-        return super().__new__(cls, pool, name, key, value, "phast")
+    def __new__(cls, pool: Any, name: str, key: Any = None, value: Any = None, *, expiry: bool = False) -> Self:
+        return super().__new__(cls, pool, name, key, value, "phast", expiry=expiry)
 
     def __reversed__(self) -> Iterator[K]:
         return self._range((None, None), (True, True), True, "keys")

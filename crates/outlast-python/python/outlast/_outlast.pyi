@@ -5,10 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Optional, TypeVar, Union, overload
 
 from typing_extensions import Self
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+
+CK = TypeVarWithDefault("CK", default=Any)
+CV = TypeVarWithDefault("CV", default=Any)
 
 _Path = Union[str, os.PathLike[str]]
 
@@ -54,6 +58,7 @@ class Map(Generic[K, V]):
         key: Optional[str],
         value: Optional[str],
         scheme: Optional[str],
+        expiry: bool,
         serializer: Callable[[str], Any],
     ) -> Self: ...
     def __getitem__(self, key: K) -> V: ...
@@ -92,6 +97,21 @@ class Map(Generic[K, V]):
         """
     def add(self, key: K, amount: int = 1) -> int:
         """Add to an integer, in one step, and return the sum. An absent key counts as 0."""
+    def put(self, key: K, value: V, expire: Optional[float] = None) -> None:
+        """Put a value. Unless ``expire`` is ``None``, it expires after that many seconds.
+
+        Then the map must be one with expiry.
+        """
+    def expire(self, key: K, seconds: float) -> bool:
+        """Let the record of a key expire after this many seconds, and return whether the key is present."""
+    def persist(self, key: K) -> bool:
+        """Make the record of a key one that never expires, and return whether the key is present."""
+    def ttl(self, key: K) -> Optional[float]:
+        """Return the seconds until the record of a key expires, or ``None`` if it never does. An absent key is a
+        ``KeyError``."""
+    @property
+    def expires(self) -> bool:
+        """Whether the records of the map can expire."""
     def len_estimate(self) -> int:
         """Estimate the number of records from a sample of the map."""
     @property
@@ -115,10 +135,65 @@ class Map(Generic[K, V]):
     def _range_first(self, bounds: tuple[Any, Any], is_reverse: bool) -> Optional[tuple[K, V]]: ...
     def _prefix(self, prefix: Any, is_reverse: bool) -> Records: ...
 
+class Cache(Generic[CK, CV]):
+    def __new__(
+        cls,
+        pool: Pool,
+        name: str,
+        key: str,
+        value: str,
+        bytes: Optional[int],
+        records: Optional[int],
+        serializer: Callable[[str], Any],
+    ) -> Self: ...
+    def __getitem__(self, key: CK) -> CV: ...
+    def __setitem__(self, key: CK, value: CV) -> None: ...
+    def __delitem__(self, key: CK) -> None: ...
+    def __contains__(self, key: object) -> bool: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __iter__(self) -> Iterator[CK]: ...
+    def get(self, key: CK, default: Any = None, expire_time: bool = False) -> Any:
+        """Return the value of a key, or ``default``; with ``expire_time``, also when it expires, or ``None``."""
+    def set(self, key: CK, value: CV, expire: Optional[float] = None) -> bool:
+        """Put a value, which expires after ``expire`` seconds. Return ``True``."""
+    def add(self, key: CK, value: CV, expire: Optional[float] = None) -> bool:
+        """Put a value if the key is absent, and return whether it was. Of several threads, exactly one succeeds."""
+    def touch(self, key: CK, expire: Optional[float] = None) -> bool:
+        """Set when the value of a key expires: after ``expire`` seconds. Return whether the key is present."""
+    def pop(self, key: CK, default: Any = None, expire_time: bool = False) -> Any:
+        """Remove a key, and return the value that it had, or ``default``; with ``expire_time``, also when it would have
+        expired, or ``None``."""
+    def delete(self, key: CK) -> bool:
+        """Remove a key, and return whether it was present."""
+    def clear(self) -> int:
+        """Remove every record, and return how many."""
+    def expire(self) -> int:
+        """Remove the records whose time has passed, and return how many. The pool's background thread does so, too."""
+    def volume(self) -> int:
+        """Return the space that the records take, in bytes."""
+    def stats(self, enable: bool = True, reset: bool = False) -> tuple[int, int]:
+        """Return how many lookups found a value, and how many did not; then count further ones, or not, and begin with
+        0 again if asked to."""
+    def evictions(self) -> int:
+        """Return how many records were evicted to make room since the pool was opened."""
+    @property
+    def name(self) -> str:
+        """The name of the cache."""
+    @property
+    def key_type(self) -> str:
+        """The type of the keys, as the cache records it."""
+    @property
+    def value_type(self) -> str:
+        """The type of the values, as the cache records it."""
+    def _incr(self, key: CK, delta: Any = None, default: Any = None) -> Any: ...
+    def _items(self) -> Records: ...
+
 class Batch:
     def __new__(cls, pool: Pool) -> Self: ...
-    def put(self, map: Map[K, V], key: K, value: V) -> None:
-        """Add a change: the key gets this value in the map. Of several changes of a key, the last one counts."""
+    def put(self, map: Map[K, V], key: K, value: V, expire: Optional[float] = None) -> None:
+        """Add a change: the key gets this value in the map. Of several changes of a key, the last one counts. Unless
+        ``expire`` is ``None``, the value expires after that many seconds from this call on."""
     def remove(self, map: Map[K, Any], key: K) -> None:
         """Add a change: the key is removed from the map, if it is present."""
     def require(self, map: Map[K, V], key: K, value: V) -> None:
@@ -135,8 +210,9 @@ class Transaction:
         """Return the value of a key, or ``default``. What the transaction has changed, it reads as changed."""
     @overload
     def get(self, map: Map[K, V], key: K, default: T, /) -> Union[V, T]: ...
-    def put(self, map: Map[K, V], key: K, value: V) -> None:
-        """Put a value: the key has it in the map once the transaction ends."""
+    def put(self, map: Map[K, V], key: K, value: V, expire: Optional[float] = None) -> None:
+        """Put a value: the key has it in the map once the transaction ends. Unless ``expire`` is ``None``, it expires
+        after that many seconds from this call on."""
     def remove(self, map: Map[K, Any], key: K) -> None:
         """Remove a key, if it is present, once the transaction ends."""
 

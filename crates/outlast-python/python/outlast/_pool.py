@@ -17,6 +17,8 @@ from ._types import describe
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ._cache import Cache
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -131,28 +133,60 @@ class Pool(_outlast.Pool):
         return f"<outlast.Pool {self.path!r}>"
 
     @overload
-    def map(self, name: str, key: type[K], value: type[V], *, scheme: Optional[str] = None) -> Map[K, V]: ...
+    def map(
+        self, name: str, key: type[K], value: type[V], *, scheme: Optional[str] = None, expiry: bool = False
+    ) -> Map[K, V]: ...
     @overload
-    def map(self, name: str, key: type[K], value: str, *, scheme: Optional[str] = None) -> Map[K, Any]: ...
+    def map(
+        self, name: str, key: type[K], value: str, *, scheme: Optional[str] = None, expiry: bool = False
+    ) -> Map[K, Any]: ...
     @overload
-    def map(self, name: str, key: Any = None, value: Any = None, *, scheme: Optional[str] = None) -> Map[Any, Any]: ...
-    def map(self, name: str, key: Any = None, value: Any = None, *, scheme: Optional[str] = None) -> Map[Any, Any]:
-        """Open the map ``name``, or create it with these types. Without types, it must exist, and keeps its own."""
-        return Map(self, name, key, value, scheme)
+    def map(
+        self, name: str, key: Any = None, value: Any = None, *, scheme: Optional[str] = None, expiry: bool = False
+    ) -> Map[Any, Any]: ...
+    def map(
+        self, name: str, key: Any = None, value: Any = None, *, scheme: Optional[str] = None, expiry: bool = False
+    ) -> Map[Any, Any]:
+        """Open the map ``name``, or create it with these types. Without types, it must exist, and keeps its own.
+
+        With ``expiry``, its records can expire; see :class:`Map`.
+        """
+        return Map(self, name, key, value, scheme, expiry=expiry)
 
     @overload
-    def ordered_map(self, name: str, key: type[K], value: type[V]) -> OrderedMap[K, V]: ...
+    def ordered_map(self, name: str, key: type[K], value: type[V], *, expiry: bool = False) -> OrderedMap[K, V]: ...
     @overload
-    def ordered_map(self, name: str, key: type[K], value: str) -> OrderedMap[K, Any]: ...
+    def ordered_map(self, name: str, key: type[K], value: str, *, expiry: bool = False) -> OrderedMap[K, Any]: ...
     @overload
-    def ordered_map(self, name: str, key: Any = None, value: Any = None) -> OrderedMap[Any, Any]: ...
-    def ordered_map(self, name: str, key: Any = None, value: Any = None) -> OrderedMap[Any, Any]:
-        """Open the ordered map ``name``, or create it with these types."""
-        return OrderedMap(self, name, key, value)
+    def ordered_map(
+        self, name: str, key: Any = None, value: Any = None, *, expiry: bool = False
+    ) -> OrderedMap[Any, Any]: ...
+    def ordered_map(
+        self, name: str, key: Any = None, value: Any = None, *, expiry: bool = False
+    ) -> OrderedMap[Any, Any]:
+        """Open the ordered map ``name``, or create it with these types. With ``expiry``, its records can expire."""
+        return OrderedMap(self, name, key, value, expiry=expiry)
+
+    def cache(
+        self,
+        name: str,
+        key: Any = "any",
+        value: Any = "any",
+        *,
+        size_limit: Optional[int] = None,
+        max_records: Optional[int] = None,
+    ) -> Cache[Any, Any]:
+        """Open the cache ``name``, or create it; see :class:`Cache`."""
+        from ._cache import Cache
+
+        return Cache(self, name, key=key, value=value, size_limit=size_limit, max_records=max_records)
 
     def maps(self) -> list[MapInfo]:
         """List the maps of the pool."""
-        return [MapInfo(name, key, describe(value) or "", scheme) for name, key, value, scheme in self._maps()]
+        return [
+            MapInfo(name, describe(key) or "", describe(value) or "", scheme)
+            for name, key, value, scheme in self._maps()
+        ]
 
     def batch(self) -> Batch:
         """Begin a batch: changes of which a crash leaves all or none."""

@@ -35,10 +35,12 @@
 //! The layer of expiry counts what the records take, exactly ([`Counted`]). An insert reserves its own share, and
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
 
+mod raw;
+
 use super::expiry::after;
 use super::open_map::OpenMap;
 use super::raw::RawMap;
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{Bytes, Care, Change, Counted, Cursor, ExpiringIndex, Index, Previous, Scheme};
 use crate::pmem::Real;
@@ -201,9 +203,10 @@ fn start() -> Cursor {
     Cursor::with_care(Care::Keys)
 }
 
-/// A handle of a cache.
+/// A handle of a cache, whatever its types.
+#[doc(hidden)]
 #[derive(Clone)]
-pub(crate) struct RawCache {
+pub struct RawCache {
     map: RawMap,
     kept: Arc<Bounded>,
 }
@@ -258,7 +261,7 @@ impl RawCache {
     }
 
     /// Returns the value of a key, and notes the visit. `counts` says whether the statistics count it.
-    pub(crate) fn get(&self, key: &[u8], counts: bool) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, key: &[u8], counts: bool) -> Result<Option<Vec<u8>>> {
         let found = match self.index()?.get_ref(key)? {
             Some(record) => {
                 self.touch(&record);
@@ -266,12 +269,17 @@ impl RawCache {
             }
             None => None,
         };
+        self.count(found.is_some(), counts);
+        Ok(found)
+    }
+
+    /// Counts a lookup, if the statistics count it.
+    fn count(&self, hit: bool, counts: bool) {
         if counts {
             let stripe = self.stripe();
-            let counter = if found.is_some() { &stripe.hits } else { &stripe.misses };
+            let counter = if hit { &stripe.hits } else { &stripe.misses };
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(found)
     }
 
     fn touch(&self, record: &RecordRef<'_>) {
@@ -290,38 +298,45 @@ impl RawCache {
             self.index()?.change(key, Change::Remove, Previous::UNWANTED)?;
             return Ok(());
         }
+        let change = || expiring.put_timed(key, time, value, Previous::UNWANTED);
+        let done = self.with_room(weight, change)?;
+        self.note_insert(key, done.present)
+    }
+
+    /// Makes a change that takes this much room, and evicts records before it, if there is too little.
+    fn with_room<T>(&self, weight: u64, change: impl FnMut() -> Boxed<T>) -> Result<T> {
+        let kept = &*self.kept;
         kept.reserved.fetch_add(weight, Ordering::Relaxed);
         kept.inserting.fetch_add(1, Ordering::Relaxed);
-        let put = self.put_reserved(expiring, key, time, value);
+        let done = self.change_reserved(change);
         // Release: pairs with the Acquire loads in `is_over`.
         kept.inserting.fetch_sub(1, Ordering::Release);
         kept.reserved.fetch_sub(weight, Ordering::Release);
-        put
+        done
     }
 
-    fn put_reserved(
-        &self,
-        expiring: &dyn ExpiringIndex,
-        key: &[u8],
-        time: u64,
-        value: &[u8],
-    ) -> Result<()> {
-        let kept = &*self.kept;
-        while kept.is_over(expiring) && self.evict()? {}
+    fn change_reserved<T>(&self, mut change: impl FnMut() -> Boxed<T>) -> Result<T> {
+        let expiring = self.expiring()?;
+        while self.kept.is_over(expiring) && self.evict()? {}
         let mut evicted = 0;
-        let done = loop {
-            match expiring.put_timed(key, time, value, Previous::UNWANTED) {
+        loop {
+            match change() {
                 // The pool or the disk is full before the cache is.
                 Err(error) if error.is_full() && evicted < EVICTED_MAX && self.evict()? => {
                     evicted += 1;
                 }
-                done => break done?,
+                done => return Ok(done?),
             }
-        };
+        }
+    }
+
+    /// Marks a record that was just inserted. `present` says whether the key was present before.
+    fn note_insert(&self, key: &[u8], present: bool) -> Result<()> {
+        let kept = &*self.kept;
         kept.inserted.fetch_add(1, Ordering::Relaxed);
         let returns = kept.ghost(self.core().hasher.bytes(key)).take();
         if let Some(record) = self.index()?.get_ref(key)? {
-            let proved = done.present || returns;
+            let proved = present || returns;
             record.set_mark(Mark { visits: 0, proved, stamp: kept.now() }.word());
         }
         Ok(())
@@ -423,21 +438,6 @@ impl RawCache {
             put(&value)?;
             return Ok(value);
         }
-    }
-
-    pub(crate) fn stats(&self) -> Result<CacheStats> {
-        let Counted { records, bytes, expired } = self.expiring()?.counted();
-        let sum = |of: fn(&Stripe) -> &AtomicU64| {
-            self.kept.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
-        };
-        Ok(CacheStats {
-            hits: sum(|stripe| &stripe.hits),
-            misses: sum(|stripe| &stripe.misses),
-            evictions: self.kept.evictions.load(Ordering::Relaxed),
-            expired,
-            records,
-            bytes,
-        })
     }
 }
 

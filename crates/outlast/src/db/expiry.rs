@@ -6,6 +6,7 @@ use super::batch::Batch;
 use super::open_map::{OpenMap, check_types};
 use super::options::PoolOptions;
 use super::raw::{RawIter, RawMap};
+use super::transaction::Transaction;
 use crate::error::{Error, Result};
 use crate::index::{Bytes, Change, Previous};
 use crate::pool::clock::{self, Clock, NEVER};
@@ -79,6 +80,25 @@ impl Batch {
     ) -> Result<&mut Self> {
         map.map.expiring()?;
         self.change_timed(map, key, Some(value), expiry.to_media())
+    }
+}
+
+impl Transaction {
+    /// Like [`change_raw`](Transaction::change_raw), for a value that expires. The map must be one whose records
+    /// [expire](crate::MapOptions::expiry).
+    ///
+    /// # Errors
+    /// Those of [`Batch::put_raw_until`].
+    #[doc(hidden)]
+    pub fn put_raw_until(
+        &mut self,
+        map: &RawMap,
+        key: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+    ) -> Result<()> {
+        map.map.expiring()?;
+        self.change_timed(map, key, Some(value), Some(expiry.to_media()))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Caches: what they hold, and for how long; what they evict; what a killed process leaves.
 
 use crate::files;
-use outlast::{Cache, CacheOptions, Error, Failure, Pool, PoolOptions};
+use outlast::{Cache, CacheOptions, Error, Expiry, Failure, Pool, PoolOptions};
 use outlast_offline::What;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 fn pool() -> Pool {
     PoolOptions::new().background(false).anonymous().unwrap()
@@ -369,4 +369,45 @@ fn marks_are_no_damage() {
     // What is no mark is damage.
     assert!(!set(&mut || [1, 0, 0, 0]));
     assert!(open(&path).verify().unwrap().ensure_sound().is_err());
+}
+
+/// The interface without types, which the other languages use.
+#[test]
+fn an_exchange_is_atomic_and_keeps_the_bound() {
+    let pool = pool();
+    let options = CacheOptions::bytes(100_000);
+    let raw = pool.raw_cache("c", "u64", "bytes", &options).unwrap();
+    let typed = pool.cache::<u64, [u8]>("c", &options).unwrap();
+    let end = Expiry::At(UNIX_EPOCH + Duration::from_nanos(u64::MAX / 2));
+    let bytes = |key: u64| key.to_le_bytes();
+    for key in 0..1_000 {
+        let value = vec![key as u8; 900];
+        assert!(raw.exchange(&bytes(key), None, Some((&value, end))).unwrap());
+        if key < 50 {
+            // A full cache may evict the key to make room for itself.
+            let again = raw.exchange(&bytes(key), None, Some((&value, end))).unwrap();
+            assert!(!again, "it is present");
+        }
+        assert!(raw.stats().unwrap().bytes <= 100_000);
+        assert_eq!(raw.get_timed(&bytes(key), true).unwrap(), Some((value, end)));
+    }
+    assert_eq!(typed.get(&999).unwrap(), Some(vec![231; 900]));
+    let stats = raw.stats().unwrap();
+    assert_eq!((stats, stats.hits, stats.misses), (typed.stats().unwrap(), 1_001, 0));
+    assert_eq!(stats.evictions, 1_000 - stats.records);
+
+    let (key, old, new) = (bytes(999), vec![231; 900], vec![7; 10]);
+    let exchange = |before, after| raw.exchange(&key, before, after).unwrap();
+    assert!(!exchange(Some((&old, Expiry::Never)), Some((&new, end))), "another time");
+    assert!(!exchange(Some((&new, end)), None), "another value");
+    assert!(exchange(Some((&old, end)), Some((&new, Expiry::Never))));
+    assert_eq!(raw.get_timed(&key, false).unwrap(), Some((new.clone(), Expiry::Never)));
+    let large = vec![1; 200_000];
+    assert!(exchange(Some((&new, Expiry::Never)), Some((&large, end))));
+    assert_eq!(raw.get(&key, true).unwrap(), None, "it is larger than the cache");
+    assert_eq!(raw.stats().unwrap().misses, 1);
+    raw.put_until(&key, &new, end).unwrap();
+    assert!(exchange(Some((&new, end)), None) && !raw.raw_map().contains_key(&key).unwrap());
+    assert!(raw.put_until(b"short", &new, end).is_err(), "a key of another type");
+    pool.verify().unwrap().ensure_sound().unwrap();
 }
