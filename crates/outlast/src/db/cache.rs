@@ -2,16 +2,18 @@
 //!
 //! # What is evicted
 //!
-//! The policy is S3-FIFO (Yang et al., SOSP 2023), by samples in place of queues. A record is *young* until it
-//! was used since it was inserted, and *proved* from then on. If more than `YOUNG` of all records are young,
-//! the oldest young records of a sample go. Otherwise, of its proved records that were not used since they were
-//! last looked at, the oldest goes; those older than it lose one of their visits, and count as new. A young
-//! record that is inserted again soon after its eviction is proved at once; *ghosts* remember its hash.
+//! The policy is S3-FIFO (Yang et al., SOSP 2023). A record is *young* until it was used since it was inserted,
+//! and *proved* from then on. Young records are in a queue, in memory. If it has more than a small share of all
+//! records, its oldest goes, or is proved if it was used. Otherwise, of the proved records of a sample that were
+//! not used since they were last looked at, the oldest go; those older than them lose one of their visits, and
+//! count as new. A young record that is inserted again soon after its eviction is proved at once; *ghosts*
+//! remember its hash.
 //!
 //! A sample is what a few buckets of the table hold, at a hand that goes through it. The places of records in
-//! a hash table are random, and so are the samples. The share of young records is a moving average over samples.
-//! In this form, nothing but the records themselves has an order, so there is no queue to lock, to make durable
-//! or to rebuild.
+//! a hash table are random, and so are the samples. So proved records need no queue, which would have to be
+//! locked by lookups, made durable or rebuilt. After an opening, the queue is empty, and the young records that
+//! the table has are *strays*. As long as samples find strays, these go first. While a cache fills for the first
+//! time, the queue forgets all but its newest records, which become strays too.
 //!
 //! # Where it is kept
 //!
@@ -28,43 +30,42 @@
 //! The stamp counts insertions, in units of a small share of the cache. A lookup stores a mark only if the
 //! record has less than three visits, so most lookups store nothing. Marks are in the mapping and survive the
 //! death of the process without a flush. They are hints: whatever they are after a power loss, the cache
-//! works. Ghosts and statistics are in memory, and begin anew with each opening.
+//! works. So no flush notes their lines for a journal either, and lookups write nothing to it. The queue, ghosts
+//! and statistics are in memory, and begin anew with each opening.
 //!
 //! # The bound
 //!
 //! The layer of expiry counts what the records take, exactly ([`Counted`]). An insert reserves its own share, and
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
 
+mod evictor;
+mod mark;
+
 use super::expiry::after;
 use super::open_map::OpenMap;
 use super::raw::RawMap;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{Bytes, Care, Change, Counted, Cursor, ExpiringIndex, Index, Previous, Scheme};
-use crate::pmem::Real;
+use crate::index::{
+    Bytes, Change, Counted, EvictingIndex, ExpiringIndex, Index, Previous, Scheme, Verdict,
+};
+use crate::pmem::{Real, Seam};
 use crate::pool::clock::NEVER;
 use crate::pool::core::Core;
 use crate::pool::threads::thread_number;
+use evictor::{Evictor, look_around};
+use mark::{Mark, VISITS_MAX, stamp};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The share of young records above which young ones are evicted.
-const YOUNG: f32 = 0.03;
-/// What a sample counts in the moving average of that share.
-const LATEST: f32 = 0.05;
-/// The most young records that are evicted by one sample.
-const YOUNG_TAKEN: usize = 8;
-/// Buckets in a sample. The hand moves on by one of them.
-const SAMPLE: usize = 3;
-/// A record with this many visits is not marked again.
-const VISITS_MAX: u32 = 3;
 /// The most records that an insert evicts because the pool is full.
 const EVICTED_MAX: u32 = 1_000;
+/// An insert spares victims that were used meanwhile, or that are not young any more, this often.
+const PATIENCE: u32 = 200;
 /// Insertions of a whole cache in stamps.
 const STAMPS: u64 = 1 << 16;
-const STAMP_MASK: u32 = (1 << 21) - 1;
 /// What a record is expected to take at least, to size what is kept in memory.
 const LIKELY_BYTES: u64 = 256;
 
@@ -121,51 +122,12 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
-/// A record's mark; see the module's documentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
-    visits: u32,
-    proved: bool,
-    stamp: u32,
-}
-
-impl Mark {
-    fn of(word: u32, now: u32) -> Mark {
-        if word >> 24 != crate::index::record::MARKED {
-            return Mark { visits: 0, proved: false, stamp: now };
-        }
-        Mark { visits: word >> 22 & 3, proved: word >> 21 & 1 == 1, stamp: word & STAMP_MASK }
-    }
-
-    fn word(self) -> u32 {
-        crate::index::record::MARKED << 24
-            | self.visits << 22
-            | u32::from(self.proved) << 21
-            | self.stamp & STAMP_MASK
-    }
-
-    /// How long ago the stamp was; 0 if it seems to be from the future.
-    fn age(self, now: u32) -> u32 {
-        let age = now.wrapping_sub(self.stamp) & STAMP_MASK;
-        if age > STAMP_MASK / 2 { 0 } else { age }
-    }
-}
-
 /// Counters of some threads.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe {
     hits: AtomicU64,
     misses: AtomicU64,
-}
-
-/// Records that are to be evicted next, and where the hand is.
-struct Evictor {
-    hand: Cursor,
-    /// The share of young records.
-    young: f32,
-    /// The keys, and whether the records were proved. The first to go is the last.
-    queue: Vec<(Vec<u8>, bool)>,
 }
 
 /// What all handles of a cache share.
@@ -195,10 +157,6 @@ struct Flight {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these locks guard is valid at every moment.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn start() -> Cursor {
-    Cursor::with_care(Care::Keys)
 }
 
 /// A handle of a cache.
@@ -307,79 +265,60 @@ impl RawCache {
         value: &[u8],
     ) -> Result<()> {
         let kept = &*self.kept;
-        while kept.is_over(expiring) && self.evict()? {}
+        let hash = self.core().hasher.bytes(key);
+        let ghost = kept.ghost(hash);
+        self.core().memory.seam().prefetch(ghost.place);
+        while kept.is_over(expiring) && self.evict(expiring)? {}
+        let (now, proved) = (kept.now(), ghost.take());
+        let mark = Mark { visits: 0, proved, stamp: now };
         let mut evicted = 0;
-        let done = loop {
-            match expiring.put_timed(key, time, value, Previous::UNWANTED) {
+        let present = loop {
+            match expiring.put_marked(key, time, value, mark.word()) {
                 // The pool or the disk is full before the cache is.
-                Err(error) if error.is_full() && evicted < EVICTED_MAX && self.evict()? => {
+                Err(error)
+                    if error.is_full() && evicted < EVICTED_MAX && self.evict(expiring)? =>
+                {
                     evicted += 1;
                 }
                 done => break done?,
             }
         };
         kept.inserted.fetch_add(1, Ordering::Relaxed);
-        let returns = kept.ghost(self.core().hasher.bytes(key)).take();
-        if let Some(record) = self.index()?.get_ref(key)? {
-            let proved = done.present || returns;
-            record.set_mark(Mark { visits: 0, proved, stamp: kept.now() }.word());
+        if proved {
+            return Ok(());
+        }
+        if !present {
+            let records = expiring.counted().records;
+            locked(&kept.evictor).inserted(hash, now, records);
+        } else if let Some(record) = self.index()?.get_ref(key)? {
+            // It has replaced another record, so it is proved.
+            record.set_mark(Mark { proved: true, ..mark }.word());
         }
         Ok(())
     }
 
     /// Evicts a record. Returns whether there was one.
-    fn evict(&self) -> Result<bool> {
-        let Some((key, proved)) = self.next_victim()? else { return Ok(false) };
-        if self.index()?.change(&key, Change::Remove, Previous::UNWANTED)?.applied {
-            self.kept.evictions.fetch_add(1, Ordering::Relaxed);
-            if !proved {
-                self.kept.ghost(self.core().hasher.bytes(&key)).remember();
-            }
-        }
-        Ok(true)
-    }
-
-    fn next_victim(&self) -> Result<Option<(Vec<u8>, bool)>> {
-        let mut evictor = locked(&self.kept.evictor);
-        let mut rounds = 0;
-        while evictor.queue.is_empty() {
-            let was_at_start = evictor.hand == start();
-            if was_at_start && rounds == 2 {
-                return Ok(None);
-            }
-            rounds += usize::from(was_at_start);
-            // After a whole round without a victim, the average is no guide.
-            self.sample(&mut evictor, rounds < 2)?;
-        }
-        Ok(evictor.queue.pop())
-    }
-
-    /// Chooses victims among the records at the hand, and moves the hand on. If there must be none of the wrong
-    /// kind, `strict` is set, and there may be none at all.
-    fn sample(&self, evictor: &mut Evictor, strict: bool) -> Result<()> {
-        let (index, stored) = (self.index()?, self.expiring()?.stored());
-        let (mut ahead, mut records) = (evictor.hand.clone(), Vec::new());
-        for part in 0..SAMPLE {
-            let mut keys = Vec::new();
-            stored.scan(&mut ahead, &mut keys)?;
-            for (key, _) in keys {
-                // An expired record is removed here.
-                if let Some(record) = index.get_ref(&key)? {
-                    records.push((key, record));
+    fn evict(&self, expiring: &dyn ExpiringIndex) -> Result<bool> {
+        let kept = &*self.kept;
+        let index = evicting(expiring)?;
+        for attempt in 1.. {
+            let (now, records) = (kept.now(), expiring.counted().records);
+            let Some(victim) = locked(&kept.evictor).next(index, records, now)? else { break };
+            let mut proved = false;
+            let evicted = expiring.evict(victim.hash, &mut |word| {
+                proved = Mark::of(word, now).proved;
+                // Where all records are used all the time, any will do.
+                if attempt < PATIENCE { victim.verdict(word, now) } else { Verdict::Evict }
+            })?;
+            if evicted {
+                kept.evictions.fetch_add(1, Ordering::Relaxed);
+                if !proved {
+                    kept.ghost(victim.hash).remember();
                 }
-            }
-            if part == 0 {
-                evictor.hand = if ahead.is_done() { start() } else { ahead.clone() };
-            }
-            if ahead.is_done() {
-                break;
+                return Ok(true);
             }
         }
-        let victims = choose(&records, self.kept.now(), &mut evictor.young, strict);
-        for (number, proved) in victims.into_iter().rev() {
-            evictor.queue.push((std::mem::take(&mut records[number].0), proved));
-        }
-        Ok(())
+        Ok(false)
     }
 
     /// Returns the value of a key. If it is absent, one thread loads and inserts it, and others wait.
@@ -426,18 +365,21 @@ impl RawCache {
     }
 
     pub(crate) fn stats(&self) -> Result<CacheStats> {
-        let Counted { records, bytes, expired } = self.expiring()?.counted();
-        let sum = |of: fn(&Stripe) -> &AtomicU64| {
-            self.kept.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
-        };
-        Ok(CacheStats {
-            hits: sum(|stripe| &stripe.hits),
-            misses: sum(|stripe| &stripe.misses),
-            evictions: self.kept.evictions.load(Ordering::Relaxed),
-            expired,
-            records,
-            bytes,
-        })
+        Ok(self.kept.stats(self.expiring()?))
+    }
+}
+
+impl RawMap {
+    /// Returns statistics of the cache that this map is. `None` if this process has not opened it as one.
+    ///
+    /// # Errors
+    /// Those of [`stats`](RawMap::stats).
+    pub fn cache_stats(&self) -> Result<Option<CacheStats>> {
+        let kept = self.map.cache.get().and_then(|kept| kept.downcast_ref::<Bounded>());
+        match kept {
+            Some(kept) => Ok(Some(kept.stats(self.map.expiring()?))),
+            None => Ok(None),
+        }
     }
 }
 
@@ -454,50 +396,6 @@ impl Drop for Landing<'_> {
         *locked(&self.flight.landed) = true;
         self.flight.changed.notify_all();
     }
-}
-
-/// Chooses the records of a sample that are evicted: their numbers, and whether they were proved. Updates
-/// the marks of the others, and the share of young records.
-fn choose(
-    records: &[(Vec<u8>, RecordRef<'_>)],
-    now: u32,
-    share: &mut f32,
-    strict: bool,
-) -> Vec<(usize, bool)> {
-    let (mut young, mut proved) = (Vec::new(), Vec::new());
-    for (number, (_, record)) in records.iter().enumerate() {
-        let mut mark = Mark::of(record.mark(), now);
-        if !mark.proved && mark.visits > 0 {
-            mark = Mark { visits: 0, proved: true, ..mark };
-            record.set_mark(mark.word());
-        }
-        if mark.proved { &mut proved } else { &mut young }.push((number, mark));
-    }
-    if records.is_empty() {
-        return Vec::new();
-    }
-    let oldest = |(_, mark): &(usize, Mark)| std::cmp::Reverse(mark.age(now));
-    *share += LATEST * (young.len() as f32 / records.len() as f32 - *share);
-    let many = *share > YOUNG;
-    if !young.is_empty() && (many || !strict) {
-        young.sort_by_key(oldest);
-        let few = (records.len() as f32 * YOUNG) as usize;
-        let taken = (young.len() - few.min(young.len() - 1)).min(YOUNG_TAKEN);
-        return young[..taken].iter().map(|&(number, _)| (number, false)).collect();
-    }
-    if many && strict {
-        return Vec::new();
-    }
-    proved.sort_by_key(oldest);
-    for &(number, mark) in &proved {
-        if mark.visits == 0 {
-            return vec![(number, true)];
-        }
-        let record = &records[number].1;
-        record.set_mark(Mark { visits: mark.visits - 1, stamp: now, ..mark }.word());
-    }
-    // All of them were used. The oldest goes.
-    proved.first().map(|&(number, _)| (number, true)).into_iter().collect()
 }
 
 /// The place where a ghost of this hash is remembered.
@@ -526,7 +424,7 @@ impl Bounded {
         let likely = options.records.min(options.bytes / LIKELY_BYTES).max(16);
         let unit = (likely / STAMPS).max(1);
         let ghosts = likely.next_power_of_two().min(1 << 22);
-        let (newest, young) = look_around(map)?;
+        let (newest, strays) = look_around(evicting(map.expiring()?)?)?;
         Ok(Bounded {
             bytes_max: AtomicU64::new(options.bytes),
             records_max: AtomicU64::new(options.records),
@@ -534,7 +432,7 @@ impl Bounded {
             inserting: AtomicU64::new(0),
             inserted: AtomicU64::new(u64::from(newest) * unit),
             unit,
-            evictor: Mutex::new(Evictor { hand: start(), young, queue: Vec::new() }),
+            evictor: Mutex::new(Evictor::new(strays)),
             ghosts: (0..ghosts).map(|_| AtomicU32::new(0)).collect(),
             stripes: Default::default(),
             evictions: AtomicU64::new(0),
@@ -544,7 +442,7 @@ impl Bounded {
 
     /// The present stamp.
     fn now(&self) -> u32 {
-        (self.inserted.load(Ordering::Relaxed) / self.unit) as u32 & STAMP_MASK
+        stamp(self.inserted.load(Ordering::Relaxed) / self.unit)
     }
 
     /// Returns whether the records, and those that are being inserted, are more than the cache may hold.
@@ -557,34 +455,30 @@ impl Bounded {
             || records + inserting > self.records_max.load(Ordering::Relaxed)
     }
 
+    fn stats(&self, expiring: &dyn ExpiringIndex) -> CacheStats {
+        let Counted { records, bytes, expired } = expiring.counted();
+        let sum = |of: fn(&Stripe) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
+        };
+        CacheStats {
+            hits: sum(|stripe| &stripe.hits),
+            misses: sum(|stripe| &stripe.misses),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            expired,
+            records,
+            bytes,
+        }
+    }
+
     fn ghost(&self, hash: u64) -> Ghost<'_> {
         let place = &self.ghosts[hash as usize & (self.ghosts.len() - 1)];
         Ghost { place, print: (hash >> 32) as u32 | 1 }
     }
 }
 
-/// Returns the newest stamp in a sample of the records, and the share of young ones.
-fn look_around(map: &OpenMap) -> Result<(u32, f32)> {
-    let (index, stored) = (map.bytes()?, map.expiring()?.stored());
-    let (mut cursor, mut newest, mut seen, mut young) = (start(), None::<u32>, 0, 0);
-    while !cursor.is_done() && seen < 1_000 {
-        let mut keys = Vec::new();
-        stored.scan(&mut cursor, &mut keys)?;
-        for (key, _) in keys {
-            let Some(record) = index.get_ref(&key)? else { continue };
-            let word = record.mark();
-            let mark = Mark::of(word, 0);
-            seen += 1;
-            young += u32::from(!mark.proved && mark.visits == 0);
-            if word == 0 {
-                continue;
-            }
-            newest = Some(match newest {
-                Some(newest) if mark.age(newest) > 0 || mark.stamp == newest => newest,
-                _ => mark.stamp,
-            });
-        }
-    }
-    let share = if seen == 0 { 1.0 } else { young as f32 / seen as f32 };
-    Ok((newest.unwrap_or(0), share))
+fn evicting(expiring: &dyn ExpiringIndex) -> Result<&dyn EvictingIndex<Bytes>> {
+    expiring.stored().evicting().ok_or_else(|| Error::Invalid {
+        what: "cache",
+        why: "its scheme is none for caches".into(),
+    })
 }
