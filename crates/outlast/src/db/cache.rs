@@ -64,6 +64,8 @@ use std::time::Duration;
 const EVICTED_MAX: u32 = 1_000;
 /// An insert spares victims that were used meanwhile, or that are not young any more, this often.
 const PATIENCE: u32 = 200;
+/// Bits that count the inserts under way. There are fewer of them than threads, and each has at most 2^28 bytes.
+const RECORDS_BITS: u32 = 20;
 /// Insertions of a whole cache in stamps.
 const STAMPS: u64 = 1 << 16;
 /// What a record is expected to take at least, to size what is kept in memory.
@@ -134,9 +136,8 @@ struct Stripe {
 pub(crate) struct Bounded {
     bytes_max: AtomicU64,
     records_max: AtomicU64,
-    /// What inserts under way have reserved.
+    /// What inserts under way have reserved: bytes, and in the lowest bits records.
     reserved: AtomicU64,
-    inserting: AtomicU64,
     inserted: AtomicU64,
     /// Insertions between two stamps.
     unit: u64,
@@ -248,12 +249,12 @@ impl RawCache {
             self.index()?.change(key, Change::Remove, Previous::UNWANTED)?;
             return Ok(());
         }
-        kept.reserved.fetch_add(weight, Ordering::Relaxed);
-        kept.inserting.fetch_add(1, Ordering::Relaxed);
+        // Both are counted in one word, so that one addition reserves them.
+        let share = weight << RECORDS_BITS | 1;
+        kept.reserved.fetch_add(share, Ordering::Relaxed);
         let put = self.put_reserved(expiring, key, time, value);
-        // Release: pairs with the Acquire loads in `is_over`.
-        kept.inserting.fetch_sub(1, Ordering::Release);
-        kept.reserved.fetch_sub(weight, Ordering::Release);
+        // Release: pairs with the Acquire load in `is_over`.
+        kept.reserved.fetch_sub(share, Ordering::Release);
         put
     }
 
@@ -268,42 +269,60 @@ impl RawCache {
         let hash = self.core().hasher.bytes(key);
         let ghost = kept.ghost(hash);
         self.core().memory.seam().prefetch(ghost.place);
-        while kept.is_over(expiring) && self.evict(expiring)? {}
+        evicting(expiring)?.prefetch(hash, false);
         let (now, proved) = (kept.now(), ghost.take());
+        // A record is queued before it is inserted, with the lock that its victim takes.
+        let mut young = (!proved).then_some((hash, now));
+        while kept.is_over(expiring) && self.evict(expiring, &mut young)? {}
         let mark = Mark { visits: 0, proved, stamp: now };
         let mut evicted = 0;
         let present = loop {
             match expiring.put_marked(key, time, value, mark.word()) {
                 // The pool or the disk is full before the cache is.
                 Err(error)
-                    if error.is_full() && evicted < EVICTED_MAX && self.evict(expiring)? =>
+                    if error.is_full()
+                        && evicted < EVICTED_MAX
+                        && self.evict(expiring, &mut young)? =>
                 {
                     evicted += 1;
                 }
                 done => break done?,
             }
         };
-        kept.inserted.fetch_add(1, Ordering::Relaxed);
+        kept.count_insert();
         if proved {
             return Ok(());
         }
-        if !present {
-            let records = expiring.counted().records;
-            locked(&kept.evictor).inserted(hash, now, records);
-        } else if let Some(record) = self.index()?.get_ref(key)? {
+        if present {
             // It has replaced another record, so it is proved.
-            record.set_mark(Mark { proved: true, ..mark }.word());
+            if young.is_none() {
+                locked(&kept.evictor).take_back(hash, now);
+            }
+            if let Some(record) = self.index()?.get_ref(key)? {
+                record.set_mark(Mark { proved: true, ..mark }.word());
+            }
+        } else if let Some(young) = young {
+            let records = expiring.counted().records;
+            locked(&kept.evictor).inserted(young, records, false);
         }
         Ok(())
     }
 
-    /// Evicts a record. Returns whether there was one.
-    fn evict(&self, expiring: &dyn ExpiringIndex) -> Result<bool> {
+    /// Evicts a record. Returns whether there was one. Queues the record that is `young`.
+    fn evict(&self, expiring: &dyn ExpiringIndex, young: &mut Option<(u64, u32)>) -> Result<bool> {
         let kept = &*self.kept;
         let index = evicting(expiring)?;
         for attempt in 1.. {
             let (now, records) = (kept.now(), expiring.counted().records);
-            let Some(victim) = locked(&kept.evictor).next(index, records, now)? else { break };
+            let victim = {
+                let mut evictor = locked(&kept.evictor);
+                let victim = evictor.next(index, records, now)?;
+                if let Some(young) = young.take() {
+                    evictor.inserted(young, records, true);
+                }
+                victim
+            };
+            let Some(victim) = victim else { break };
             let mut proved = false;
             let evicted = expiring.evict(victim.hash, &mut |word| {
                 proved = Mark::of(word, now).proved;
@@ -429,7 +448,6 @@ impl Bounded {
             bytes_max: AtomicU64::new(options.bytes),
             records_max: AtomicU64::new(options.records),
             reserved: AtomicU64::new(0),
-            inserting: AtomicU64::new(0),
             inserted: AtomicU64::new(u64::from(newest) * unit),
             unit,
             evictor: Mutex::new(Evictor::new(strays)),
@@ -438,6 +456,13 @@ impl Bounded {
             evictions: AtomicU64::new(0),
             flights: Mutex::default(),
         })
+    }
+
+    /// Counts an insert, for the stamps. Threads that count at the same time may count one: then stamps
+    /// change later.
+    fn count_insert(&self) {
+        let inserted = self.inserted.load(Ordering::Relaxed);
+        self.inserted.store(inserted + 1, Ordering::Relaxed);
     }
 
     /// The present stamp.
@@ -449,7 +474,8 @@ impl Bounded {
     fn is_over(&self, expiring: &dyn ExpiringIndex) -> bool {
         // Acquire, and before the records are counted: an insert that has given up its reservation is counted.
         let reserved = self.reserved.load(Ordering::Acquire);
-        let inserting = self.inserting.load(Ordering::Acquire);
+        let (reserved, inserting) =
+            (reserved >> RECORDS_BITS, reserved & ((1 << RECORDS_BITS) - 1));
         let Counted { records, bytes, .. } = expiring.counted();
         bytes + reserved > self.bytes_max.load(Ordering::Relaxed)
             || records + inserting > self.records_max.load(Ordering::Relaxed)

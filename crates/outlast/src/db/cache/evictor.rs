@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 /// The share of all records that the queue of young ones holds. The oldest of the queue goes if it holds more.
 const YOUNG: f32 = 0.03;
-/// The share of all records that the queue can hold. What it forgets becomes a *stray*: a young record that
+/// The share of all records that the queue can hold while the cache fills. What it forgets becomes a *stray*: a young record that
 /// only a sample finds.
 const QUEUED: f32 = 0.1;
 /// The share of strays above which those go first.
@@ -78,14 +78,20 @@ impl Evictor {
         }
     }
 
-    /// Notes the insertion of a young record into a cache with this many.
-    pub(super) fn inserted(&mut self, hash: u64, stamp: u32, records: u64) {
-        self.young.push_back((hash, stamp));
-        // Until the cache is full, the queue would get as long as the cache.
-        if self.young.len() > (records as f32 * QUEUED) as usize + 16 {
+    /// Notes the insertion of a young record, a hash and a stamp, into a cache with this many. `full` says whether another one
+    /// was evicted for it.
+    pub(super) fn inserted(&mut self, young: (u64, u32), records: u64, full: bool) {
+        self.young.push_back(young);
+        // While the cache fills, the queue would get as long as the cache.
+        if !full && self.young.len() > (records as f32 * QUEUED) as usize + 16 {
             self.young.pop_front();
             self.strays = (self.strays + 1.0 / records.max(1) as f32).min(1.0);
         }
+    }
+
+    /// Undoes the last [`inserted`](Self::inserted), if it was of this record: it is not young.
+    pub(super) fn take_back(&mut self, hash: u64, stamp: u32) {
+        self.young.pop_back_if(|last| *last == (hash, stamp));
     }
 
     fn few(records: u64) -> usize {

@@ -5,7 +5,7 @@
 //! while the epoch is pinned. So no mark gets into the block of something else.
 
 use super::change::Progress;
-use super::layout::Slot;
+use super::layout::{LINE_SLOTS, Slot};
 use super::lookup::Part;
 use super::metadata::Overflow;
 use super::{Addressing, Dash, Segment, points};
@@ -23,6 +23,9 @@ use crate::index::{Change, Changed, Cursor, Previous};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
+
+/// The most bytes of a block that are prefetched.
+const PREFETCHED: u64 = 512;
 
 /// Any record with this hash.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +70,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> EvictingIndex<R> for Dash<S, R, A> {
         // Before the slots are read: the blocks that they link to then are not reused.
         let _pinned = Pinned { core: &self.core, pin: Some(self.core.pin()) };
         self.core.while_open(|| {
+            self.prefetch_parts(cursor, parts);
             for _ in 0..parts {
                 scan_part(cursor, self.size.buckets(), |at, cursor| match cursor {
                     Some(cursor) => self.sample_home(at, cursor, found),
@@ -92,8 +96,64 @@ impl<S: Seam, R: SlotRecord, A: Addressing> EvictingIndex<R> for Dash<S, R, A> {
     }
 
     fn evict(&self, hash: u64, decide: &mut dyn FnMut(u32) -> Verdict) -> Boxed<Option<u64>> {
+        match self.core.pass_to_change() {
+            Some(inside) => {
+                let evicted = self.evict_inside(hash, decide);
+                inside.leave();
+                evicted
+            }
+            None => {
+                let _writing = self.core.enter_to_change()?;
+                self.evict_inside(hash, decide)
+            }
+        }
+    }
+
+    fn put_marked(&self, key: R::Key<'_>, value: R::Value<'_>, mark: u32) -> Boxed<Changed<R>> {
+        R::check_size(key, Some(value))?;
+        let plan = Plan::of(Change::Put(value), Previous::WANTED);
+        let hashed = HashedKey::new(&self.core, key);
+        let put = match self.core.pass_to_change() {
+            Some(inside) => {
+                let put = self.put_inside(hashed, value, &plan, mark);
+                inside.leave();
+                put
+            }
+            None => {
+                let _writing = self.core.enter_to_change()?;
+                self.put_inside(hashed, value, &plan, mark)
+            }
+        };
+        put.or_else(|error| enter_with_room(self, key, plan, error))
+    }
+
+    fn prefetch(&self, hash: u64, near: bool) {
+        let Some(route) = self.ready_route(hash) else { return };
+        let home = self.home(hash);
+        if !near {
+            self.seam().prefetch(self.bucket(route.segment, home).metadata);
+            self.seam().prefetch(self.bucket(route.segment, self.next(home)).metadata);
+            self.prefetch_home(&route, hash);
+            return;
+        }
+        // Whatever a race makes of this, it is a prefetch. All of the block, since the next record is written
+        // there.
+        if let Ok(Some(place)) = self.search(route.segment, 0, AnyOf { hash })
+            && let Ok((offset, bytes)) = R::extent(&self.core, place.words)
+            && let Ok(words) = self.core.memory.words(offset, bytes.min(PREFETCHED) & !7)
+        {
+            words.iter().step_by(8).for_each(|word| self.seam().prefetch(word));
+        }
+    }
+}
+
+impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
+    fn evict_inside(
+        &self,
+        hash: u64,
+        decide: &mut dyn FnMut(u32) -> Verdict,
+    ) -> Boxed<Option<u64>> {
         let memory = &self.core.memory;
-        let _writing = self.core.enter_to_change()?;
         let mut next_first = false;
         loop {
             let route = self.route_inside(hash)?;
@@ -136,36 +196,12 @@ impl<S: Seam, R: SlotRecord, A: Addressing> EvictingIndex<R> for Dash<S, R, A> {
                 self.remove_overflowed(&mut here, hash, place)?;
             }
             drop((here, next_lock));
-            self.core.retire(offset, bytes);
+            self.core.retire_for_reuse(offset, bytes);
             return Ok(Some(bytes));
         }
     }
 
-    fn put_marked(&self, key: R::Key<'_>, value: R::Value<'_>, mark: u32) -> Boxed<Changed<R>> {
-        R::check_size(key, Some(value))?;
-        let plan = Plan::of(Change::Put(value), Previous::WANTED);
-        let writing = self.core.enter_to_change()?;
-        let put = self.put_inside(HashedKey::new(&self.core, key), value, &plan, mark);
-        drop(writing);
-        put.or_else(|error| enter_with_room(self, key, plan, error))
-    }
-
-    fn prefetch(&self, hash: u64, near: bool) {
-        let Some(route) = self.ready_route(hash) else { return };
-        let here = self.bucket(route.segment, self.home(hash));
-        if !near {
-            self.seam().prefetch(here.metadata);
-            self.prefetch_home(&route, hash);
-            return;
-        }
-        // Whatever a race makes of this, it is a prefetch.
-        if let Ok(Some(place)) = self.search(route.segment, 0, AnyOf { hash }) {
-            R::prefetch(&self.core, place.words);
-        }
-    }
-}
-
-impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
+    #[inline(always)]
     fn put_inside(
         &self,
         key: HashedKey<'_, R>,
@@ -177,6 +213,16 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         let (offset, _) = R::extent(&self.core, new.words())?;
         set_mark_of(&self.core.memory, offset, mark);
         go_on(self, key, plan, &mut Progress::of(new))
+    }
+
+    /// Prefetches the buckets of the next parts, as far as they are in one segment.
+    fn prefetch_parts(&self, cursor: &Cursor, parts: u32) {
+        let Some(route) = self.ready_route(cursor.low) else { return };
+        for part in cursor.part..(cursor.part + parts + 1).min(self.size.buckets()) {
+            let bucket = self.bucket(route.segment, part);
+            self.seam().prefetch(bucket.metadata);
+            bucket.slots.iter().step_by(LINE_SLOTS).for_each(|slot| self.seam().prefetch(slot));
+        }
     }
 
     /// Adds the records whose home is the bucket `cursor.part`, in the segment that holds the hash `at`.
