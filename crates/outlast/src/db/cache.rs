@@ -218,6 +218,9 @@ impl RawCache {
 
     /// Returns the value of a key, and notes the visit. `counts` says whether the statistics count it.
     pub(crate) fn get(&self, key: &[u8], counts: bool) -> Result<Option<Vec<u8>>> {
+        if let Some(index) = self.expiring()?.stored().evicting() {
+            index.prefetch(self.core().hasher.bytes(key), true);
+        }
         let found = match self.index()?.get_ref(key)? {
             Some(record) => {
                 self.touch(&record);
@@ -270,10 +273,11 @@ impl RawCache {
         let ghost = kept.ghost(hash);
         self.core().memory.seam().prefetch(ghost.place);
         evicting(expiring)?.prefetch(hash, false);
-        let (now, proved) = (kept.now(), ghost.take());
-        // A record is queued before it is inserted, with the lock that its victim takes.
-        let mut young = (!proved).then_some((hash, now));
+        let now = kept.now();
+        // The record is queued before it is inserted, with the lock that its victim takes.
+        let mut young = Some((hash, now));
         while kept.is_over(expiring) && self.evict(expiring, &mut young)? {}
+        let proved = ghost.take();
         let mark = Mark { visits: 0, proved, stamp: now };
         let mut evicted = 0;
         let present = loop {
@@ -290,20 +294,19 @@ impl RawCache {
             }
         };
         kept.count_insert();
-        if proved {
+        if !proved && !present {
+            if let Some(young) = young {
+                let records = expiring.counted().records;
+                locked(&kept.evictor).inserted(young, records, false);
+            }
             return Ok(());
         }
-        if present {
-            // It has replaced another record, so it is proved.
-            if young.is_none() {
-                locked(&kept.evictor).take_back(hash, now);
-            }
-            if let Some(record) = self.index()?.get_ref(key)? {
-                record.set_mark(Mark { proved: true, ..mark }.word());
-            }
-        } else if let Some(young) = young {
-            let records = expiring.counted().records;
-            locked(&kept.evictor).inserted(young, records, false);
+        if young.is_none() {
+            locked(&kept.evictor).take_back(hash, now);
+        }
+        if !proved && let Some(record) = self.index()?.get_ref(key)? {
+            // It has replaced another record.
+            record.set_mark(Mark { proved: true, ..mark }.word());
         }
         Ok(())
     }
@@ -317,6 +320,9 @@ impl RawCache {
             let victim = {
                 let mut evictor = locked(&kept.evictor);
                 let victim = evictor.next(index, records, now)?;
+                if let Some(hash) = evictor.soon() {
+                    self.core().memory.seam().prefetch(kept.ghost(hash).place);
+                }
                 if let Some(young) = young.take() {
                     evictor.inserted(young, records, true);
                 }

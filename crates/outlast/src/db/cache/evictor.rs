@@ -20,7 +20,7 @@ const PARTS: u32 = 8;
 const ONE_IN: usize = 12;
 /// Of this many strays in a sample, one goes; but up to [`STRAYS_FEW`] go in any case.
 const STRAYS_ONE_IN: usize = 4;
-const STRAYS_FEW: usize = 8;
+const STRAYS_FEW: usize = 16;
 /// How far ahead in the queue of young records their buckets are prefetched, and their blocks.
 const AHEAD: (usize, usize) = (6, 3);
 
@@ -87,6 +87,11 @@ impl Evictor {
             self.young.pop_front();
             self.strays = (self.strays + 1.0 / records.max(1) as f32).min(1.0);
         }
+    }
+
+    /// Returns the hash of a record that may be evicted soon.
+    pub(super) fn soon(&self) -> Option<u64> {
+        self.young.get(AHEAD.1).map(|&(hash, _)| hash)
     }
 
     /// Undoes the last [`inserted`](Self::inserted), if it was of this record: it is not young.
