@@ -14,7 +14,7 @@ use crate::index::evicting::{EvictingIndex, Sampled, Verdict};
 use crate::index::kit::change::{Plan, enter_with_room, go_on};
 use crate::index::kit::lock::Held;
 use crate::index::kit::lookup::read_valid;
-use crate::index::kit::table::{HashedKey, Lookup, Sought};
+use crate::index::kit::table::{HashedKey, Sought};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::kit::walk::scan_part;
 use crate::index::record::{SlotRecord, SlotWords, mark_of, set_mark_of};
