@@ -125,19 +125,26 @@ impl Evictor {
             if let Some(victim) = self.victims.pop() {
                 return Ok(Some(victim));
             }
-            let was_at_start = self.hand == Cursor::start();
-            if was_at_start && rounds == 2 {
-                return Ok(None);
+            if self.hand == Cursor::start() {
+                rounds += 1;
+                match rounds {
+                    1 => {}
+                    // A whole round has found no stray, whatever the average says.
+                    2 => {
+                        self.strays = 0.0;
+                        continue;
+                    }
+                    3 => {}
+                    _ => return Ok(None),
+                }
             }
-            rounds += u32::from(was_at_start);
-            // After a whole round without a victim, the average is no guide.
-            self.sample(index, now, rounds < 2)?;
+            self.sample(index, now)?;
         }
     }
 
     /// Chooses victims among the records at the hand, and moves the hand on. If strays are to go and there
-    /// are none, there are no victims, unless `strict` is false.
-    fn sample(&mut self, index: &dyn EvictingIndex<Bytes>, now: u32, strict: bool) -> Result<()> {
+    /// are none, there are no victims.
+    fn sample(&mut self, index: &dyn EvictingIndex<Bytes>, now: u32) -> Result<()> {
         let Evictor { hand, young, strays, victims, sampled, order } = self;
         // Every record since then is in the queue.
         let queue = young.front().map_or(0, |&(_, stamp)| age(stamp, now));
@@ -170,10 +177,9 @@ impl Evictor {
                     .extend(order.iter().rev().map(|&key| victim(&records[key as u32 as usize])));
                 return;
             }
-            if strict && *strays > STRAYS {
-                return;
+            if *strays <= STRAYS {
+                choose_proved(records, order, victims, now);
             }
-            choose_proved(records, order, victims, now);
         })?;
         if hand.is_done() {
             *hand = Cursor::start();
