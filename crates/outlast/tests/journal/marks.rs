@@ -28,6 +28,9 @@ fn settle(pool: &Pool) -> JournalStats {
     }
 }
 
+/// More words than look like marks by chance: one in 1,024 hashes does.
+const FEW: u64 = 50;
+
 /// Counts the words in the working file that can be those of a record with three visits.
 fn visited(pool: &Pool, place: &Path) -> u64 {
     let file = std::fs::File::open(&working_files(place)[0]).unwrap();
@@ -44,7 +47,7 @@ fn lookups_of_a_cache_write_nothing_to_the_journal() {
     let cached = cache(&pool);
     (0..RECORDS).for_each(|key| cached.insert(&key, &(key * 3)).unwrap());
     let before = settle(&pool);
-    assert_eq!(visited(&pool, place.path()), 0);
+    assert!(visited(&pool, place.path()) < FEW);
     for _ in 0..4 {
         (0..RECORDS).for_each(|key| assert_eq!(cached.get(&key).unwrap(), Some(key * 3)));
         // A cut every 2 ms would take the lines that are noted.
@@ -58,7 +61,7 @@ fn lookups_of_a_cache_write_nothing_to_the_journal() {
     let copied = copy(&pool, place.path());
     let lost = open(copied.path()).unwrap();
     lost.verify().unwrap().ensure_sound().unwrap();
-    assert_eq!(visited(&lost, copied.path()), 0);
+    assert!(visited(&lost, copied.path()) < FEW);
     let cached = cache(&lost);
     (0..RECORDS).for_each(|key| assert_eq!(cached.get(&key).unwrap(), Some(key * 3)));
     // What is written beside a mark takes the mark along.
