@@ -47,7 +47,7 @@ use super::raw::RawMap;
 use crate::error::{Error, Result};
 use crate::index::record::RecordRef;
 use crate::index::{
-    Bytes, Change, Counted, EvictingIndex, ExpiringIndex, Index, Previous, Scheme, Verdict,
+    Bytes, Change, Counted, EvictingIndex, ExpiringIndex, Index, Part, Previous, Scheme, Verdict,
 };
 use crate::pmem::{Real, Seam};
 use crate::pool::clock::NEVER;
@@ -219,7 +219,7 @@ impl RawCache {
     /// Returns the value of a key, and notes the visit. `counts` says whether the statistics count it.
     pub(crate) fn get(&self, key: &[u8], counts: bool) -> Result<Option<Vec<u8>>> {
         if let Some(index) = self.expiring()?.stored().evicting() {
-            index.prefetch(self.core().hasher.bytes(key), true);
+            index.prefetch(self.core().hasher.bytes(key), Part::Block);
         }
         let found = match self.index()?.get_ref(key)? {
             Some(record) => {
@@ -272,7 +272,7 @@ impl RawCache {
         let hash = self.core().hasher.bytes(key);
         let ghost = kept.ghost(hash);
         self.core().memory.seam().prefetch(ghost.place);
-        evicting(expiring)?.prefetch(hash, false);
+        evicting(expiring)?.prefetch(hash, Part::Metadata);
         let now = kept.now();
         // The record is queued before it is inserted, with the lock that its victim takes.
         let mut young = Some((hash, now));

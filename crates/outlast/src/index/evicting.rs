@@ -31,6 +31,17 @@ pub enum Verdict {
     Evict,
 }
 
+/// The parts of what finding a record needs, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What tells where the record is.
+    Metadata,
+    /// The slots that may link to it.
+    Slots,
+    /// Its block.
+    Block,
+}
+
 /// The part of the interface that only indexes for caches have.
 pub trait EvictingIndex<R: Record>: Send + Sync {
     /// Collects the records of the next `parts` parts of the index in `found`, which is cleared first,
@@ -55,7 +66,6 @@ pub trait EvictingIndex<R: Record>: Send + Sync {
     /// before.
     fn put_marked(&self, key: R::Key<'_>, value: R::Value<'_>, mark: u32) -> Boxed<Changed<R>>;
 
-    /// Prefetches what finding a record by this hash needs first; with `near`, also its block, for which
-    /// this waits for the rest.
-    fn prefetch(&self, hash: u64, near: bool);
+    /// Prefetches a part of what finding a record by this hash needs. Waits for the parts before it.
+    fn prefetch(&self, hash: u64, part: Part);
 }

@@ -36,7 +36,7 @@ mod schema;
 mod version;
 
 pub use config::SchemeConfig;
-pub use evicting::{EvictingIndex, Sampled, Verdict};
+pub use evicting::{EvictingIndex, Part, Sampled, Verdict};
 pub use expiring::{Counted, Expiring, ExpiringIndex, Timed};
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};

@@ -2,7 +2,7 @@
 
 use super::mark::{Mark, age};
 use crate::error::Result;
-use crate::index::{Bytes, Cursor, EvictingIndex, Sampled, Verdict};
+use crate::index::{Bytes, Cursor, EvictingIndex, Part, Sampled, Verdict};
 use std::collections::VecDeque;
 
 /// The share of all records that the queue of young ones holds. The oldest of the queue goes if it holds more.
@@ -21,8 +21,8 @@ const ONE_IN: usize = 12;
 /// Of this many strays in a sample, one goes; but up to [`STRAYS_FEW`] go in any case.
 const STRAYS_ONE_IN: usize = 4;
 const STRAYS_FEW: usize = 16;
-/// How far ahead in the queue of young records their buckets are prefetched, and their blocks.
-const AHEAD: (usize, usize) = (6, 3);
+/// How far ahead in the queue of young records each part is prefetched.
+const AHEAD: [(usize, Part); 3] = [(8, Part::Metadata), (5, Part::Slots), (2, Part::Block)];
 
 /// A record that is to be evicted.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +91,7 @@ impl Evictor {
 
     /// Returns the hash of a record that may be evicted soon.
     pub(super) fn soon(&self) -> Option<u64> {
-        self.young.get(AHEAD.1).map(|&(hash, _)| hash)
+        self.young.get(AHEAD[1].0).map(|&(hash, _)| hash)
     }
 
     /// Undoes the last [`inserted`](Self::inserted), if it was of this record: it is not young.
@@ -114,9 +114,9 @@ impl Evictor {
         loop {
             let many = self.young.len() > Self::few(records);
             if many && self.strays <= STRAYS {
-                for (ahead, near) in [(AHEAD.0, false), (AHEAD.1, true)] {
+                for (ahead, part) in AHEAD {
                     if let Some(&(hash, _)) = self.young.get(ahead) {
-                        index.prefetch(hash, near);
+                        index.prefetch(hash, part);
                     }
                 }
                 let young = self.young.pop_front();

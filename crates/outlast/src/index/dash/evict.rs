@@ -10,10 +10,11 @@ use super::lookup::Part;
 use super::metadata::Overflow;
 use super::{Addressing, Dash, Segment, points};
 use crate::error::{Boxed, Damage, Result};
-use crate::index::evicting::{EvictingIndex, Sampled, Verdict};
+use crate::index::evicting::{EvictingIndex, Part as Wanted, Sampled, Verdict};
 use crate::index::kit::change::{Plan, enter_with_room, go_on};
 use crate::index::kit::lock::Held;
 use crate::index::kit::lookup::read_valid;
+use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Sought};
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::kit::walk::scan_part;
@@ -127,22 +128,33 @@ impl<S: Seam, R: SlotRecord, A: Addressing> EvictingIndex<R> for Dash<S, R, A> {
         put.or_else(|error| enter_with_room(self, key, plan, error))
     }
 
-    fn prefetch(&self, hash: u64, near: bool) {
+    fn prefetch(&self, hash: u64, part: Wanted) {
         let Some(route) = self.ready_route(hash) else { return };
-        let home = self.home(hash);
-        if !near {
-            self.seam().prefetch(self.bucket(route.segment, home).metadata);
-            self.seam().prefetch(self.bucket(route.segment, self.next(home)).metadata);
-            self.prefetch_home(&route, hash);
-            return;
-        }
-        // Whatever a race makes of this, it is a prefetch. All of the block, since the next record is written
-        // there.
-        if let Ok(Some(place)) = self.search(route.segment, 0, AnyOf { hash })
-            && let Ok((offset, bytes)) = R::extent(&self.core, place.words)
-            && let Ok(words) = self.core.memory.words(offset, bytes.min(PREFETCHED) & !7)
-        {
-            words.iter().step_by(8).for_each(|word| self.seam().prefetch(word));
+        let (seam, home) = (self.seam(), self.home(hash));
+        let here = self.bucket(route.segment, home);
+        let next = self.bucket(route.segment, self.next(home));
+        match part {
+            Wanted::Metadata => {
+                seam.prefetch(here.metadata);
+                seam.prefetch(next.metadata);
+                self.prefetch_home(&route, hash);
+            }
+            Wanted::Slots => {
+                let at_home = self.candidates(here, self.bits(here).own(), hash as u8);
+                let in_next = self.candidates(next, self.bits(next).guests(), hash as u8);
+                ones::<usize>(at_home).for_each(|slot| seam.prefetch(&here.slots[slot]));
+                ones::<usize>(in_next).for_each(|slot| seam.prefetch(&next.slots[slot]));
+            }
+            // Whatever a race makes of this, it is a prefetch. All of the block, since the next record is
+            // written there.
+            Wanted::Block => {
+                if let Ok(Some(place)) = self.search(route.segment, 0, AnyOf { hash })
+                    && let Ok((offset, bytes)) = R::extent(&self.core, place.words)
+                    && let Ok(words) = self.core.memory.words(offset, bytes.min(PREFETCHED) & !7)
+                {
+                    words.iter().step_by(8).for_each(|word| seam.prefetch(word));
+                }
+            }
         }
     }
 }
