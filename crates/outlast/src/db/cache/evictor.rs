@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 /// The share of all records that the queue of young ones holds. The oldest of the queue goes if it holds more.
 const YOUNG: f32 = 0.03;
-/// The share of all records that the queue can hold while the cache fills. What it forgets becomes a *stray*: a young record that
-/// only a sample finds.
+/// The share of all records that the queue can hold while the cache fills. What it forgets becomes a *stray*: a
+/// young record that only a sample finds.
 const QUEUED: f32 = 0.1;
 /// The share of strays above which those go first.
 const STRAYS: f32 = 0.01;
@@ -78,8 +78,8 @@ impl Evictor {
         }
     }
 
-    /// Notes the insertion of a young record, a hash and a stamp, into a cache with this many. `full` says whether another one
-    /// was evicted for it.
+    /// Notes the insertion of a young record, a hash and a stamp, into a cache with this many. `full` says
+    /// whether another one was evicted for it.
     pub(super) fn inserted(&mut self, young: (u64, u32), records: u64, full: bool) {
         self.young.push_back(young);
         // While the cache fills, the queue would get as long as the cache.
