@@ -96,7 +96,9 @@ impl Evictor {
 
     /// Undoes the last [`inserted`](Self::inserted), if it was of this record: it is not young.
     pub(super) fn take_back(&mut self, hash: u64, stamp: u32) {
-        self.young.pop_back_if(|last| *last == (hash, stamp));
+        if self.young.back() == Some(&(hash, stamp)) {
+            self.young.pop_back();
+        }
     }
 
     fn few(records: u64) -> usize {
