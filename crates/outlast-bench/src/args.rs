@@ -389,6 +389,15 @@ pub(crate) struct CacheArgs {
     /// Records for the measurement of throughput; 0 for none.
     #[arg(long, default_value_t = 1_000_000)]
     pub(crate) speed_records: u64,
+    /// How often throughput is measured, the systems in turn.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) speed_rounds: usize,
+    /// Throughput only of systems whose names contain this.
+    #[arg(long, default_value = "")]
+    pub(crate) speed_system: String,
+    /// A file with one more trace: a number, the key, in each line. Can be given several times.
+    #[arg(long)]
+    pub(crate) trace_file: Vec<PathBuf>,
     /// Seconds of replacing all records of a cache of 256 MiB; 0 for none.
     #[arg(long, default_value_t = 0)]
     pub(crate) churn_seconds: u64,

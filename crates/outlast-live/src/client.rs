@@ -2,7 +2,7 @@
 
 use crate::wire::{Ask, Fields, Message, REPLY_MAX, Reply, receive};
 use crate::{inside, socket_of};
-use outlast::{Config, Error, IndexStats, MapInfo, RecordForm, Result, Scheme};
+use outlast::{CacheStats, Config, Error, IndexStats, MapInfo, RecordForm, Result, Scheme};
 use std::io::{self, BufReader, Read, Write};
 use std::ops::Bound;
 use std::os::unix::net::UnixStream;
@@ -141,6 +141,27 @@ impl LiveMap {
                 dram_bytes: fields.number()?,
                 ..IndexStats::default()
             })
+        })
+    }
+
+    /// Returns statistics of the cache that this map is. `None` if the owner has not opened it as one.
+    pub fn cache_stats(&self) -> Result<Option<CacheStats>> {
+        let mut answer = self.client.ask(&self.ask(Ask::Cache))?;
+        let Some(item) = answer.next()? else { return Ok(None) };
+        answer.end()?;
+        answer.read(&item, |fields| {
+            let mut stats = CacheStats::default();
+            for field in [
+                &mut stats.hits,
+                &mut stats.misses,
+                &mut stats.evictions,
+                &mut stats.expired,
+                &mut stats.records,
+                &mut stats.bytes,
+            ] {
+                *field = fields.number()?;
+            }
+            Ok(Some(stats))
         })
     }
 

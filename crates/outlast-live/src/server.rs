@@ -282,6 +282,20 @@ impl Served {
                     .number(stats.dram_bytes)
                     .send(out)?;
             }
+            Ask::Cache => {
+                let map = self.map(&mut fields)?;
+                fields.end()?;
+                if let Some(stats) = map.cache_stats()? {
+                    item()
+                        .number(stats.hits)
+                        .number(stats.misses)
+                        .number(stats.evictions)
+                        .number(stats.expired)
+                        .number(stats.records)
+                        .number(stats.bytes)
+                        .send(out)?;
+                }
+            }
             Ask::Copy => {
                 fields.end()?;
                 self.copy(out)?;

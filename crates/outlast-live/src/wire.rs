@@ -21,11 +21,13 @@ pub(crate) enum Ask {
     Stats = 5,
     /// A copy of the pool: its length, and then its bytes, outside of messages.
     Copy = 6,
+    /// The statistics of the cache that a map is, if it is one.
+    Cache = 7,
 }
 
 impl Ask {
     pub(crate) fn from_byte(byte: u8) -> Option<Ask> {
-        [Ask::Maps, Ask::Get, Ask::Count, Ask::Scan, Ask::Stats, Ask::Copy]
+        [Ask::Maps, Ask::Get, Ask::Count, Ask::Scan, Ask::Stats, Ask::Copy, Ask::Cache]
             .into_iter()
             .find(|ask| *ask as u8 == byte)
     }

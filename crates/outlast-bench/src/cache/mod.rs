@@ -39,6 +39,12 @@ pub struct Options {
     pub seed: u64,
     /// Records for the measurement of throughput; 0 for none.
     pub speed_records: u64,
+    /// How often throughput is measured.
+    pub speed_rounds: usize,
+    /// Throughput is measured of systems whose names contain this.
+    pub speed_system: String,
+    /// Files of traces: a number, the key, in each line.
+    pub trace_files: Vec<PathBuf>,
     /// Seconds of replacing all records; 0 for none.
     pub churn_seconds: u64,
     /// The directory for the pool of the process that is killed.
@@ -50,6 +56,7 @@ pub struct Options {
 impl Options {
     fn check(&self) -> Fallible {
         limits::range("capacity", self.capacity as u64, 100..=10_000_000)?;
+        limits::range("speed-rounds", self.speed_rounds as u64, 1..=1_000)?;
         limits::range("requests", self.requests as u64, 1_000..=1_000_000_000)?;
         limits::fits_memory(self.requests as u64, 24)
     }
@@ -97,6 +104,9 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Ratio>, Vec<
     let own = Own { capacity: options.capacity, requests: options.requests };
     report.run(&Run::in_memory("cache", &setup, "memory of the process"), &own)?;
     let mut all = traces::all(options.requests, options.capacity, options.seed);
+    for path in &options.trace_files {
+        all.push(traces::read(path)?);
+    }
     all.retain(|trace| trace.name.contains(&options.trace));
     let progress = Progress::new(all.len() as u64 + 1);
     let mut ratios = Vec::new();
@@ -118,7 +128,9 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Ratio>, Vec<
     }
     if options.speed_records > 0 {
         progress.next("throughput");
-        speed::run(options.speed_records, options.seed, |row| report.row("throughput", &row))?;
+        let (records, only) = (options.speed_records, &options.speed_system);
+        let row = |row| report.row("throughput", &row);
+        speed::run(records, options.speed_rounds, only, options.seed, row)?;
     }
     if options.churn_seconds > 0 {
         progress.next("churn");
@@ -134,6 +146,8 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Ratio>, Vec<
             ("operation", "/operation", Show::Text),
             ("threads", "/threads", Show::Count),
             ("million a second", "/mops", Show::Decimal(2)),
+            ("least", "/least", Show::Decimal(2)),
+            ("most", "/most", Show::Decimal(2)),
             ("hit ratio", "/hit_ratio", Show::Decimal(3)),
         ],
     )?;

@@ -3,7 +3,7 @@
 use super::open;
 use crate::Fallible;
 use crate::keys::Draw;
-use crate::report::rounded;
+use crate::report::{median, rounded};
 use outlast::{Cache, CacheOptions, PoolOptions};
 use serde::Serialize;
 use std::path::Path;
@@ -58,13 +58,17 @@ impl Shared for quick_cache::sync::Cache<Key, Vec<u8>> {
 pub struct Speed {
     /// The system.
     pub system: &'static str,
-    /// Lookups, of which 95% find their key, or inserts, each of which evicts a record.
+    /// Lookups, of which 95% find their key, or inserts of new keys into a full cache.
     pub operation: &'static str,
     /// Threads.
     pub threads: usize,
-    /// Operations in a microsecond, of all threads.
+    /// Operations in a microsecond, of all threads: the median of the rounds.
     pub mops: f64,
-    /// The share of lookups that found their key.
+    /// That of the slowest round.
+    pub least: f64,
+    /// That of the fastest round.
+    pub most: f64,
+    /// The share of lookups that found their key, in the last round.
     pub hit_ratio: Option<f64>,
 }
 
@@ -75,68 +79,108 @@ fn key(number: u64) -> Key {
     key
 }
 
-/// Measures all systems with this many records.
+/// Makes a cache for this many records.
+type Make = fn(u64) -> Fallible<Box<dyn Shared>>;
+
+/// The caches, by their names.
+fn systems() -> Vec<(&'static str, Make)> {
+    fn ours(records: u64) -> Fallible<Box<dyn Shared>> {
+        let pool = PoolOptions::new().anonymous()?;
+        // Its handle keeps the pool.
+        Ok(Box::new(pool.cache::<Key, [u8]>("bench", &CacheOptions::records(records))?))
+    }
+    #[cfg_attr(not(feature = "caches"), expect(unused_mut, reason = "there are no rivals"))]
+    let mut systems: Vec<(&'static str, Make)> = vec![(super::systems::OURS, ours)];
+    #[cfg(feature = "caches")]
+    {
+        systems.push(("moka", |records| {
+            Ok(Box::new(moka::sync::Cache::<Key, Vec<u8>>::new(records)))
+        }));
+        systems.push(("quick_cache", |records| {
+            Ok(Box::new(quick_cache::sync::Cache::<Key, Vec<u8>>::new(records as usize)))
+        }));
+    }
+    systems
+}
+
+/// Measures all systems with this many records, in turn, several times. `only` is a part of their names.
 ///
 /// # Errors
 /// If a system fails.
-pub fn run(records: u64, seed: u64, mut row: impl FnMut(Speed) -> Fallible) -> Fallible {
-    let pool = PoolOptions::new().anonymous()?;
-    let ours = pool.cache::<Key, [u8]>("bench", &CacheOptions::records(records))?;
-    measure(super::systems::OURS, &ours, records, seed, &mut row)?;
-    drop((ours, pool));
-    #[cfg(feature = "caches")]
-    {
-        let moka = moka::sync::Cache::new(records);
-        measure("moka", &moka, records, seed, &mut row)?;
-        drop(moka);
-        let quick = quick_cache::sync::Cache::new(records as usize);
-        measure("quick_cache", &quick, records, seed, &mut row)?;
+pub fn run(
+    records: u64,
+    rounds: usize,
+    only: &str,
+    seed: u64,
+    mut row: impl FnMut(Speed) -> Fallible,
+) -> Fallible {
+    let mut systems = systems();
+    systems.retain(|(name, _)| name.contains(only));
+    let mut measured = vec![Vec::new(); systems.len()];
+    for round in 0..rounds {
+        for number in 0..systems.len() {
+            // Each goes first in turn.
+            let number = (number + round) % systems.len();
+            let cache = (systems[number].1)(records)?;
+            measured[number].push(measure(&*cache, records, seed + round as u64)?);
+        }
+    }
+    for ((system, _), rounds) in systems.iter().zip(measured) {
+        for (number, (operation, threads)) in OPERATIONS.into_iter().enumerate() {
+            let all: Vec<f64> = rounds.iter().map(|round| round[number].0).collect();
+            let hit_ratio = rounds.last().and_then(|round| round[number].1);
+            row(Speed {
+                system,
+                operation,
+                threads,
+                mops: rounded(median(&all).unwrap_or_default(), 3),
+                least: rounded(all.iter().copied().fold(f64::INFINITY, f64::min), 3),
+                most: rounded(all.iter().copied().fold(0.0, f64::max), 3),
+                hit_ratio: hit_ratio.map(|ratio| rounded(ratio, 3)),
+            })?;
+        }
     }
     Ok(())
 }
 
-fn measure(
-    system: &'static str,
-    cache: &dyn Shared,
-    records: u64,
-    seed: u64,
-    row: &mut impl FnMut(Speed) -> Fallible,
-) -> Fallible {
+/// What is measured, and with how many threads.
+const OPERATIONS: [(&str, usize); 4] = [("get", 1), ("get", 2), ("insert", 1), ("insert", 2)];
+
+/// Operations in a microsecond, and the hit ratio of lookups.
+type Measured = (f64, Option<f64>);
+
+/// Fills a new cache, and measures the [`OPERATIONS`] in this order.
+fn measure(cache: &dyn Shared, records: u64, seed: u64) -> Fallible<[Measured; 4]> {
     let value = [7; VALUE];
     for number in 0..records {
         cache.insert(&key(number), &value)?;
     }
-    let mut next = records;
-    for threads in [1, 2] {
-        let each = records.max(100_000);
-        let (seconds, hits) = together(threads, |thread| {
-            let (mut draw, mut hits) = (Draw::new(seed + thread as u64), 0);
-            for _ in 0..each {
-                hits += u64::from(cache.get(&key(draw.below(records * 100 / 95)))?);
-            }
-            Ok(hits)
-        })?;
+    let (mut next, mut measured) = (records * 2, [(0.0, None); 4]);
+    for ((operation, threads), measured) in OPERATIONS.into_iter().zip(&mut measured) {
+        let each = records.max(100_000) / threads as u64;
         let all = each * threads as u64;
-        let (mops, hit_ratio) = (rounded(all as f64 / seconds / 1e6, 2), hits as f64 / all as f64);
-        let hit_ratio = Some(rounded(hit_ratio, 3));
-        row(Speed { system, operation: "get", threads, mops, hit_ratio })?;
-        let each = each / 2;
-        let first = next;
-        next += each * threads as u64;
-        let (seconds, _) = together(threads, |thread| {
-            for number in 0..each {
-                cache.insert(&key(first + thread as u64 * each + number), &value)?;
-            }
-            Ok(0)
-        })?;
-        let mops = rounded((each * threads as u64) as f64 / seconds / 1e6, 2);
-        row(Speed { system, operation: "insert", threads, mops, hit_ratio: None })?;
-        // The keys that the lookups draw are there again.
-        for number in 0..records {
-            cache.insert(&key(number), &value)?;
-        }
+        let (seconds, hits) = if operation == "get" {
+            together(threads, |thread| {
+                let (mut draw, mut hits) = (Draw::new(seed + 1_000 * thread as u64), 0);
+                for _ in 0..each {
+                    hits += u64::from(cache.get(&key(draw.below(records * 100 / 95)))?);
+                }
+                Ok(hits)
+            })?
+        } else {
+            let first = next;
+            next += all;
+            together(threads, |thread| {
+                for number in 0..each {
+                    cache.insert(&key(first + thread as u64 * each + number), &value)?;
+                }
+                Ok(0)
+            })?
+        };
+        let hit_ratio = (operation == "get").then_some(hits as f64 / all as f64);
+        *measured = (all as f64 / seconds / 1e6, hit_ratio);
     }
-    Ok(())
+    Ok(measured)
 }
 
 /// Runs threads, and returns the seconds that they took and the sum of their results.

@@ -1,6 +1,8 @@
-//! Traces of requests, made from a seed.
+//! Traces of requests, made from a seed or read from a file.
 
+use crate::Fallible;
 use crate::keys::Draw;
+use std::path::Path;
 
 /// A trace.
 pub struct Trace {
@@ -86,4 +88,17 @@ pub fn all(requests: usize, capacity: usize, seed: u64) -> Vec<Trace> {
     });
     add("zipf 0.9, loop".into(), keys.collect());
     traces
+}
+
+/// Reads a trace: a number, the key, in each line.
+///
+/// # Errors
+/// If the file cannot be read, or if a line is no number.
+pub fn read(path: &Path) -> Fallible<Trace> {
+    let text = std::fs::read_to_string(path)?;
+    let keys = text.lines().map(|line| line.trim().parse());
+    let keys =
+        keys.collect::<Result<_, _>>().map_err(|why| format!("{}: {why}", path.display()))?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Trace { name, keys })
 }

@@ -9,7 +9,8 @@ use crate::table::table;
 use indicatif::{BinaryBytes, HumanCount};
 use outlast::internals::pmem::Medium;
 use outlast::{
-    IndexStats, JournalFacts, MapInfo, MediumKind, Pool, PoolFacts, PoolOptions, ReclaimState,
+    CacheStats, IndexStats, JournalFacts, MapInfo, MediumKind, Pool, PoolFacts, PoolOptions,
+    ReclaimState,
 };
 use outlast_live::Client;
 use serde_json::{Value, json};
@@ -49,6 +50,41 @@ fn print_maps(
         out.line(table.to_string())?;
     }
     damaged.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Prints a table of the caches that a process has open.
+fn print_caches(
+    caches: impl Iterator<Item = (CacheStats, MapInfo)>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    let headings = ["cache", "records", "bytes", "hits", "misses", "evictions", "expired"];
+    let mut table = table(headings, 1);
+    for (stats, info) in caches {
+        out.object(&json!({
+            "event": "cache",
+            "name": info.name,
+            "records": stats.records,
+            "bytes": stats.bytes,
+            "hits": stats.hits,
+            "misses": stats.misses,
+            "evictions": stats.evictions,
+            "expired": stats.expired,
+        }))?;
+        let count = |number| HumanCount(number).to_string();
+        table.add_row([
+            out.shown(&info.name),
+            count(stats.records),
+            BinaryBytes(stats.bytes).to_string(),
+            count(stats.hits),
+            count(stats.misses),
+            count(stats.evictions),
+            count(stats.expired),
+        ]);
+    }
+    if table.row_count() > 0 {
+        out.line(table.to_string())?;
+    }
+    Ok(())
 }
 
 fn reclaim(state: &ReclaimState) -> String {
@@ -211,8 +247,13 @@ fn print_in_use(path: &Path, facts: PoolFacts, out: &mut Output) -> Result<(), F
     }
     let client = Client::of(path);
     if client.is_served() {
+        let maps = client.maps()?;
         let stats = |info: MapInfo| Ok((client.map(&info.name)?.stats()?, info));
-        return print_maps(client.maps()?.into_iter().map(stats), out);
+        print_maps(maps.iter().cloned().map(stats), out)?;
+        // An older version of the owner does not know caches.
+        let caches = maps.into_iter().filter(|info| info.expires);
+        let stats = |info: MapInfo| Some((client.map(&info.name).ok()?.cache_stats().ok()??, info));
+        return print_caches(caches.filter_map(stats), out);
     }
     let mut table = table(["map", "scheme", "form", "keys", "values"], 5);
     let mut damaged = None;

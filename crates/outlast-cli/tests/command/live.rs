@@ -1,7 +1,7 @@
 //! Reading a pool that another process has open.
 
 use crate::common::Place;
-use outlast::{Failure, Pool, PoolOptions};
+use outlast::{CacheOptions, Failure, MapOptions, Pool, PoolOptions};
 
 fn owner(place: &Place) -> Pool {
     let options = PoolOptions::new().survive(Failure::ProcessDeath);
@@ -54,4 +54,35 @@ fn a_pool_that_is_served_is_read_while_it_is_in_use() {
     drop(serving);
     place.run(["get", "Ada", "--map", "ages"]).expect(1);
     assert!(!place.path("test.pool.live").exists());
+}
+
+#[test]
+fn statistics_of_a_cache_come_from_the_process_that_has_it_open() {
+    let place = Place::new();
+    let pool = owner(&place);
+    let pages = pool.cache::<str, u64>("pages", &CacheOptions::records(100)).unwrap();
+    for n in 0..130 {
+        pages.insert(&format!("page {n}"), &n).unwrap();
+    }
+    // An expiring map that is no cache has no such statistics.
+    let sessions = MapOptions::new().expiry(true);
+    pool.map_with::<str, u64>("sessions", &sessions).unwrap().insert("Ada", &36).unwrap();
+    assert_eq!(pages.get("page 129").unwrap(), Some(129));
+    assert_eq!(pages.get("no page").unwrap(), None);
+    assert_eq!(pages.get("nothing").unwrap(), None);
+    let _serving = outlast_live::serve(&pool, place.pool()).unwrap();
+    let stat = place.run(["stat", "--json"]).expect(0);
+    let caches: Vec<&str> = stat.text().lines().filter(|line| line.contains("\"cache\"")).collect();
+    let [cache] = &caches[..] else { panic!("{caches:?}") };
+    for field in [
+        "\"name\":\"pages\"",
+        "\"records\":100",
+        "\"hits\":1",
+        "\"misses\":2",
+        "\"evictions\":30",
+        "\"expired\":0",
+    ] {
+        assert!(cache.contains(field), "{field} is not in {cache}");
+    }
+    assert!(place.run(["stat"]).expect(0).text().contains("evictions"));
 }

@@ -2,16 +2,18 @@
 //!
 //! # What is evicted
 //!
-//! The policy is S3-FIFO (Yang et al., SOSP 2023), by samples in place of queues. A record is *young* until it
-//! was used since it was inserted, and *proved* from then on. If more than `YOUNG` of all records are young,
-//! the oldest young records of a sample go. Otherwise, of its proved records that were not used since they were
-//! last looked at, the oldest goes; those older than it lose one of their visits, and count as new. A young
-//! record that is inserted again soon after its eviction is proved at once; *ghosts* remember its hash.
+//! The policy is S3-FIFO (Yang et al., SOSP 2023). A record is *young* until it was used since it was inserted,
+//! and *proved* from then on. Young records are in a queue, in memory. If it has more than a small share of all
+//! records, its oldest goes, or is proved if it was used. Otherwise, of the proved records of a sample that were
+//! not used since they were last looked at, the oldest go; those older than them lose one of their visits, and
+//! count as new. A young record that is inserted again soon after its eviction is proved at once; *ghosts*
+//! remember its hash.
 //!
 //! A sample is what a few buckets of the table hold, at a hand that goes through it. The places of records in
-//! a hash table are random, and so are the samples. The share of young records is a moving average over samples.
-//! In this form, nothing but the records themselves has an order, so there is no queue to lock, to make durable
-//! or to rebuild.
+//! a hash table are random, and so are the samples. So proved records need no queue, which would have to be
+//! locked by lookups, made durable or rebuilt. After an opening, the queue is empty, and the young records that
+//! the table has are *strays*. As long as samples find strays, these go first. While a cache fills for the first
+//! time, the queue forgets all but its newest records, which become strays too.
 //!
 //! # Where it is kept
 //!
@@ -28,13 +30,16 @@
 //! The stamp counts insertions, in units of a small share of the cache. A lookup stores a mark only if the
 //! record has less than three visits, so most lookups store nothing. Marks are in the mapping and survive the
 //! death of the process without a flush. They are hints: whatever they are after a power loss, the cache
-//! works. Ghosts and statistics are in memory, and begin anew with each opening.
+//! works. So no flush notes their lines for a journal either, and lookups write nothing to it. The queue, ghosts
+//! and statistics are in memory, and begin anew with each opening.
 //!
 //! # The bound
 //!
 //! The layer of expiry counts what the records take, exactly ([`Counted`]). An insert reserves its own share, and
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
 
+mod evictor;
+mod mark;
 mod raw;
 
 use super::expiry::after;
@@ -42,31 +47,28 @@ use super::open_map::OpenMap;
 use super::raw::RawMap;
 use crate::error::{Boxed, Error, Result};
 use crate::index::record::RecordRef;
-use crate::index::{Bytes, Care, Change, Counted, Cursor, ExpiringIndex, Index, Previous, Scheme};
-use crate::pmem::Real;
+use crate::index::{
+    Bytes, Change, Counted, EvictingIndex, ExpiringIndex, Index, Part, Previous, Scheme, Verdict,
+};
+use crate::pmem::{Real, Seam};
 use crate::pool::clock::NEVER;
 use crate::pool::core::Core;
 use crate::pool::threads::thread_number;
+use evictor::{Evictor, look_around};
+use mark::{Mark, VISITS_MAX, stamp};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The share of young records above which young ones are evicted.
-const YOUNG: f32 = 0.03;
-/// What a sample counts in the moving average of that share.
-const LATEST: f32 = 0.05;
-/// The most young records that are evicted by one sample.
-const YOUNG_TAKEN: usize = 8;
-/// Buckets in a sample. The hand moves on by one of them.
-const SAMPLE: usize = 3;
-/// A record with this many visits is not marked again.
-const VISITS_MAX: u32 = 3;
 /// The most records that an insert evicts because the pool is full.
 const EVICTED_MAX: u32 = 1_000;
+/// An insert spares victims that were used meanwhile, or that are not young any more, this often.
+const PATIENCE: u32 = 200;
+/// Bits that count the inserts under way. There are fewer of them than threads, and each has at most 2^28 bytes.
+const RECORDS_BITS: u32 = 20;
 /// Insertions of a whole cache in stamps.
 const STAMPS: u64 = 1 << 16;
-const STAMP_MASK: u32 = (1 << 21) - 1;
 /// What a record is expected to take at least, to size what is kept in memory.
 const LIKELY_BYTES: u64 = 256;
 
@@ -123,36 +125,6 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
-/// A record's mark; see the module's documentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Mark {
-    visits: u32,
-    proved: bool,
-    stamp: u32,
-}
-
-impl Mark {
-    fn of(word: u32, now: u32) -> Mark {
-        if word >> 24 != crate::index::record::MARKED {
-            return Mark { visits: 0, proved: false, stamp: now };
-        }
-        Mark { visits: word >> 22 & 3, proved: word >> 21 & 1 == 1, stamp: word & STAMP_MASK }
-    }
-
-    fn word(self) -> u32 {
-        crate::index::record::MARKED << 24
-            | self.visits << 22
-            | u32::from(self.proved) << 21
-            | self.stamp & STAMP_MASK
-    }
-
-    /// How long ago the stamp was; 0 if it seems to be from the future.
-    fn age(self, now: u32) -> u32 {
-        let age = now.wrapping_sub(self.stamp) & STAMP_MASK;
-        if age > STAMP_MASK / 2 { 0 } else { age }
-    }
-}
-
 /// Counters of some threads.
 #[derive(Default)]
 #[repr(align(128))]
@@ -161,22 +133,12 @@ struct Stripe {
     misses: AtomicU64,
 }
 
-/// Records that are to be evicted next, and where the hand is.
-struct Evictor {
-    hand: Cursor,
-    /// The share of young records.
-    young: f32,
-    /// The keys, and whether the records were proved. The first to go is the last.
-    queue: Vec<(Vec<u8>, bool)>,
-}
-
 /// What all handles of a cache share.
 pub(crate) struct Bounded {
     bytes_max: AtomicU64,
     records_max: AtomicU64,
-    /// What inserts under way have reserved.
+    /// What inserts under way have reserved: bytes, and in the lowest bits records.
     reserved: AtomicU64,
-    inserting: AtomicU64,
     inserted: AtomicU64,
     /// Insertions between two stamps.
     unit: u64,
@@ -199,8 +161,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start() -> Cursor {
-    Cursor::with_care(Care::Keys)
+/// How a change went for which room was made.
+struct Inserted {
+    applied: bool,
+    /// Whether the key was present before.
+    present: bool,
+    /// Whether the record has got its mark.
+    is_marked: bool,
 }
 
 /// A handle of a cache, whatever its types.
@@ -262,6 +229,9 @@ impl RawCache {
 
     /// Returns the value of a key, and notes the visit. `counts` says whether the statistics count it.
     pub fn get(&self, key: &[u8], counts: bool) -> Result<Option<Vec<u8>>> {
+        if let Some(index) = self.expiring()?.stored().evicting() {
+            index.prefetch(self.core().hasher.bytes(key), Part::Block);
+        }
         let found = match self.index()?.get_ref(key)? {
             Some(record) => {
                 self.touch(&record);
@@ -298,103 +268,119 @@ impl RawCache {
             self.index()?.change(key, Change::Remove, Previous::UNWANTED)?;
             return Ok(());
         }
-        let change = || expiring.put_timed(key, time, value, Previous::UNWANTED);
-        let done = self.with_room(weight, change)?;
-        self.note_insert(key, done.present)
+        self.with_room(key, weight, |mark| {
+            let present = expiring.put_marked(key, time, value, mark)?;
+            Ok(Inserted { applied: true, present, is_marked: true })
+        })?;
+        Ok(())
     }
 
-    /// Makes a change that takes this much room, and evicts records before it, if there is too little.
-    fn with_room<T>(&self, weight: u64, change: impl FnMut() -> Boxed<T>) -> Result<T> {
+    /// Makes a change that inserts a record of this weight, and evicts records before it, if there is too
+    /// little room. `change` gets the mark for the record. Returns whether the change applied.
+    fn with_room(
+        &self,
+        key: &[u8],
+        weight: u64,
+        change: impl FnMut(u32) -> Boxed<Inserted>,
+    ) -> Result<bool> {
         let kept = &*self.kept;
-        kept.reserved.fetch_add(weight, Ordering::Relaxed);
-        kept.inserting.fetch_add(1, Ordering::Relaxed);
-        let done = self.change_reserved(change);
-        // Release: pairs with the Acquire loads in `is_over`.
-        kept.inserting.fetch_sub(1, Ordering::Release);
-        kept.reserved.fetch_sub(weight, Ordering::Release);
+        // Both are counted in one word, so that one addition reserves them.
+        let share = weight << RECORDS_BITS | 1;
+        kept.reserved.fetch_add(share, Ordering::Relaxed);
+        let done = self.change_reserved(key, change);
+        // Release: pairs with the Acquire load in `is_over`.
+        kept.reserved.fetch_sub(share, Ordering::Release);
         done
     }
 
-    fn change_reserved<T>(&self, mut change: impl FnMut() -> Boxed<T>) -> Result<T> {
-        let expiring = self.expiring()?;
-        while self.kept.is_over(expiring) && self.evict()? {}
+    fn change_reserved(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(u32) -> Boxed<Inserted>,
+    ) -> Result<bool> {
+        let (kept, expiring) = (&*self.kept, self.expiring()?);
+        let hash = self.core().hasher.bytes(key);
+        let ghost = kept.ghost(hash);
+        self.core().memory.seam().prefetch(ghost.place);
+        evicting(expiring)?.prefetch(hash, Part::Metadata);
+        let now = kept.now();
+        // The record is queued before it is inserted, with the lock that its victim takes.
+        let mut young = Some((hash, now));
+        while kept.is_over(expiring) && self.evict(expiring, &mut young)? {}
+        let proved = ghost.take();
+        let mark = Mark { visits: 0, proved, stamp: now };
         let mut evicted = 0;
-        loop {
-            match change() {
+        let Inserted { applied, present, is_marked } = loop {
+            match change(mark.word()) {
                 // The pool or the disk is full before the cache is.
-                Err(error) if error.is_full() && evicted < EVICTED_MAX && self.evict()? => {
+                Err(error)
+                    if error.is_full()
+                        && evicted < EVICTED_MAX
+                        && self.evict(expiring, &mut young)? =>
+                {
                     evicted += 1;
                 }
-                done => return Ok(done?),
+                done => break done?,
             }
+        };
+        if applied {
+            kept.count_insert();
+        } else if proved {
+            ghost.remember();
         }
+        let is_young = applied && !proved && !present;
+        match young {
+            Some(young) if is_young => {
+                let records = expiring.counted().records;
+                locked(&kept.evictor).inserted(young, records, false);
+            }
+            None if !is_young => locked(&kept.evictor).take_back(hash, now),
+            _ => {}
+        }
+        // One that has replaced another record is proved.
+        let right = Mark { proved: proved || present, ..mark };
+        if applied
+            && (!is_marked || right != mark)
+            && let Some(record) = self.index()?.get_ref(key)?
+        {
+            record.set_mark(right.word());
+        }
+        Ok(applied)
     }
 
-    /// Marks a record that was just inserted. `present` says whether the key was present before.
-    fn note_insert(&self, key: &[u8], present: bool) -> Result<()> {
+    /// Evicts a record. Returns whether there was one. Queues the record that is `young`.
+    fn evict(&self, expiring: &dyn ExpiringIndex, young: &mut Option<(u64, u32)>) -> Result<bool> {
         let kept = &*self.kept;
-        kept.inserted.fetch_add(1, Ordering::Relaxed);
-        let returns = kept.ghost(self.core().hasher.bytes(key)).take();
-        if let Some(record) = self.index()?.get_ref(key)? {
-            let proved = present || returns;
-            record.set_mark(Mark { visits: 0, proved, stamp: kept.now() }.word());
-        }
-        Ok(())
-    }
-
-    /// Evicts a record. Returns whether there was one.
-    fn evict(&self) -> Result<bool> {
-        let Some((key, proved)) = self.next_victim()? else { return Ok(false) };
-        if self.index()?.change(&key, Change::Remove, Previous::UNWANTED)?.applied {
-            self.kept.evictions.fetch_add(1, Ordering::Relaxed);
-            if !proved {
-                self.kept.ghost(self.core().hasher.bytes(&key)).remember();
-            }
-        }
-        Ok(true)
-    }
-
-    fn next_victim(&self) -> Result<Option<(Vec<u8>, bool)>> {
-        let mut evictor = locked(&self.kept.evictor);
-        let mut rounds = 0;
-        while evictor.queue.is_empty() {
-            let was_at_start = evictor.hand == start();
-            if was_at_start && rounds == 2 {
-                return Ok(None);
-            }
-            rounds += usize::from(was_at_start);
-            // After a whole round without a victim, the average is no guide.
-            self.sample(&mut evictor, rounds < 2)?;
-        }
-        Ok(evictor.queue.pop())
-    }
-
-    /// Chooses victims among the records at the hand, and moves the hand on. If there must be none of the wrong
-    /// kind, `strict` is set, and there may be none at all.
-    fn sample(&self, evictor: &mut Evictor, strict: bool) -> Result<()> {
-        let (index, stored) = (self.index()?, self.expiring()?.stored());
-        let (mut ahead, mut records) = (evictor.hand.clone(), Vec::new());
-        for part in 0..SAMPLE {
-            let mut keys = Vec::new();
-            stored.scan(&mut ahead, &mut keys)?;
-            for (key, _) in keys {
-                // An expired record is removed here.
-                if let Some(record) = index.get_ref(&key)? {
-                    records.push((key, record));
+        let index = evicting(expiring)?;
+        for attempt in 1.. {
+            let (now, records) = (kept.now(), expiring.counted().records);
+            let victim = {
+                let mut evictor = locked(&kept.evictor);
+                let victim = evictor.next(index, records, now)?;
+                if let Some(hash) = evictor.soon() {
+                    self.core().memory.seam().prefetch(kept.ghost(hash).place);
                 }
-            }
-            if part == 0 {
-                evictor.hand = if ahead.is_done() { start() } else { ahead.clone() };
-            }
-            if ahead.is_done() {
-                break;
+                if let Some(young) = young.take() {
+                    evictor.inserted(young, records, true);
+                }
+                victim
+            };
+            let Some(victim) = victim else { break };
+            let mut proved = false;
+            let evicted = expiring.evict(victim.hash, &mut |word| {
+                proved = Mark::of(word, now).proved;
+                // Where all records are used all the time, any will do.
+                if attempt < PATIENCE { victim.verdict(word, now) } else { Verdict::Evict }
+            })?;
+            if evicted {
+                kept.evictions.fetch_add(1, Ordering::Relaxed);
+                if !proved {
+                    kept.ghost(victim.hash).remember();
+                }
+                return Ok(true);
             }
         }
-        let victims = choose(&records, self.kept.now(), &mut evictor.young, strict);
-        for (number, proved) in victims.into_iter().rev() {
-            evictor.queue.push((std::mem::take(&mut records[number].0), proved));
-        }
-        Ok(())
+        Ok(false)
     }
 
     /// Returns the value of a key. If it is absent, one thread loads and inserts it, and others wait.
@@ -441,6 +427,20 @@ impl RawCache {
     }
 }
 
+impl RawMap {
+    /// Returns statistics of the cache that this map is. `None` if this process has not opened it as one.
+    ///
+    /// # Errors
+    /// Those of [`stats`](RawMap::stats).
+    pub fn cache_stats(&self) -> Result<Option<CacheStats>> {
+        let kept = self.map.cache.get().and_then(|kept| kept.downcast_ref::<Bounded>());
+        match kept {
+            Some(kept) => Ok(Some(kept.stats(self.map.expiring()?))),
+            None => Ok(None),
+        }
+    }
+}
+
 /// Ends a load.
 struct Landing<'c> {
     kept: &'c Bounded,
@@ -454,50 +454,6 @@ impl Drop for Landing<'_> {
         *locked(&self.flight.landed) = true;
         self.flight.changed.notify_all();
     }
-}
-
-/// Chooses the records of a sample that are evicted: their numbers, and whether they were proved. Updates
-/// the marks of the others, and the share of young records.
-fn choose(
-    records: &[(Vec<u8>, RecordRef<'_>)],
-    now: u32,
-    share: &mut f32,
-    strict: bool,
-) -> Vec<(usize, bool)> {
-    let (mut young, mut proved) = (Vec::new(), Vec::new());
-    for (number, (_, record)) in records.iter().enumerate() {
-        let mut mark = Mark::of(record.mark(), now);
-        if !mark.proved && mark.visits > 0 {
-            mark = Mark { visits: 0, proved: true, ..mark };
-            record.set_mark(mark.word());
-        }
-        if mark.proved { &mut proved } else { &mut young }.push((number, mark));
-    }
-    if records.is_empty() {
-        return Vec::new();
-    }
-    let oldest = |(_, mark): &(usize, Mark)| std::cmp::Reverse(mark.age(now));
-    *share += LATEST * (young.len() as f32 / records.len() as f32 - *share);
-    let many = *share > YOUNG;
-    if !young.is_empty() && (many || !strict) {
-        young.sort_by_key(oldest);
-        let few = (records.len() as f32 * YOUNG) as usize;
-        let taken = (young.len() - few.min(young.len() - 1)).min(YOUNG_TAKEN);
-        return young[..taken].iter().map(|&(number, _)| (number, false)).collect();
-    }
-    if many && strict {
-        return Vec::new();
-    }
-    proved.sort_by_key(oldest);
-    for &(number, mark) in &proved {
-        if mark.visits == 0 {
-            return vec![(number, true)];
-        }
-        let record = &records[number].1;
-        record.set_mark(Mark { visits: mark.visits - 1, stamp: now, ..mark }.word());
-    }
-    // All of them were used. The oldest goes.
-    proved.first().map(|&(number, _)| (number, true)).into_iter().collect()
 }
 
 /// The place where a ghost of this hash is remembered.
@@ -526,15 +482,14 @@ impl Bounded {
         let likely = options.records.min(options.bytes / LIKELY_BYTES).max(16);
         let unit = (likely / STAMPS).max(1);
         let ghosts = likely.next_power_of_two().min(1 << 22);
-        let (newest, young) = look_around(map)?;
+        let (newest, strays) = look_around(evicting(map.expiring()?)?)?;
         Ok(Bounded {
             bytes_max: AtomicU64::new(options.bytes),
             records_max: AtomicU64::new(options.records),
             reserved: AtomicU64::new(0),
-            inserting: AtomicU64::new(0),
             inserted: AtomicU64::new(u64::from(newest) * unit),
             unit,
-            evictor: Mutex::new(Evictor { hand: start(), young, queue: Vec::new() }),
+            evictor: Mutex::new(Evictor::new(strays)),
             ghosts: (0..ghosts).map(|_| AtomicU32::new(0)).collect(),
             stripes: Default::default(),
             evictions: AtomicU64::new(0),
@@ -542,19 +497,42 @@ impl Bounded {
         })
     }
 
+    /// Counts an insert, for the stamps. Threads that count at the same time may count one: then stamps
+    /// change later.
+    fn count_insert(&self) {
+        let inserted = self.inserted.load(Ordering::Relaxed);
+        self.inserted.store(inserted + 1, Ordering::Relaxed);
+    }
+
     /// The present stamp.
     fn now(&self) -> u32 {
-        (self.inserted.load(Ordering::Relaxed) / self.unit) as u32 & STAMP_MASK
+        stamp(self.inserted.load(Ordering::Relaxed) / self.unit)
     }
 
     /// Returns whether the records, and those that are being inserted, are more than the cache may hold.
     fn is_over(&self, expiring: &dyn ExpiringIndex) -> bool {
         // Acquire, and before the records are counted: an insert that has given up its reservation is counted.
         let reserved = self.reserved.load(Ordering::Acquire);
-        let inserting = self.inserting.load(Ordering::Acquire);
+        let (reserved, inserting) =
+            (reserved >> RECORDS_BITS, reserved & ((1 << RECORDS_BITS) - 1));
         let Counted { records, bytes, .. } = expiring.counted();
         bytes + reserved > self.bytes_max.load(Ordering::Relaxed)
             || records + inserting > self.records_max.load(Ordering::Relaxed)
+    }
+
+    fn stats(&self, expiring: &dyn ExpiringIndex) -> CacheStats {
+        let Counted { records, bytes, expired } = expiring.counted();
+        let sum = |of: fn(&Stripe) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
+        };
+        CacheStats {
+            hits: sum(|stripe| &stripe.hits),
+            misses: sum(|stripe| &stripe.misses),
+            evictions: self.evictions.load(Ordering::Relaxed),
+            expired,
+            records,
+            bytes,
+        }
     }
 
     fn ghost(&self, hash: u64) -> Ghost<'_> {
@@ -563,28 +541,9 @@ impl Bounded {
     }
 }
 
-/// Returns the newest stamp in a sample of the records, and the share of young ones.
-fn look_around(map: &OpenMap) -> Result<(u32, f32)> {
-    let (index, stored) = (map.bytes()?, map.expiring()?.stored());
-    let (mut cursor, mut newest, mut seen, mut young) = (start(), None::<u32>, 0, 0);
-    while !cursor.is_done() && seen < 1_000 {
-        let mut keys = Vec::new();
-        stored.scan(&mut cursor, &mut keys)?;
-        for (key, _) in keys {
-            let Some(record) = index.get_ref(&key)? else { continue };
-            let word = record.mark();
-            let mark = Mark::of(word, 0);
-            seen += 1;
-            young += u32::from(!mark.proved && mark.visits == 0);
-            if word == 0 {
-                continue;
-            }
-            newest = Some(match newest {
-                Some(newest) if mark.age(newest) > 0 || mark.stamp == newest => newest,
-                _ => mark.stamp,
-            });
-        }
-    }
-    let share = if seen == 0 { 1.0 } else { young as f32 / seen as f32 };
-    Ok((newest.unwrap_or(0), share))
+fn evicting(expiring: &dyn ExpiringIndex) -> Result<&dyn EvictingIndex<Bytes>> {
+    expiring.stored().evicting().ok_or_else(|| Error::Invalid {
+        what: "cache",
+        why: "its scheme is none for caches".into(),
+    })
 }

@@ -21,6 +21,7 @@ pub mod dash_eh;
 pub mod dash_lh;
 #[cfg(feature = "ea-pht")]
 pub mod ea_pht;
+pub mod evicting;
 pub mod expiring;
 mod fingerprints;
 #[cfg(feature = "group")]
@@ -35,6 +36,7 @@ mod schema;
 mod version;
 
 pub use config::SchemeConfig;
+pub use evicting::{EvictingIndex, Part, Sampled, Verdict};
 pub use expiring::{Counted, Expiring, ExpiringIndex, Timed};
 pub use kit::open::WhileOpen;
 pub use ordered::{KeyOrder, KeyRange, OrderedIndex, OrderedRecord};
@@ -381,6 +383,11 @@ pub trait Index<R: Record>: Send + Sync {
 
     /// Returns the interface for records that expire, if the index has such records.
     fn expiring(&self) -> Option<&dyn ExpiringIndex> {
+        None
+    }
+
+    /// Returns the interface for caches, if the scheme has it.
+    fn evicting(&self) -> Option<&dyn EvictingIndex<R>> {
         None
     }
 }

@@ -4,6 +4,7 @@
 mod endings;
 mod evidence;
 mod identity;
+mod marks;
 mod places;
 mod tasks;
 mod working;

@@ -5,10 +5,10 @@ use super::super::handle::Pool;
 use super::super::map_options::MapOptions;
 use super::super::open_map::check_types;
 use super::super::raw::RawMap;
-use super::{CacheOptions, CacheStats, RawCache, Stripe};
+use super::{CacheOptions, CacheStats, Inserted, RawCache};
 use crate::error::Result;
-use crate::index::{Bytes, Counted};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::index::Bytes;
+use std::sync::atomic::Ordering;
 
 /// A value and when it expires.
 type Timed<'v> = (&'v [u8], Expiry);
@@ -73,26 +73,14 @@ impl RawCache {
             return Ok(expiring.exchange(key, old, None)?);
         }
         let new = Some((expiry.to_media(), value));
-        let done = self.with_room(weight, || expiring.exchange(key, old, new))?;
-        if done {
-            self.note_insert(key, before.is_some())?;
-        }
-        Ok(done)
+        self.with_room(key, weight, |_| {
+            let applied = expiring.exchange(key, old, new)?;
+            Ok(Inserted { applied, present: before.is_some(), is_marked: false })
+        })
     }
 
     /// Returns statistics; see [`Cache::stats`](crate::Cache::stats).
     pub fn stats(&self) -> Result<CacheStats> {
-        let Counted { records, bytes, expired } = self.expiring()?.counted();
-        let sum = |of: fn(&Stripe) -> &AtomicU64| {
-            self.kept.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
-        };
-        Ok(CacheStats {
-            hits: sum(|stripe| &stripe.hits),
-            misses: sum(|stripe| &stripe.misses),
-            evictions: self.kept.evictions.load(Ordering::Relaxed),
-            expired,
-            records,
-            bytes,
-        })
+        Ok(self.kept.stats(self.expiring()?))
     }
 }

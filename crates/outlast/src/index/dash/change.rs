@@ -203,7 +203,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Locks the next bucket while the home bucket is locked. Returns `None` if the next bucket
     /// must be locked first; see [`Obstacle::NextLocked`].
     #[inline(always)]
-    fn hold_next<'m, const FIRST: bool>(
+    pub(super) fn hold_next<'m, const FIRST: bool>(
         &'m self,
         next: BucketRef<'m>,
         home: u32,
@@ -214,7 +214,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         }
     }
 
-    fn remove_overflowed(
+    pub(super) fn remove_overflowed(
         &self,
         here: &mut Locked<'_, S>,
         hash: u64,
@@ -248,7 +248,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
     /// Removes a slot's record, durably. The record's home is marked as changing, and the slot's
     /// bucket is locked.
     #[inline(always)]
-    fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
+    pub(super) fn empty_slot(&self, hash: u64, bucket: BucketRef<'_>, slot: usize) {
         let memory = &self.core.memory;
         let target = &bucket.slots[slot];
         seed!(self, bugs::LOCKED_TWICE => drop(self.lock(bucket)));

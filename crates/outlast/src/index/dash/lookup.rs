@@ -156,7 +156,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
 
     /// Returns the slots among `mask` whose fingerprint is `fingerprint`.
     #[inline(always)]
-    fn candidates(&self, bucket: BucketRef<'_>, mask: u32, fingerprint: u8) -> u32 {
+    pub(super) fn candidates(&self, bucket: BucketRef<'_>, mask: u32, fingerprint: u8) -> u32 {
         fingerprints::matching(bucket.metadata.fingerprints(self.core.memory.seam()), fingerprint)
             & mask
     }

@@ -185,6 +185,7 @@
 pub mod bugs;
 mod change;
 mod directory;
+mod evict;
 pub mod layout;
 mod lock;
 mod lookup;
@@ -206,7 +207,7 @@ use crate::index::kit::table::Table;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::kit::walk::Counters;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::{Growth, Scheme, Visitor};
+use crate::index::{EvictingIndex, Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
 pub(crate) use directory::{Directory, Doubled};
@@ -471,5 +472,9 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Table<S, R> for Dash<S, R, A> {
 
     fn growth(&self) -> Growth {
         self.counters.growth()
+    }
+
+    fn evicting(&self) -> Option<&dyn EvictingIndex<R>> {
+        Some(self)
     }
 }

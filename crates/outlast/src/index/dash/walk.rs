@@ -9,7 +9,7 @@ use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::ones;
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{Salvaged, sample, scan};
-use crate::index::record::SlotRecord;
+use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::{is_unchanged, version};
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
@@ -103,6 +103,19 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         cursor: &Cursor,
         found: &mut Collector<'_, R>,
     ) -> Result<(), Damage> {
+        self.each_at_home(route, overflow, cursor, |words, place| {
+            found.take(&self.core, words, || self.core.memory.offset_of(place).raw())
+        })
+    }
+
+    /// Visits the records whose home is the bucket `cursor.part`, if they are in the cursor's range.
+    pub(super) fn each_at_home(
+        &self,
+        route: &Route<'_, A>,
+        overflow: Overflow,
+        cursor: &Cursor,
+        mut visit: impl FnMut(SlotWords, &Slot) -> Result<(), Damage>,
+    ) -> Result<(), Damage> {
         let segment = route.segment;
         let home = self.bucket(segment, cursor.part);
         let next = self.bucket(segment, self.next(cursor.part));
@@ -113,7 +126,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
                 let words = self.words(place);
                 let hash = self.hash_of(words);
                 if self.home(hash) == cursor.part && (cursor.low..=cursor.high).contains(&hash) {
-                    found.take(&self.core, words, || self.core.memory.offset_of(place).raw())?;
+                    visit(words, place)?;
                 }
             }
             Ok(())

@@ -95,6 +95,13 @@ impl<S: Seam> Expiring<S> {
         }
     }
 
+    /// Counts the eviction of a record of this size, in bytes, header included.
+    pub(super) fn note_evicted(&self, bytes: u64) {
+        if self.count.counts.load(Ordering::Relaxed) {
+            self.count.add(-1, -weight(self.core.geometry, bytes).cast_signed());
+        }
+    }
+
     /// Counts all records. The caller holds the gate.
     pub(super) fn count_all(&self) -> Result<()> {
         if self.count.counts.load(Ordering::Relaxed) {

@@ -35,11 +35,12 @@
 //! record may have expired, and less often if it finds little.
 
 mod count;
+mod evict;
 mod ops;
 mod row;
 mod sweep;
 
-use super::{Bytes, Care, Change, Changed, Index, Previous};
+use super::{Bytes, Care, Change, Changed, Index, Previous, Verdict};
 use crate::error::{Boxed, Damage, Error, Result};
 use crate::pmem::Seam;
 use crate::pool::clock::NEVER;
@@ -99,6 +100,15 @@ pub trait ExpiringIndex: Send + Sync {
         value: &[u8],
         before: Previous<Bytes>,
     ) -> Boxed<Changed<Bytes>>;
+
+    /// Puts a value with a time and a mark; see
+    /// [`EvictingIndex::put_marked`](super::EvictingIndex::put_marked). If the time has passed, removes the
+    /// key. Returns whether the key had a record, expired or not.
+    fn put_marked(&self, key: &[u8], time: u64, value: &[u8], mark: u32) -> Boxed<bool>;
+
+    /// Removes a record with this hash, expired or not, if `decide` says so for its mark; see
+    /// [`EvictingIndex::evict`](super::EvictingIndex::evict). Returns whether it did.
+    fn evict(&self, hash: u64, decide: &mut dyn FnMut(u32) -> Verdict) -> Boxed<bool>;
 
     /// Counts the records and the space that they take from now on. The caller holds the gate. Takes time
     /// linear in the number of records, but reads few of them.
@@ -421,6 +431,14 @@ impl<S: Seam> Expiring<S> {
 }
 
 impl<S: Seam> ExpiringIndex for Expiring<S> {
+    fn put_marked(&self, key: &[u8], time: u64, value: &[u8], mark: u32) -> Boxed<bool> {
+        self.put_with_mark(key, time, value, mark)
+    }
+
+    fn evict(&self, hash: u64, decide: &mut dyn FnMut(u32) -> Verdict) -> Boxed<bool> {
+        self.evict_counted(hash, decide)
+    }
+
     fn begin_to_count(&self) -> Result<()> {
         self.count_all()
     }

@@ -40,7 +40,7 @@ impl<R: Record> Copy for Plan<'_, R> {}
 
 impl<'a, R: Record> Plan<'a, R> {
     #[inline(always)]
-    fn of(change: Change<'a, R>, before: Previous<R>) -> Self {
+    pub(crate) fn of(change: Change<'a, R>, before: Previous<R>) -> Self {
         let (value, expected, inserts, replaces) = match change {
             Change::Insert(value) => (Some(value), None, true, false),
             Change::Put(value) => (Some(value), None, true, true),
@@ -182,7 +182,7 @@ fn enter<S: Seam, R: Record>(
 /// gate.
 #[cold]
 #[inline(never)]
-fn enter_with_room<S: Seam, R: Record>(
+pub(crate) fn enter_with_room<S: Seam, R: Record>(
     table: &impl Update<S, R>,
     key: R::Key<'_>,
     plan: Plan<'_, R>,

@@ -6,8 +6,8 @@ use super::table::{HashedKey, Lookup, Presence, Reference, Value, Verify, Wanted
 use crate::error::{Boxed, Result};
 use crate::index::record::{Record, RecordRef};
 use crate::index::{
-    Change, Changed, Cursor, Growth, Index, IndexStats, KeyRange, OrderedIndex, Previous, Schemas,
-    Scheme, Verified, Visitor,
+    Change, Changed, Cursor, EvictingIndex, Growth, Index, IndexStats, KeyRange, OrderedIndex,
+    Previous, Schemas, Scheme, Verified, Visitor,
 };
 use crate::pmem::Seam;
 use crate::pool::core::Core;
@@ -136,6 +136,10 @@ where
 
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
         self.table.ordered().is_some().then_some(self as _)
+    }
+
+    fn evicting(&self) -> Option<&dyn EvictingIndex<R>> {
+        self.table.evicting()
     }
 }
 

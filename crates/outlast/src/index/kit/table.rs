@@ -2,7 +2,9 @@
 
 use crate::error::{Boxed, Damage, Result};
 use crate::index::record::{BlockRecord, Body, Record, RecordRef, SlotRecord, SlotWords};
-use crate::index::{Cursor, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor};
+use crate::index::{
+    Cursor, EvictingIndex, Growth, IndexStats, OrderedIndex, Schemas, Scheme, Verified, Visitor,
+};
 use crate::pmem::Seam;
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
@@ -116,6 +118,11 @@ pub(crate) trait Table<S: Seam, R: Record>: Send + Sync {
 
     /// See [`Index::ordered`](crate::index::Index::ordered).
     fn ordered(&self) -> Option<&dyn OrderedIndex<R>> {
+        None
+    }
+
+    /// See [`Index::evicting`](crate::index::Index::evicting).
+    fn evicting(&self) -> Option<&dyn EvictingIndex<R>> {
         None
     }
 }

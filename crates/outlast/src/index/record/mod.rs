@@ -249,6 +249,26 @@ fn without_mark(word: u64) -> Option<u64> {
     (mark == 0 || mark >> 24 == MARKED).then_some(word & 0xffff_ffff)
 }
 
+/// Returns the mark in the record block at this offset; 0 if there is none.
+#[inline]
+pub(in crate::layers::index) fn mark_of<S: Seam>(memory: &Memory<S>, offset: u64) -> u32 {
+    match memory.words(offset, 16) {
+        Ok([_, word, ..]) => (memory.load(word) >> 32) as u32,
+        _ => 0,
+    }
+}
+
+/// Sets the mark in the record block at this offset. The caller keeps the block from being reused, and has
+/// passed the gate, which keeps a closed pool, and one that is to stay clean, as it is. Of marks that are
+/// set at the same time, one stays.
+#[inline]
+pub(in crate::layers::index) fn set_mark_of<S: Seam>(memory: &Memory<S>, offset: u64, mark: u32) {
+    if let Ok([_, word, ..]) = memory.words(offset, 16) {
+        let checksum = memory.load(word) & 0xffff_ffff;
+        memory.store(word, checksum | u64::from(mark) << 32, &MARK);
+    }
+}
+
 crate::pmem::commit_points! { "cache":
     /// The mark of a record. Nothing depends on it, so it is not flushed.
     MARK = "mark": store;

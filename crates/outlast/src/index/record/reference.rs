@@ -1,6 +1,6 @@
 //! Values by reference.
 
-use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use super::{MAX_KEY_BYTES, MAX_VALUE_BYTES, mark_of, set_mark_of};
 use crate::error::{Error, NotOpen, Result};
 use crate::pmem::{Seam, Word};
 use crate::pool::core::Core;
@@ -10,6 +10,7 @@ use std::fmt;
 /// The pool that a reference reads from, with the type of its seam erased.
 trait Pinned: Send + Sync {
     fn read(&self, offset: u64, skip: usize, out: &mut [u8]) -> Result<()>;
+    fn copy(&self, offset: u64, skip: usize, len: usize) -> Result<Vec<u8>>;
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool>;
     fn mark(&self, offset: u64) -> u32;
     fn set_mark(&self, offset: u64, mark: u32);
@@ -24,23 +25,20 @@ impl<S: Seam> Pinned for Core<S> {
             Ok(())
         })
     }
+    fn copy(&self, offset: u64, skip: usize, len: usize) -> Result<Vec<u8>> {
+        let words = pinned(self, offset, skip + len)?;
+        self.while_open(|| Ok(self.memory.bytes_of(words, skip, len)))
+    }
     fn equals(&self, offset: u64, skip: usize, bytes: &[u8]) -> Result<bool> {
         let words = pinned(self, offset, skip + bytes.len())?;
         self.while_open(|| Ok(self.memory.bytes_equal(words, skip, bytes)))
     }
     fn mark(&self, offset: u64) -> u32 {
-        match self.memory.words(offset, 16) {
-            Ok([_, word, ..]) => (self.memory.load(word) >> 32) as u32,
-            _ => 0,
-        }
+        mark_of(&self.memory, offset)
     }
     fn set_mark(&self, offset: u64, mark: u32) {
-        // The gate keeps a closed pool, and one that is to stay clean, as it is.
-        if let Ok([_, word, ..]) = self.memory.words(offset, 16)
-            && let Some(inside) = self.pass_to_change()
-        {
-            let checksum = self.memory.load(word) & 0xffff_ffff;
-            self.memory.store(word, checksum | u64::from(mark) << 32, &super::MARK);
+        if let Some(inside) = self.pass_to_change() {
+            set_mark_of(&self.memory, offset, mark);
             inside.leave();
         }
     }
@@ -172,9 +170,12 @@ impl<'m> RecordRef<'m> {
     /// # Errors
     /// [`Error::NotOpen`] if the pool was closed, or in a forked child process.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut out = vec![0; self.len()];
-        self.read_at(0, &mut out)?;
-        Ok(out)
+        match &self.0 {
+            Held::Word(word) => Ok(word.to_le_bytes().to_vec()),
+            Held::Pinned { offset, skip, len, pool, .. } => {
+                pool.copy(*offset, *skip as usize, *len as usize)
+            }
+        }
     }
 }
 

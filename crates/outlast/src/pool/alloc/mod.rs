@@ -424,6 +424,21 @@ impl Alloc {
     /// [`Damage`] if there is no block in use at `offset`: the offset came from a damaged
     /// structure.
     pub fn free<S: Seam>(&self, core: &Core<S>, offset: u64) -> Result<(), Damage> {
+        self.free_or_keep::<false, S>(core, offset)
+    }
+
+    /// Like [`free`](Self::free), for a thread that is about to allocate a block of that size: it keeps the
+    /// block at hand, where it counts as used by its run.
+    pub fn free_for_reuse<S: Seam>(&self, core: &Core<S>, offset: u64) -> Result<(), Damage> {
+        self.free_or_keep::<true, S>(core, offset)
+    }
+
+    #[inline(always)]
+    fn free_or_keep<const KEEP: bool, S: Seam>(
+        &self,
+        core: &Core<S>,
+        offset: u64,
+    ) -> Result<(), Damage> {
         let seam = core.memory.seam();
         let mut slot = self.run_of(core, offset)?;
         let (head, index) = slot.index(self.geometry, offset)?;
@@ -438,6 +453,9 @@ impl Alloc {
         }
         if !run.is_used(index) {
             return Err(freed_twice(offset));
+        }
+        if KEEP && run.class != LARGE && self.shards.keep_at_hand(seam, run.class, offset) {
+            return Ok(());
         }
         run.used[word] &= !mask;
         run.full_words = run.full_words.min(word);

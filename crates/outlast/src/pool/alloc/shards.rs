@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const SHARDS: usize = 16;
+/// A block that is freed for reuse is kept at hand if there are fewer than this many.
+const KEPT: usize = 8;
 
 /// The share of the threads whose numbers are equal modulo [`SHARDS`]. It has cache lines of its own.
 #[repr(align(128))]
@@ -85,6 +87,19 @@ impl Shards {
                 of_class.in_hand.append(&mut blocks);
             }
         });
+    }
+
+    /// Adds a block to those that the calling thread's shard has at hand, if these are few. Returns whether
+    /// it did.
+    pub(super) fn keep_at_hand(&self, seam: &impl Seam, class: u8, block: u64) -> bool {
+        self.locked(seam, Self::own(), class, |of_class| {
+            // In a damaged file, two links can lead to one block.
+            let keeps = of_class.in_hand.len() < KEPT && !of_class.in_hand.contains(&block);
+            if keeps {
+                of_class.in_hand.push(block);
+            }
+            keeps
+        })
     }
 
     /// Takes all blocks that any shard has at hand.

@@ -54,7 +54,11 @@ impl<S: Seam> Core<S> {
     }
 
     pub(super) fn free_or_report(&self, offset: u64) {
-        if let Err(damage) = self.alloc.free(self, offset) {
+        self.report(self.alloc.free(self, offset));
+    }
+
+    fn report(&self, freed: Result<(), Damage>) {
+        if let Err(damage) = freed {
             // The operation that unlinked the block has succeeded; the damage was there before. A
             // block that cannot be freed is kept.
             self.note_unfreeable();
@@ -90,6 +94,17 @@ impl<S: Seam> Core<S> {
                 return self.epochs().retire_early(1, offset, bytes, free);
             }
             self.epochs().retire(offset, bytes, free);
+        });
+    }
+
+    /// Like [`retire`](Core::retire), for a thread that is about to allocate a block of that size. If the block
+    /// can be freed at once, the thread keeps it at hand.
+    pub fn retire_for_reuse(&self, offset: u64, bytes: u64) {
+        if self.memory.seam().reuses_at_once() {
+            return self.retire(offset, bytes);
+        }
+        self.epochs().retire(offset, bytes, |offset| {
+            self.report(self.alloc.free_for_reuse(self, offset));
         });
     }
 
