@@ -1,8 +1,8 @@
 /*
  * outlast: crash-proof concurrent hash maps and ordered maps in a mapped file.
  *
- * cbindgen writes this file (crates/outlast-c). docs/c.md has a first program and the types; docs/model.md says what
- * survives which failure. Once a call returns, its effect survives the death of the process.
+ * cbindgen writes this file (crates/outlast-c). docs/c.md has a first program; docs/model.md says what survives which
+ * failure. Once a call returns, its effect survives the death of the process.
  *
  * What holds for every function
  *
@@ -435,10 +435,10 @@ enum outlast_code outlast_verify(const struct outlast_pool *pool,
                                  outlast_damage_fn damage,
                                  void *context);
 
-// Opens the hash map `name`, or creates it if there is none. The types are those of the library's table in
-// docs/c.md: "bytes", "str" (UTF-8), "u8" to "u64", "i8" to "i64", "bool", "f32", "f64". A map opens only with the
-// types that it was created with, whatever language created it; with others, OUTLAST_ERROR_MAP_MISMATCH. If both
-// types are null, this opens an existing map with its own types. Stores a handle in `*map`, or null on an error.
+// Opens the hash map `name`, or creates it if there is none. The types, which docs/guide.md compares with those of
+// other languages, are "bytes", "str" (UTF-8), "u8" to "u64", "i8" to "i64", "bool", "f32", "f64". A map opens only
+// with the types that it was created with, whatever language created it; with others, OUTLAST_ERROR_MAP_MISMATCH. If
+// both types are null, this opens an existing map with its own types. Stores a handle in `*map`, or null on an error.
 // Free it with outlast_map_free.
 enum outlast_code outlast_map_open(const struct outlast_pool *pool,
                                    const char *name,

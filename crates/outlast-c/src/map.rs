@@ -114,10 +114,10 @@ fn scheme_of(name: &str) -> Result<Scheme> {
     found.ok_or_else(|| invalid("scheme", format!("there is no scheme {name}")))
 }
 
-/// Opens the hash map `name`, or creates it if there is none. The types are those of the library's table in
-/// docs/c.md: "bytes", "str" (UTF-8), "u8" to "u64", "i8" to "i64", "bool", "f32", "f64". A map opens only with the
-/// types that it was created with, whatever language created it; with others, OUTLAST_ERROR_MAP_MISMATCH. If both
-/// types are null, this opens an existing map with its own types. Stores a handle in `*map`, or null on an error.
+/// Opens the hash map `name`, or creates it if there is none. The types, which docs/guide.md compares with those of
+/// other languages, are "bytes", "str" (UTF-8), "u8" to "u64", "i8" to "i64", "bool", "f32", "f64". A map opens only
+/// with the types that it was created with, whatever language created it; with others, OUTLAST_ERROR_MAP_MISMATCH. If
+/// both types are null, this opens an existing map with its own types. Stores a handle in `*map`, or null on an error.
 /// Free it with outlast_map_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outlast_map_open(

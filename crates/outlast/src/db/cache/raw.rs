@@ -56,8 +56,8 @@ impl RawCache {
     }
 
     /// Replaces value and expiry of a key if they are `before`, which an earlier call has returned. Returns
-    /// whether they are. `None` stands for an absent key. A value that is larger than the cache is not inserted,
-    /// and the old one is removed.
+    /// whether they are. `None` stands for an absent key. A full cache may evict the key itself, before it looks.
+    /// A value that is larger than the cache is not inserted, and the old one is removed.
     pub fn exchange(
         &self,
         key: &[u8],
