@@ -447,8 +447,7 @@ pub(crate) struct CountedArgs {
 impl CountedArgs {
     pub(crate) fn options(&self) -> Fallible<counts::Options> {
         // The same rules for sizes apply as with a pool.
-        let pool =
-            PoolArgs { medium: MediumName::PageCache, ..PoolArgs::default() };
+        let pool = PoolArgs { medium: MediumName::PageCache, ..PoolArgs::default() };
         setup(self.scheme, Reads::Owned, &self.record, pool)?.check_form()?;
         Ok(counts::Options {
             scheme: self.scheme,

@@ -129,11 +129,8 @@ fn run_kv(args: KvArgs) -> Fallible {
         stash: 2,
         seed: args.place.seed,
     };
-    let pool = PoolArgs {
-        medium: args.medium,
-        pool_dir: args.place.pool_dir,
-        ..PoolArgs::default()
-    };
+    let pool =
+        PoolArgs { medium: args.medium, pool_dir: args.place.pool_dir, ..PoolArgs::default() };
     let options = kv::Options {
         setup: setup(args.scheme, Reads::Owned, &record, pool)?,
         records: args.records,
