@@ -10,7 +10,6 @@
 //! | `command` | the table of the commands, and how they are called |
 //! | `strings`, `hashes`, `ordered`, `keyspace` | the commands |
 //! | `copy` | a copy of everything, for replicas |
-//! | `uses` | which keys were used how long ago, for eviction |
 //! | `parse`, `reply` | arguments, results and errors, as the servers have them |
 //! | `module` | the module: loading, settings, replies, replication, redirection |
 //!
@@ -29,4 +28,3 @@ pub mod place;
 pub mod reply;
 pub mod store;
 mod strings;
-mod uses;

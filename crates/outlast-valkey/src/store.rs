@@ -19,18 +19,20 @@
 //! a hash expires, its key goes without a batch, so each time that a hash gets is noted in `timed` with it,
 //! and looked at when it has passed.
 
+pub mod uses;
+
 pub use crate::content::{Content, HashInfo, Kind};
 use crate::parse::Scan;
 use crate::place::{
     FieldKey, PREFIX, SLOTS, field_key, from_ms, place_of, position_of, prefix_of, to_ms,
 };
 use crate::reply::{Fault, Result};
-use crate::uses::Uses;
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
+use uses::Uses;
 
 /// The name of the counter of the hashes' numbers, and by how many it goes on.
 const NUMBERS: &str = "hashes";
@@ -39,8 +41,6 @@ const RESERVED: u64 = 1_000;
 const INCOMPLETE: &str = "incomplete";
 /// Fields that are removed at once with their hash.
 const FEW: u64 = 64;
-/// Keys among which an eviction chooses.
-const SAMPLE: usize = 8;
 /// Fields that one step of the cleaning removes.
 const STEP: usize = 1_000;
 
@@ -91,53 +91,6 @@ impl Store {
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
         Ok(Store { pool, keys, fields, timed, garbage, counters, next, incomplete, uses: None })
-    }
-
-    /// Notes from now on when keys are used, for [`evict`](Self::evict).
-    pub fn note_uses(&mut self) {
-        self.uses = Some(Uses::new());
-    }
-
-    /// Removes one of a few random keys: the one that was used the longest ago. Returns it and the bytes that it
-    /// took, without those of a hash's fields; `None` if there are no keys.
-    pub fn evict(&self) -> Result<Option<(Vec<u8>, u64)>> {
-        let mut oldest: Option<(u32, Vec<u8>)> = None;
-        for _ in 0..SAMPLE {
-            let Some(key) = self.random_key()? else { break };
-            let age = self.uses.as_ref().map_or(0, |uses| uses.age(&key));
-            if oldest.as_ref().is_none_or(|(oldest, _)| *oldest < age) {
-                oldest = Some((age, key));
-            }
-        }
-        let Some((_, key)) = oldest else { return Ok(None) };
-        let found = self.keys.get_ref(&place_of(&key))?;
-        let bytes = (key.len() + found.map_or(0, |value| value.bytes().len())) as u64;
-        self.remove(&key)?;
-        Ok(Some((key, bytes)))
-    }
-
-    /// Removes the older three quarters of some keys that lie beside each other, so that parts of the map become
-    /// free as a whole. Returns them.
-    pub fn evict_neighbors(&self, count: usize) -> Result<Vec<Vec<u8>>> {
-        let Some(first) = self.random_key()? else { return Ok(Vec::new()) };
-        let first = place_of(&first);
-        let places = self.keys.range((Bound::Included(&first[..]), Bound::Unbounded)).take(count);
-        let keys: Vec<Vec<u8>> =
-            places.map(|record| Ok(record?.0[PREFIX..].to_vec())).collect::<Result<_>>()?;
-        let age = |key: &Vec<u8>| self.uses.as_ref().map_or(0, |uses| uses.age(key));
-        let mut keys: Vec<(u32, Vec<u8>)> = keys.into_iter().map(|key| (age(&key), key)).collect();
-        keys.sort_unstable_by(|one, other| other.cmp(one));
-        keys.truncate((keys.len() * 3).div_ceil(4));
-        for (_, key) in &keys {
-            self.remove(key)?;
-        }
-        Ok(keys.into_iter().map(|(_, key)| key).collect())
-    }
-
-    fn note_use(&self, place: &[u8]) {
-        if let Some(uses) = &self.uses {
-            uses.note(place);
-        }
     }
 
     /// The pool.

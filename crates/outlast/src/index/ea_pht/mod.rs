@@ -81,9 +81,9 @@
 //!
 //! A change locks only its bucket, the first of the chain. Before that it looks the key up, so an
 //! insert of a present key and a removal or an update of an absent one store nothing (3.5.2, 3.5.3).
-//! Under the lock it looks again. A lookup takes no lock and stores nothing. It reads the version, the fingerprints and the slot. Then it checks that the version is
-//! the same, and that the table was not retired. If not, it reads again. After 1,024 such reads it
-//! locks the bucket for the next one.
+//! Under the lock it looks again. A lookup takes no lock and stores nothing. It reads the version,
+//! the fingerprints and the slot. Then it checks that the version is the same, and that the table was
+//! not retired. If not, it reads again. After 1,024 such reads it locks the bucket for the next one.
 //!
 //! An insert changes no version. After the fence, it makes its record visible: by the fingerprint
 //! in DRAM, or, in a new overflow bucket, by the link in DRAM. So a lookup returns only what is

@@ -321,7 +321,8 @@ pub(crate) fn seems_to_need_block<S: Seam, R: SlotRecord, T: Optimistic<S, R>>(
     plan.value.is_some() && !(can_decide_early::<S, R, T>(plan) && is_decided())
 }
 
-/// Returns the result of an insert whose key is present, or of another change whose key is absent. `None` if the change has to be attempted.
+/// Returns the result of an insert whose key is present, or of another change whose key is absent. `None`
+/// if the change has to be attempted.
 fn decide_early<S: Seam, R: SlotRecord>(
     table: &impl Optimistic<S, R>,
     key: HashedKey<'_, R>,
