@@ -1,4 +1,4 @@
-//! The version lock, the epochs and the notes of changed lines, in every order that the memory
+//! The version lock, the turns, the epochs and the notes of changed lines, in every order that the memory
 //! model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
@@ -38,6 +38,8 @@ mod whole {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
+    #[path = "../../outlast/src/index/turn.rs"]
+    mod turn;
     #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
@@ -99,6 +101,8 @@ mod unfenced {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
+    #[path = "../../outlast/src/index/turn.rs"]
+    mod turn;
     #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
@@ -145,6 +149,45 @@ fn a_reader_accepts_no_half_of_a_write() {
 #[should_panic(expected = "half of a write")]
 fn a_version_lock_without_fences_is_noticed() {
     readers_see_whole_writes!(unfenced);
+}
+
+/// A writer leads readers from one place to another, and then uses the old place for something else.
+/// Checks that a reader accepts nothing of that.
+macro_rules! readers_see_no_reuse {
+    ($lock:path) => {{
+        use $lock as lock;
+        loom::model(|| {
+            let turn = Arc::new(lock::Word::new(lock::Orders::Kept));
+            let cell = Arc::new(AtomicUsize::new(0));
+            let places: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(7), AtomicU64::new(7)]);
+            let writer = {
+                let (turn, cell) = (Arc::clone(&turn), Arc::clone(&cell));
+                let places = Arc::clone(&places);
+                thread::spawn(move || {
+                    turn.switch(|| cell.store(1, Ordering::Release));
+                    places[0].store(8, Ordering::Relaxed);
+                })
+            };
+            if let Some(found) = turn.read_turn() {
+                let seen = places[cell.load(Ordering::Acquire)].load(Ordering::Relaxed);
+                if turn.is_same_turn(found) {
+                    assert_eq!(seen, 7, "another use of the place");
+                }
+            }
+            writer.join().unwrap();
+        });
+    }};
+}
+
+#[test]
+fn a_reader_accepts_nothing_of_a_reused_place() {
+    readers_see_no_reuse!(whole);
+}
+
+#[test]
+#[should_panic(expected = "another use of the place")]
+fn a_turn_without_fences_is_noticed() {
+    readers_see_no_reuse!(unfenced);
 }
 
 /// Runs two writers, each of which tries at most twice to take the lock.

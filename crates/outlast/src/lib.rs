@@ -239,7 +239,9 @@ pub mod internals {
 /// let config = DashEh { stash_buckets: 4, ..Default::default() };
 /// ```
 pub mod config {
-    pub use crate::index::config::{Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Phast};
+    pub use crate::index::config::{
+        Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Line, Phast,
+    };
 }
 
 pub use db::backup::Backup;

@@ -32,6 +32,37 @@ impl LockWord for Word {
     }
 }
 
+impl LockWord for &Word {
+    fn load(&self, order: Ordering) -> u64 {
+        (**self).load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        (**self).store(value, order);
+    }
+
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
+        (**self).compare_exchange(current, new, success)
+    }
+}
+
+/// The word as a turn.
+impl Word {
+    pub(crate) fn read_turn(&self) -> Option<u64> {
+        let found = super::turn::read(self);
+        (!super::turn::is_changing(found)).then_some(found)
+    }
+    pub(crate) fn is_same_turn(&self, found: u64) -> bool {
+        super::sync::fence(Ordering::Acquire);
+        super::turn::is_same(self, found)
+    }
+    pub(crate) fn switch(&self, change: impl FnOnce()) {
+        super::turn::begin(std::iter::once(self));
+        change();
+        super::turn::end(std::iter::once(self));
+    }
+}
+
 impl Word {
     pub(crate) fn new(orders: Orders) -> Word {
         Word(AtomicU64::new(0), orders)

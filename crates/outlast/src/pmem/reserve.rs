@@ -1,6 +1,6 @@
 //! A reserved range of addresses.
 
-use super::{Alive, MappingError};
+use super::{Alive, MappingError, side_bytes};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::ops::Range;
@@ -45,7 +45,7 @@ const SMALL: u64 = 4 << 30;
 
 /// A reserved range of addresses, initially without memory behind it; unmapped on drop. Just below
 /// the range lies its *shadow*, an eighth as large, which holds volatile metadata about the range,
-/// in DRAM.
+/// in DRAM. Below that lies its [side table](super::SideTable).
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
@@ -53,6 +53,8 @@ pub(super) struct Reservation {
     size: AtomicU64,
     /// Size in bytes of the shadow before the base.
     shadow: u64,
+    /// Size in bytes of the side table before the shadow.
+    side: u64,
     /// How much was added to [`RESERVED`].
     all: u64,
     alive: Alive,
@@ -72,23 +74,22 @@ impl Reservation {
         let needed = round(needed);
         let mut size = round(wanted.min(RESERVE_MAX)).max(needed);
         let least = needed.max(RESERVE_MIN.min(size));
-        let (start, shadow) = loop {
-            let shadow = round(size / SHADOW_SHARE);
-            match reserve_aligned(shadow + size, ProtFlags::empty()) {
-                Ok(start) => break (start, shadow),
+        let (start, side, shadow) = loop {
+            let (side, shadow) = (round(side_bytes(size)), round(size / SHADOW_SHARE));
+            match reserve_aligned(side + shadow + size, ProtFlags::empty()) {
+                Ok(start) => break (start, side, shadow),
                 Err(_) if size > least => size = round(size / 2).max(least),
                 Err(_) => return Err(refused(size)),
             }
         };
         // SAFETY: that many bytes were just reserved, and more after them.
-        let base = unsafe { start.add(shadow as usize) };
-        RESERVED.fetch_add(shadow + size, Ordering::Relaxed);
-        let this =
-            Reservation { base, size: AtomicU64::new(size), all: shadow + size, shadow, alive };
+        let base = unsafe { start.add((side + shadow) as usize) };
+        let all = side + shadow + size;
+        RESERVED.fetch_add(all, Ordering::Relaxed);
+        let this = Reservation { base, size: AtomicU64::new(size), all, shadow, side, alive };
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {
-            let all = (shadow + size) as usize;
-            rustix::mm::madvise(start.as_ptr().cast(), all, Advice::LinuxDontFork)
+            rustix::mm::madvise(start.as_ptr().cast(), all as usize, Advice::LinuxDontFork)
                 .map_err(io::Error::from)?;
         }
         Ok(this)
@@ -100,17 +101,25 @@ impl Reservation {
         unsafe { self.base().sub(self.shadow as usize) }
     }
 
-    /// Makes the shadow of the first `len` bytes accessible. It is zeroed, and later calls keep its
-    /// content.
+    /// Address of the side table's first byte.
+    pub(super) fn side(&self) -> *mut u8 {
+        // SAFETY: the `side` bytes before the shadow are part of the reservation.
+        unsafe { self.shadow().sub(self.side as usize) }
+    }
+
+    /// Makes the shadow and the side table of the first `len` bytes accessible. They are zeroed, and
+    /// later calls keep their content.
     pub(super) fn cover(&self, len: u64) -> io::Result<()> {
         let bytes = self.covered(len);
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the shadow is ours, and parts that are accessible already keep their content.
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        let side = side_bytes(len).next_multiple_of(4096).min(self.side);
+        // SAFETY: both are ours, and parts that are accessible already keep their content.
         unsafe {
-            let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
+            rustix::mm::mprotect(self.side().cast(), side as usize, access)?;
         }
         Ok(())
     }
@@ -220,8 +229,8 @@ impl Drop for Reservation {
             // SAFETY: the range is ours, and everything borrowed from it borrows from `self`.
             // Nothing can be done about an error.
             let _ = unsafe {
-                let all = self.shadow + self.size();
-                rustix::mm::munmap(self.shadow().cast(), all as usize)
+                let all = self.side + self.shadow + self.size();
+                rustix::mm::munmap(self.side().cast(), all as usize)
             };
         }
     }

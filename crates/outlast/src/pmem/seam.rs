@@ -196,6 +196,14 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// Waits until this thread's earlier flushes and non-temporal stores are durable.
     fn fence(&self, at: &'static Point);
 
+    /// Returns the words of a line that hold `word`, as a bit mask, among those in `mask`. A
+    /// concurrent store can make the result wrong, so it is only a filter.
+    #[inline(always)]
+    fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        let bit = |i: usize| u32::from(self.load(&line[i], Ordering::Relaxed) == word) << i;
+        (0..8).filter(|i| mask >> i & 1 == 1).fold(0, |found, i| found | bit(i))
+    }
+
     /// Prefetches the cache line at `line`. A hint.
     #[inline(always)]
     fn prefetch<T>(&self, _line: &T) {}

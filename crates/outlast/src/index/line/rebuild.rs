@@ -1,0 +1,461 @@
+//! A rebuild: copies the segments of a group into new ones.
+
+use super::change::node_words;
+use super::layout::{
+    self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, MAX_NEW, NODE_BYTES, NODE_SLOTS, Segment,
+    Shape, segment_identity,
+};
+use super::lookup::Part;
+use super::recover::Hints;
+use super::{Line, bugs, points, turn_of, whose, with_hint};
+use crate::error::{Damage, Result};
+use crate::index::hints::STASH;
+use crate::index::kit::lock::Guarded;
+use crate::index::kit::media::Link;
+use crate::index::kit::unlinked::UnlinkedBlock;
+use crate::index::kit::walk::HashRange;
+use crate::index::record::{SlotRecord, SlotWords};
+use crate::index::{BlockKind, turn};
+use crate::pmem::Seam;
+
+/// The outcome of a rebuild.
+pub(super) enum Outcome {
+    /// It was made.
+    Done,
+    /// Another thread has changed the group meanwhile.
+    Changed,
+    /// There is no space for the new segments.
+    NoSpace,
+    /// The records do not fit into the new segments.
+    NoRoom,
+}
+
+/// A new segment, in DRAM.
+struct Draft<'c, S: Seam> {
+    block: UnlinkedBlock<'c, S>,
+    segment: Segment,
+    empty: u64,
+    /// Its lines, from the header on.
+    lines: Vec<[u64; LINE_WORDS]>,
+    /// The number of records in each line.
+    used: Vec<u8>,
+    hints: Hints,
+    /// The records that find no room in their home lines, and then those that go to nodes.
+    late: Vec<(SlotWords, u64)>,
+    /// The nodes.
+    nodes: Vec<u64>,
+}
+
+const LINE_WORDS: usize = 2 * LINE_SLOTS;
+
+/// Returns the lines of an empty segment, without siblings and nodes.
+pub(super) fn segment_lines(segment: &Segment, empty: u64) -> Vec<[u64; LINE_WORDS]> {
+    let mut lines = vec![[empty, 0, empty, 0, empty, 0, empty, 0]; segment.size().lines as usize];
+    lines[0] = [
+        segment_identity(segment.offset, segment.low, segment.shape),
+        segment.low,
+        Link::default().pack(segment.offset + 16),
+        Link::default().pack(segment.offset + 24),
+        0,
+        0,
+        0,
+        0,
+    ];
+    lines
+}
+
+impl<'c, S: Seam> Draft<'c, S> {
+    fn new(block: UnlinkedBlock<'c, S>, shape: Shape, low: u64, empty: u64) -> Self {
+        let segment = Segment::new(block.offset(), shape, low);
+        let lines = segment_lines(&segment, empty);
+        let used = vec![0; lines.len()];
+        let (hints, late, nodes) = ([0; MAX_BLOCKS], Vec::new(), Vec::new());
+        Draft { block, segment, empty, lines, used, hints, late, nodes }
+    }
+
+    /// Adds a record to a line, if there is room.
+    #[inline(always)]
+    fn add(&mut self, line: u32, words: SlotWords) -> bool {
+        let used = &mut self.used[line as usize];
+        let slot = usize::from(*used);
+        if slot == LINE_SLOTS {
+            return false;
+        }
+        *used += 1;
+        let (slots, _) = self.lines[line as usize].as_chunks_mut::<2>();
+        slots[slot] = [words.first, words.second];
+        true
+    }
+
+    /// Sets the links to the sibling at this offset, if it is not 0, and to the first node.
+    fn link(&mut self, sibling: u64) {
+        let pack = |offset, at| Link { offset, depth: 0 }.pack(self.segment.offset + at);
+        let chain = self.nodes.first().copied().unwrap_or(0);
+        (self.lines[0][2], self.lines[0][3]) = (pack(sibling, 16), pack(chain, 24));
+    }
+
+    fn hint(&mut self, hash: u64, part: Part) {
+        let size = self.segment.size();
+        let hint = &mut self.hints[(size.home_of(hash) / BLOCK_LINES) as usize];
+        *hint = with_hint(*hint, whose(size, hash), part);
+    }
+
+    /// Adds a record to its home line, or puts it off.
+    #[inline(always)]
+    fn add_home(&mut self, (words, hash): (SlotWords, u64)) {
+        let size = self.segment.size();
+        if !self.add(size.before + size.home_of(hash), words) {
+            self.late.push((words, hash));
+        }
+    }
+
+    /// Finds places for the records that were put off. Those that stay go to nodes.
+    fn add_late(&mut self) {
+        let size = self.segment.size();
+        let mut in_nodes = Vec::new();
+        for (words, hash) in std::mem::take(&mut self.late) {
+            let home = size.before + size.home_of(hash);
+            let emptiest = (1..BLOCK_LINES).min_by_key(|place| self.used[(home ^ place) as usize]);
+            let place = emptiest.unwrap_or(1);
+            let part = if self.add(home ^ place, words) {
+                Part::Away(place)
+            } else {
+                let mut window = 0..size.window();
+                match window.find(|&at| self.add(1 + size.stash_of(hash, at), words)) {
+                    Some(position) => Part::Away(STASH + position / 2),
+                    None => {
+                        in_nodes.push((words, hash));
+                        Part::Node
+                    }
+                }
+            };
+            self.hint(hash, part);
+        }
+        self.late = in_nodes;
+    }
+
+    /// Returns the nodes with the records that go to nodes: the offset and the words of each.
+    fn node_words(&self) -> Vec<(u64, Vec<u64>)> {
+        let records: Vec<_> = self.late.iter().map(|record| record.0).collect();
+        let nodes = self.nodes.iter().zip(self.nodes.iter().skip(1).chain([&0]));
+        let parts = records.chunks(NODE_SLOTS as usize);
+        nodes
+            .zip(parts)
+            .map(|((&node, &next), part)| {
+                (node, node_words(self.segment.offset, node, next, part, self.empty))
+            })
+            .collect()
+    }
+}
+
+/// The cells of a group that is frozen: writers wait. Dropping this lets them go on.
+#[must_use]
+pub(super) struct Frozen<'t, S: Seam, R: SlotRecord> {
+    table: &'t Line<S, R>,
+    segments: &'t [Segment],
+    is_armed: bool,
+}
+
+impl<S: Seam, R: SlotRecord> Drop for Frozen<'_, S, R> {
+    fn drop(&mut self) {
+        // After a panic the gate is poisoned.
+        let table = self.table;
+        if !self.is_armed || std::thread::panicking() {
+            return;
+        }
+        let structure = table.seam().lock(&table.structure);
+        for segment in self.segments {
+            let cells = segment.cells(structure.directory.depth);
+            table.cells.set(table.seam(), cells, segment.word());
+        }
+    }
+}
+
+impl<S: Seam, R: SlotRecord> Line<S, R> {
+    /// Returns the segments of the group of a hash, ready for use. `None` if the hash's cell does
+    /// not hold `word`. The caller has passed the gate.
+    pub(super) fn group(&self, hash: u64, word: u64) -> Result<Option<Vec<Segment>>> {
+        let mut structure = self.seam().lock(&self.structure);
+        if self.cells.find(self.seam(), hash) != word {
+            return Ok(None);
+        }
+        let shape = Segment::of(word, hash).shape;
+        let mut segments = Vec::new();
+        for number in 0..shape.count {
+            let expected = Shape { number, ..shape };
+            let low = expected.range(hash).low;
+            let found = Segment::of(self.touch(&mut structure, low)?, low);
+            let offset = found.offset;
+            if (found.shape, found.low) != (expected, low) {
+                let found = format!("{:?} from {:#x} on", found.shape, found.low);
+                let expected = format!("{expected:?} from {low:#x} on");
+                return Err(Damage::new(offset, expected, found).into());
+            }
+            segments.push(found);
+        }
+        Ok(Some(segments))
+    }
+
+    /// Counts the records in the lines of a segment, and those in its nodes. Beside changes the result
+    /// is not exact.
+    pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2]> {
+        let (empty, mut counts) = (self.empty(segment.low), [0; 2]);
+        self.lines(segment).try_for_each(|line| {
+            let (at, line) = line?;
+            let free = self.free(line, empty);
+            let is_node = usize::from(at == super::At::Node);
+            counts[is_node] += u64::from(LINE_SLOTS as u32 - free.count_ones());
+            Ok::<_, Damage>(())
+        })?;
+        Ok(counts)
+    }
+
+    /// Does the same for all segments of a group. `None` if the group was rebuilt meanwhile: then the
+    /// memory can be another structure's.
+    pub(super) fn count_group(&self, group: &[Segment]) -> Result<Option<[u64; 2]>> {
+        let range = HashRange { low: group[0].low, high: group[group.len() - 1].high };
+        let Some(turns) = self.turns(range) else { return Ok(None) };
+        let leads = |segment: &Segment| {
+            self.cells.find(self.seam(), segment.low) & !FROZEN == segment.word()
+        };
+        if !group.iter().all(leads) {
+            return Ok(None);
+        }
+        let counts = group.iter().map(|segment| self.count(segment));
+        let counts: Result<Vec<_>> = counts.collect();
+        if !self.are_same(&turns) {
+            return Ok(None);
+        }
+        let sum = |sums: [u64; 2], counts: &[u64; 2]| [sums[0] + counts[0], sums[1] + counts[1]];
+        Ok(Some(counts?.iter().fold([0; 2], sum)))
+    }
+
+    /// Freezes the cells of these segments, so that no change begins there. `None` if the directory
+    /// does not lead to all of them, or if one is frozen already.
+    pub(super) fn freeze<'t>(&'t self, segments: &'t [Segment]) -> Option<Frozen<'t, S, R>> {
+        let structure = self.seam().lock(&self.structure);
+        let leads = |segment: &Segment| self.cells.find(self.seam(), segment.low) == segment.word();
+        if !segments.iter().all(leads) {
+            return None;
+        }
+        for segment in segments {
+            let cells = segment.cells(structure.directory.depth);
+            self.cells.set(self.seam(), cells, segment.word() | FROZEN);
+        }
+        Some(Frozen { table: self, segments, is_armed: true })
+    }
+
+    /// Waits for the changes that have begun before the segments were frozen. A thread that locks a
+    /// stripe later acquires what is released here, so it sees that the cell is frozen.
+    pub(super) fn wait_for_changes(&self, segments: &[Segment]) -> Result<()> {
+        for segment in segments {
+            for number in 0..segment.size().blocks() {
+                let (_, lock, _) = self.block(segment.offset, segment.size(), number);
+                drop(Guarded::new(lock.hold(&self.core, segment.offset)?));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a crash, until all space is accounted for, marks for the trace the blocks of all records
+    /// of these segments, the segments and their nodes. The trace may not have come to the old
+    /// segments before they are gone.
+    fn mark_moved(&self, segments: &[Segment]) -> Result<()> {
+        if self.core.alloc().old_frontier() == 0 {
+            return Ok(());
+        }
+        for segment in segments {
+            // If the group was rebuilt meanwhile, that rebuild has marked its blocks.
+            for (kind, offset, _) in
+                self.read_segment(segment.low, 1, |now| self.blocks_of(now))??
+            {
+                let is_moved = kind == BlockKind::Record;
+                if !(is_moved && self.seeded(&bugs::MOVED_UNMARKED)) {
+                    self.core.before_unlink(offset)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the segments `old`, which follow each other, into new ones of these shapes. `in_nodes`
+    /// is the number of records in their nodes. The caller has passed the gate.
+    pub(super) fn rebuild(
+        &self,
+        old: &[Segment],
+        shapes: impl Iterator<Item = Shape>,
+        in_nodes: u64,
+    ) -> Result<Outcome> {
+        let (core, memory) = (&*self.core, &self.core.memory);
+        let empty = self.empty(old[0].low);
+        let (mut drafts, mut low) = (Vec::new(), old[0].low);
+        for shape in shapes {
+            let block = UnlinkedBlock::allocate(core, layout::SIZES[shape.size as usize].bytes());
+            match block {
+                Ok(block) => drafts.push(Draft::new(block, shape, low, empty)),
+                Err(error) if error.is_full() => return Ok(Outcome::NoSpace),
+                Err(error) => return Err(error),
+            }
+            low = shape.range(low).high.wrapping_add(1);
+        }
+        let mut spare = Vec::new();
+        if in_nodes > 0 {
+            for _ in 0..in_nodes.div_ceil(NODE_SLOTS) + drafts.len() as u64 {
+                match UnlinkedBlock::allocate(core, NODE_BYTES) {
+                    Ok(block) => spare.push(block),
+                    Err(error) if error.is_full() => return Ok(Outcome::NoSpace),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.mark_moved(old)?;
+        let Some(mut frozen) = self.freeze(old) else { return Ok(Outcome::Changed) };
+        if !self.seeded(&bugs::GRACE_SKIPPED) {
+            self.wait_for_changes(old)?;
+        }
+        let old_nodes = self.copy(old, &mut drafts)?;
+        let mut linked = 0;
+        for draft in &mut drafts {
+            let nodes = draft.late.len().div_ceil(NODE_SLOTS as usize);
+            let Some(nodes) = spare.get(linked..linked + nodes) else {
+                return Ok(Outcome::NoRoom);
+            };
+            linked += nodes.len();
+            draft.nodes.extend(nodes.iter().map(UnlinkedBlock::offset));
+            if self.seeded(&bugs::NODES_NOT_CARRIED) {
+                draft.nodes.truncate(1);
+            }
+        }
+        // Nothing fails between the first store to the new blocks and the fence.
+        let mut sibling = 0;
+        for draft in drafts.iter_mut().rev() {
+            draft.link(sibling);
+            if !self.seeded(&bugs::SIBLING_MISSING) {
+                sibling = draft.segment.offset;
+            }
+        }
+        let (mut segments, mut nodes) = (Vec::new(), Vec::new());
+        for draft in &drafts {
+            segments.push(memory.words(draft.segment.offset, draft.segment.size().bytes())?);
+            for (offset, values) in draft.node_words() {
+                nodes.push((memory.words(offset, NODE_BYTES)?, values));
+            }
+        }
+        for (draft, words) in drafts.iter().zip(segments) {
+            memory.write_new(words, draft.lines.as_flattened(), &points::REBUILD_NEW);
+            self.store_hints(&draft.segment, &draft.hints);
+        }
+        for (words, values) in nodes {
+            memory.write_new(words, &values, &points::REBUILD_NODE);
+        }
+        memory.fence(&points::REBUILD_NEW);
+        let free = || {
+            old.iter().map(|old| old.offset).chain(old_nodes.iter().copied()).for_each(|offset| {
+                core.free_unlinked(offset);
+            });
+        };
+        let freed_early = self.seeded(&bugs::FREED_BEFORE_SWITCH);
+        if freed_early {
+            free();
+        }
+        let new: Vec<_> = drafts.iter().map(|draft| draft.segment).collect();
+        let link = || {
+            drafts.iter_mut().for_each(|draft| draft.block.set_linked());
+            spare[..linked].iter_mut().for_each(UnlinkedBlock::set_linked);
+        };
+        self.commit(&new, link)?;
+        frozen.is_armed = false;
+        drop(frozen);
+        if !freed_early {
+            free();
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Copies the records of frozen segments into drafts. Returns the old nodes.
+    fn copy(&self, old: &[Segment], drafts: &mut [Draft<'_, S>]) -> Result<Vec<u64>> {
+        // How far the new segments after the first one begin from it. No record is as far as `MAX`.
+        let low = old[0].low;
+        let mut begin = [u64::MAX; MAX_NEW - 1];
+        for (begin, draft) in begin.iter_mut().zip(drafts.iter().skip(1)) {
+            *begin = draft.segment.low - low;
+        }
+        let mut nodes = Vec::new();
+        for segment in old {
+            // An internal iteration, so that each kind of line has a loop of its own.
+            self.lines(segment).try_for_each(|line| {
+                let (at, line) = line?;
+                for slot in &line.slots {
+                    if let Some(record) = self.record_in(segment, at, slot)? {
+                        // Without a branch that could be mispredicted.
+                        let far = record.1 - low;
+                        let [second, third, fourth] = begin.map(|begin| usize::from(begin <= far));
+                        let number = second + third + fourth;
+                        let draft: &mut Draft<'_, S> = &mut drafts[number];
+                        draft.add_home(record);
+                    }
+                }
+                Ok::<_, Damage>(())
+            })?;
+            for node in self.nodes(segment.offset) {
+                nodes.push(self.core.memory.offset_of(node?).raw());
+            }
+        }
+        drafts.iter_mut().for_each(Draft::add_late);
+        Ok(nodes)
+    }
+
+    /// Commits a rebuild whose new segments are durable, and leads operations to them. `link` marks
+    /// their blocks as linked.
+    fn commit(&self, new: &[Segment], link: impl FnOnce()) -> Result<()> {
+        let (seam, memory) = (self.seam(), &self.core.memory);
+        let structure = seam.lock(&self.structure);
+        let depth = structure.directory.depth;
+        let (first, last) = (&new[0], &new[new.len() - 1]);
+        let cells = structure.directory.entries(memory)?;
+        let range = first.cells(depth).start..last.cells(depth).end;
+        let intent = self.intent()?;
+        let store_intent = || {
+            let to = Link { offset: first.offset, depth: 0 };
+            to.store(memory, intent, &points::REBUILD_COMMIT);
+            memory.persist(intent, &points::REBUILD_COMMIT);
+        };
+        let is_late = self.seeded(&bugs::INTENT_LATE);
+        let is_early = self.seeded(&bugs::SHOWN_BEFORE_CELLS);
+        link();
+        if is_early {
+            self.lead_to(new, depth);
+        }
+        if !is_late {
+            store_intent();
+        }
+        for segment in new {
+            for (number, cell) in segment.cells(depth).zip(&cells[segment.cells(depth)]) {
+                if number + 1 == range.end && self.seeded(&bugs::CELLS_ONE_SHORT) {
+                    continue;
+                }
+                memory.store(cell, segment.offset, &points::REBUILD_CELLS);
+            }
+        }
+        memory.flush_words(&cells[range], &points::REBUILD_CELLS);
+        memory.fence(&points::REBUILD_CELLS);
+        if is_late {
+            store_intent();
+        }
+        if !is_early {
+            self.lead_to(new, depth);
+        }
+        Ok(())
+    }
+
+    /// Leads operations to new segments, which follow each other. The caller has locked the structure.
+    fn lead_to(&self, new: &[Segment], depth: u32) {
+        let (first, last) = (&new[0], &new[new.len() - 1]);
+        let turns = || (turn_of(first.low)..=turn_of(last.high)).map(|n| self.turn(n));
+        turn::begin(turns());
+        for segment in new {
+            self.cells.set(self.seam(), segment.cells(depth), segment.word());
+        }
+        turn::end(turns());
+    }
+}
