@@ -63,8 +63,13 @@ fn matching(word: u64, whose: Whose) -> u64 {
     let differs = word ^ (LOWEST * whose.low_bits());
     // 0x3f + 0x3f does not carry into the next entry.
     let differs = (differs & (LOWEST * 0x3f)) + LOWEST * 0x3f;
-    let has_place = word | word >> 1 | word >> 2;
-    !differs & has_place & LOWEST << 6
+    !differs & has_place(word)
+}
+
+/// Returns a word with bit 6 of each entry that is not free.
+#[inline(always)]
+fn has_place(word: u64) -> u64 {
+    (word | word >> 1 | word >> 2) & LOWEST << 6
 }
 
 /// Yields the places of the entries that match; see [`Whose`].
@@ -109,43 +114,60 @@ pub(super) fn beyond_flags(word: u64) -> u64 {
     word & 0xf << BEYOND
 }
 
-fn entry_at(word: u64, entry: u32) -> u64 {
-    word >> (ENTRY_BITS * entry) & 0x1ff
-}
-
-fn with_entry(word: u64, entry: u32, value: u64) -> u64 {
-    let at = ENTRY_BITS * entry;
-    word & !(0x1ff << at) | value << at
-}
+/// The bits of an entry.
+const ENTRY: u64 = (1 << ENTRY_BITS) - 1;
 
 /// Adds a record at this place.
 #[must_use]
+#[inline(always)]
 pub(super) fn with(word: u64, whose: Whose, place: u32) -> u64 {
-    let find = |is: &dyn Fn(u64) -> bool| (0..ENTRIES).find(|&e| is(entry_at(word, e)));
-    if let Some(free) = find(&|entry| entry >> 6 == 0) {
-        return with_entry(word, free, whose.entry(place));
+    let free = !has_place(word) & LOWEST << 6;
+    if free != 0 {
+        let at = free.trailing_zeros() - 6;
+        return word & !(ENTRY << at) | whose.entry(place) << at;
     }
+    with_flag(word, whose, place)
+}
+
+/// Does the same for a word that has no free entry.
+#[cold]
+fn with_flag(word: u64, whose: Whose, place: u32) -> u64 {
     if place < STASH {
         return word | 1 << (WITHIN + whose.home);
     }
     // A record in the stash costs a lookup more than one in the block, so it takes the entry of one.
-    if let Some(other) = find(&|entry| entry >> 6 < u64::from(STASH)) {
-        let home = entry_at(word, other) as u32 >> 4 & 3;
-        return with_entry(word, other, whose.entry(place)) | 1 << (WITHIN + home);
+    let within = !word & LOWEST << 8;
+    if within != 0 {
+        let at = within.trailing_zeros() - 8;
+        let home = (word >> at) as u32 >> 4 & 3;
+        return word & !(ENTRY << at) | whose.entry(place) << at | 1 << (WITHIN + home);
     }
     word | 1 << (BEYOND + whose.home)
 }
 
 /// Removes a record at this place. Returns `None` if it has no entry of its own.
 #[must_use]
+#[inline(always)]
 pub(super) fn without(word: u64, whose: Whose, place: u32) -> Option<u64> {
-    let entry = (0..ENTRIES).find(|&e| entry_at(word, e) == whose.entry(place))?;
-    Some(with_entry(word, entry, 0))
+    let mut left = matching(word, whose);
+    while left != 0 {
+        let at = left.trailing_zeros();
+        if (word >> at) as u32 & 7 == place {
+            return Some(word & !(ENTRY << (at - 6)));
+        }
+        left &= left - 1;
+    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn with_entry(word: u64, entry: u32, value: u64) -> u64 {
+        let at = ENTRY_BITS * entry;
+        word & !(ENTRY << at) | value << at
+    }
 
     /// A plain list of records, and the word that was kept for it.
     #[derive(Default)]

@@ -237,6 +237,28 @@ impl Seam for Real {
         }
     }
 
+    fn store_lines(&self, words: &[Word], values: &[u64], _at: &'static Point) {
+        if let FlushMode::Lines(instruction) = self.mode {
+            arch::stream(words, values, instruction);
+            if self.slow {
+                delay(self.latency.per_line, words.len().div_ceil(LINE as usize / 8));
+            }
+            return;
+        }
+        let bytes = size_of_val(words).min(size_of_val(values));
+        if bytes >= arch::COPY_LEAST {
+            // SAFETY: both have at least so many bytes. Words may be stored to through a shared
+            // reference. A thread that still reads them, because they held another structure, finds
+            // that out and throws away what it has read.
+            unsafe { arch::copy(values.as_ptr().cast(), words.as_ptr().cast_mut().cast(), bytes) };
+        } else {
+            for (word, value) in words.iter().zip(values) {
+                word.0.store(*value, Ordering::Relaxed);
+            }
+        }
+        self.flush(words, _at);
+    }
+
     #[inline(always)]
     fn flush(&self, words: &[Word], _at: &'static Point) {
         if matches!(self.mode, FlushMode::Lines(_) | FlushMode::Journal) {

@@ -226,17 +226,13 @@ impl<S: Seam> Memory<S> {
         self.seam.flush(words, at);
     }
 
-    /// Writes words that nothing links to yet, and starts the flush of their lines. They are durable
-    /// after this thread's next fence.
-    pub fn write_new(&self, words: &[Word], values: &[u64], at: &'static Point) {
-        debug_assert_eq!(words.len(), values.len());
-        const LINE_WORDS: usize = LINE as usize / 8;
-        for (line, values) in words.chunks(LINE_WORDS).zip(values.chunks(LINE_WORDS)) {
-            for (word, value) in line.iter().zip(values) {
-                self.store(word, *value, at);
-            }
-            self.flush_words(line, at);
-        }
+    /// Writes lines that nothing links to yet, and starts their flush. They are durable after this
+    /// thread's next fence.
+    #[inline(always)]
+    pub fn write_new(&self, lines: &[Word], values: &[u64], at: &'static Point) {
+        debug_assert_eq!(lines.len(), values.len());
+        debug_assert!(size_of_val(lines).is_multiple_of(LINE as usize));
+        self.seam.store_lines(lines, values, at);
     }
 
     /// Returns the words of a line that hold `word`, as a bit mask, among those in `mask`. A

@@ -115,7 +115,7 @@ impl Reservation {
             return Ok(());
         }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        let side = side_bytes(len).next_multiple_of(4096).min(self.side);
+        let side = self.covered_side(len);
         // SAFETY: both are ours, and parts that are accessible already keep their content.
         unsafe {
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
@@ -124,19 +124,21 @@ impl Reservation {
         Ok(())
     }
 
-    /// Allows huge pages for the shadow from now on.
+    /// Allows huge pages for the shadow and the side table from now on.
     ///
-    /// This is an optimization: errors are ignored. The first huge page's worth is left out. It
-    /// becomes accessible bit by bit and so has small pages; the kernel might later replace them by
+    /// This is an optimization: errors are ignored. The first huge page's worth of each is left out.
+    /// It becomes accessible bit by bit and so has small pages; the kernel might later replace them by
     /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {
-        if self.shadow > HUGE_PAGE {
-            // SAFETY: the shadow is ours, and the advice changes only the size of its pages.
-            let _ = unsafe {
-                let rest = self.shadow().add(HUGE_PAGE as usize);
-                let bytes = (self.shadow - HUGE_PAGE) as usize;
-                rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
-            };
+        for (start, bytes) in [(self.shadow(), self.shadow), (self.side(), self.side)] {
+            if bytes > HUGE_PAGE {
+                // SAFETY: both are ours, and the advice changes only the size of their pages.
+                let _ = unsafe {
+                    let rest = start.add(HUGE_PAGE as usize);
+                    let bytes = (bytes - HUGE_PAGE) as usize;
+                    rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
+                };
+            }
         }
     }
 
@@ -144,9 +146,12 @@ impl Reservation {
     /// above the size of a huge page is rounded up to whole huge pages, because the kernel would
     /// use small pages for a huge page that is accessible only in part.
     fn covered(&self, len: u64) -> u64 {
-        let bytes = len.div_ceil(SHADOW_SHARE);
-        let unit = if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 };
-        bytes.next_multiple_of(unit).min(self.shadow)
+        in_pages(len.div_ceil(SHADOW_SHARE)).min(self.shadow)
+    }
+
+    /// Does the same for the side table.
+    fn covered_side(&self, len: u64) -> u64 {
+        in_pages(side_bytes(len)).min(self.side)
     }
 
     /// Touches the shadow of a range below `len`, so that the kernel provides its memory now. If
@@ -234,6 +239,11 @@ impl Drop for Reservation {
             };
         }
     }
+}
+
+/// Rounds a number of bytes up to whole pages, huge ones if it is above the size of one.
+fn in_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 })
 }
 
 /// Reserves `bytes` of addresses, without memory behind them, which forked children do not inherit.

@@ -1,7 +1,7 @@
 //! A directory in DRAM of cells: each has an equal share of the hash space, and there are three
 //! times a power of two of them.
 
-use crate::pmem::{DramWords, Seam, Shared};
+use crate::pmem::{DramWords, Seam, Shared, SharedWord};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,7 +24,32 @@ pub(crate) fn first_hash(cell: usize, depth: u32) -> u64 {
 /// nothing.
 struct Array {
     depth: u32,
+    /// The number of the words.
+    count: u64,
     words: DramWords,
+}
+
+impl Array {
+    fn new(depth: u32) -> Array {
+        let count = WAYS << depth;
+        Array { depth, count, words: DramWords::zeroed(count) }
+    }
+
+    /// Returns the word of the cell that has this hash.
+    #[inline(always)]
+    fn word(&self, hash: u64) -> &SharedWord {
+        let cell = ((u128::from(hash) * u128::from(self.count)) >> 64) as usize;
+        debug_assert!(cell < self.words.len());
+        // SAFETY: there are `count` words, and this number is below `count`.
+        unsafe { self.words.get_unchecked(cell) }
+    }
+}
+
+/// The way to a cell.
+#[derive(Clone, Copy)]
+pub(crate) struct CellWay<'c> {
+    array: &'c Array,
+    cell: &'c SharedWord,
 }
 
 /// The directory. It only grows.
@@ -41,7 +66,7 @@ impl Cells {
     pub(crate) fn new(seam: &impl Seam, depth: u32) -> Self {
         let all = (0..32).map(|_| Shared::once()).collect();
         let cells = Cells { all, current: Shared::default() };
-        cells.set_current(seam, Array { depth, words: DramWords::zeroed(WAYS << depth) });
+        cells.set_current(seam, Array::new(depth));
         cells
     }
 
@@ -68,13 +93,23 @@ impl Cells {
     /// Returns the word of the cell that has this hash.
     #[inline(always)]
     pub(crate) fn find(&self, seam: &impl Seam, hash: u64) -> u64 {
-        let current = self.current(seam);
-        let cell = cell_of(hash, current.depth);
-        debug_assert!(cell < current.words.len());
-        // SAFETY: there are as many words as `cell_of` returns different numbers.
-        let word = unsafe { current.words.get_unchecked(cell) };
+        self.find_way(seam, hash).1
+    }
+
+    /// Does the same, and returns the way to the cell.
+    #[inline(always)]
+    pub(crate) fn find_way(&self, seam: &impl Seam, hash: u64) -> (CellWay<'_>, u64) {
+        let array = self.current(seam);
+        let cell = array.word(hash);
         // Acquire: pairs with the Release in `set`, so that what the word leads to is visible.
-        word.load(seam, Ordering::Acquire)
+        (CellWay { array, cell }, cell.load(seam, Ordering::Acquire))
+    }
+
+    /// Returns the word of the cell to which a way leads, or `None` if the directory was doubled since.
+    #[inline(always)]
+    pub(crate) fn again(&self, seam: &impl Seam, way: CellWay<'_>) -> Option<u64> {
+        // Acquire: as in `find_way`.
+        std::ptr::eq(self.current(seam), way.array).then(|| way.cell.load(seam, Ordering::Acquire))
     }
 
     /// Stores the words of some cells. No other thread may store any, or double the directory,
@@ -90,7 +125,7 @@ impl Cells {
     pub(crate) fn double(&self, seam: &impl Seam) {
         let narrow = self.current(seam);
         let depth = narrow.depth + 1;
-        let wide = Array { depth, words: DramWords::zeroed(WAYS << depth) };
+        let wide = Array::new(depth);
         for (pair, cell) in wide.words.chunks_exact(2).zip(&*narrow.words) {
             let word = cell.load(seam, Ordering::Relaxed);
             pair.iter().for_each(|twin| twin.store(seam, word, Ordering::Relaxed));

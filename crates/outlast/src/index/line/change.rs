@@ -7,6 +7,7 @@ use crate::error::{Boxed, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::hints::{self, STASH};
+use crate::index::kit::cells::CellWay;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held, HeldLock};
 use crate::index::kit::media::{Link, ones};
@@ -64,7 +65,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
-        let word = self.cells.find(self.seam(), key.hash);
+        let (way, word) = self.cells.find_way(self.seam(), key.hash);
         if word == 0 || word & FROZEN != 0 {
             return None;
         }
@@ -74,7 +75,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
             self.seam().prefetch(spot.hint);
         }
         let mut here = spot.lock.try_hold()?;
-        let step = match self.leads_to(word, key.hash) {
+        let step = match self.leads_to(way, word) {
             true => self.change_locked::<true>(&spot, &mut here, key, plan, &mut progress.new),
             false => Ok(Step::Again),
         };
@@ -93,7 +94,8 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Step<R, u64>> {
-        let word = self.cell(key.hash, 1)?;
+        self.cell(key.hash, 1)?;
+        let (way, word) = self.cells.find_way(self.seam(), key.hash);
         let spot = self.spot(word, key.hash);
         if word & FROZEN != 0 && !self.seeded(&bugs::FROZEN_IGNORED) {
             let found = || (spot.segment(), word);
@@ -101,7 +103,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
             return Ok(Step::Again);
         }
         let mut here = Guarded::new(spot.lock.hold(&self.core, spot.segment())?);
-        if !self.leads_to(word, key.hash) {
+        if !self.leads_to(way, word) {
             return Ok(Step::Again);
         }
         self.change_locked::<false>(&spot, &mut here, key, plan, &mut progress.new)
@@ -122,14 +124,14 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
 }
 
 impl<S: Seam, R: SlotRecord> Line<S, R> {
-    /// Returns whether the cell of a hash still holds this word, which is not frozen. The caller
-    /// holds a stripe of the segment, so no rebuild copies it before the stripe is free.
+    /// Returns whether a cell still holds this word, which is not frozen. The caller holds a stripe of
+    /// the segment, so no rebuild copies it before the stripe is free.
     #[inline(always)]
-    pub(super) fn leads_to(&self, word: u64, hash: u64) -> bool {
-        let now = self.cells.find(self.seam(), hash);
-        now == word
+    pub(super) fn leads_to(&self, way: CellWay<'_>, word: u64) -> bool {
+        let now = self.cells.again(self.seam(), way);
+        now == Some(word)
             || self.seeded(&bugs::CELL_NOT_RECHECKED)
-            || now == word | FROZEN && self.seeded(&bugs::FROZEN_IGNORED)
+            || now == Some(word | FROZEN) && self.seeded(&bugs::FROZEN_IGNORED)
     }
 
     /// Makes a change. The caller has locked the stripe. With `FIRST`, this handles only the common
@@ -354,10 +356,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     pub(super) fn extend_chain(&self, hash: u64, word: u64) -> Result<()> {
         let (core, memory) = (&self.core, &self.core.memory);
         let mut block = UnlinkedBlock::allocate(core, NODE_BYTES)?;
+        let (way, found) = self.cells.find_way(self.seam(), hash);
         let spot = self.spot(word, hash);
         let segment = spot.segment();
         let _here = Guarded::new(spot.lock.hold(core, segment)?);
-        if !self.leads_to(word, hash) {
+        if found != word || !self.leads_to(way, word) {
             return Ok(());
         }
         let _stash = Guarded::new(self.stash_lock(segment).hold(core, segment)?);

@@ -39,13 +39,13 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
         plan: &Plan<'_, R>,
     ) -> Option<InRow<Option<RowPlace<'t, S>>, SlotWords>> {
         let hash = key.hash;
-        let word = self.cells.find(self.seam(), hash);
+        let (way, word) = self.cells.find_way(self.seam(), hash);
         if word == 0 || word & FROZEN != 0 {
             return None;
         }
         let spot: Spot<'t, S> = self.spot(word, hash);
         let here = Guarded::new(spot.lock.try_hold()?);
-        if !self.leads_to(word, hash) {
+        if !self.leads_to(way, word) {
             return None;
         }
         let (part, slot, words) = match self.search(&spot, key, || true).ok()? {

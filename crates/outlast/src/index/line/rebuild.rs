@@ -3,11 +3,11 @@
 use super::change::node_words;
 use super::layout::{
     self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, MAX_NEW, NODE_BYTES, NODE_SLOTS, Segment,
-    Shape, segment_identity,
+    Shape, Size, SlotLine, segment_identity,
 };
 use super::lookup::Part;
 use super::recover::Hints;
-use super::{Line, bugs, points, turn_of, whose, with_hint};
+use super::{At, Line, bugs, points, turn_of, whose, with_hint};
 use crate::error::{Damage, Result};
 use crate::index::hints::STASH;
 use crate::index::kit::lock::Guarded;
@@ -17,6 +17,7 @@ use crate::index::kit::walk::HashRange;
 use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{BlockKind, turn};
 use crate::pmem::Seam;
+use std::cell::Cell;
 
 /// The outcome of a rebuild.
 pub(super) enum Outcome {
@@ -34,23 +35,60 @@ pub(super) enum Outcome {
 struct Draft<'c, S: Seam> {
     block: UnlinkedBlock<'c, S>,
     segment: Segment,
+    size: &'static Size,
     empty: u64,
-    /// Its lines, from the header on.
-    lines: Vec<[u64; LINE_WORDS]>,
-    /// The number of records in each line.
-    used: Vec<u8>,
+    buffer: Buffer,
     hints: Hints,
-    /// The records that find no room in their home lines, and then those that go to nodes.
-    late: Vec<(SlotWords, u64)>,
     /// The nodes.
     nodes: Vec<u64>,
 }
 
+/// The memory of a draft. Each thread keeps that of its last rebuild: new memory would cost a page
+/// fault for every 50 records.
+#[derive(Default)]
+struct Buffer {
+    /// The lines, from the header on.
+    lines: Vec<[u64; LINE_WORDS]>,
+    /// The number of records in each line.
+    used: Vec<u8>,
+    /// The records that find no room in their home lines, and then those that go to nodes.
+    late: Vec<(SlotWords, u64)>,
+}
+
+thread_local! {
+    static BUFFERS: Cell<Vec<Buffer>> = const { Cell::new(Vec::new()) };
+}
+
+impl Buffer {
+    fn take() -> Buffer {
+        let kept = BUFFERS.try_with(|kept| {
+            let mut all = kept.take();
+            let last = all.pop();
+            kept.set(all);
+            last
+        });
+        // A thread that ends keeps none.
+        kept.ok().flatten().unwrap_or_default()
+    }
+
+    fn keep(buffer: Buffer) {
+        let _ = BUFFERS.try_with(|kept| {
+            let mut all = kept.take();
+            if all.len() < MAX_NEW {
+                all.push(buffer);
+            }
+            kept.set(all);
+        });
+    }
+}
+
 const LINE_WORDS: usize = 2 * LINE_SLOTS;
 
-/// Returns the lines of an empty segment, without siblings and nodes.
-pub(super) fn segment_lines(segment: &Segment, empty: u64) -> Vec<[u64; LINE_WORDS]> {
-    let mut lines = vec![[empty, 0, empty, 0, empty, 0, empty, 0]; segment.size().lines as usize];
+/// Fills in the lines of an empty segment, without siblings and nodes.
+pub(super) fn write_empty(lines: &mut Vec<[u64; LINE_WORDS]>, segment: &Segment, empty: u64) {
+    lines.clear();
+    let line = [empty, 0, empty, 0, empty, 0, empty, 0];
+    lines.resize(segment.size().lines as usize, line);
     lines[0] = [
         segment_identity(segment.offset, segment.low, segment.shape),
         segment.low,
@@ -61,29 +99,31 @@ pub(super) fn segment_lines(segment: &Segment, empty: u64) -> Vec<[u64; LINE_WOR
         0,
         0,
     ];
-    lines
 }
 
 impl<'c, S: Seam> Draft<'c, S> {
     fn new(block: UnlinkedBlock<'c, S>, shape: Shape, low: u64, empty: u64) -> Self {
         let segment = Segment::new(block.offset(), shape, low);
-        let lines = segment_lines(&segment, empty);
-        let used = vec![0; lines.len()];
-        let (hints, late, nodes) = ([0; MAX_BLOCKS], Vec::new(), Vec::new());
-        Draft { block, segment, empty, lines, used, hints, late, nodes }
+        let mut buffer = Buffer::take();
+        write_empty(&mut buffer.lines, &segment, empty);
+        buffer.used.clear();
+        buffer.used.resize(buffer.lines.len(), 0);
+        buffer.late.clear();
+        let (size, hints, nodes) = (segment.size(), [0; MAX_BLOCKS], Vec::new());
+        Draft { block, segment, size, empty, buffer, hints, nodes }
     }
 
     /// Adds a record to a line, if there is room.
     #[inline(always)]
     fn add(&mut self, line: u32, words: SlotWords) -> bool {
-        let used = &mut self.used[line as usize];
+        let Buffer { lines, used, .. } = &mut self.buffer;
+        let (used, line) = (&mut used[line as usize], &mut lines[line as usize]);
         let slot = usize::from(*used);
-        if slot == LINE_SLOTS {
+        if slot >= LINE_SLOTS {
             return false;
         }
         *used += 1;
-        let (slots, _) = self.lines[line as usize].as_chunks_mut::<2>();
-        slots[slot] = [words.first, words.second];
+        line.as_chunks_mut::<2>().0[slot] = [words.first, words.second];
         true
     }
 
@@ -91,52 +131,54 @@ impl<'c, S: Seam> Draft<'c, S> {
     fn link(&mut self, sibling: u64) {
         let pack = |offset, at| Link { offset, depth: 0 }.pack(self.segment.offset + at);
         let chain = self.nodes.first().copied().unwrap_or(0);
-        (self.lines[0][2], self.lines[0][3]) = (pack(sibling, 16), pack(chain, 24));
+        let header = &mut self.buffer.lines[0];
+        (header[2], header[3]) = (pack(sibling, 16), pack(chain, 24));
     }
 
     fn hint(&mut self, hash: u64, part: Part) {
-        let size = self.segment.size();
+        let size = self.size;
         let hint = &mut self.hints[(size.home_of(hash) / BLOCK_LINES) as usize];
         *hint = with_hint(*hint, whose(size, hash), part);
     }
 
     /// Adds a record to its home line, or puts it off.
     #[inline(always)]
-    fn add_home(&mut self, (words, hash): (SlotWords, u64)) {
-        let size = self.segment.size();
-        if !self.add(size.before + size.home_of(hash), words) {
-            self.late.push((words, hash));
+    fn add_home(&mut self, words: SlotWords, hash: u64) {
+        if !self.add(self.size.before + self.size.home_of(hash), words) {
+            self.buffer.late.push((words, hash));
         }
     }
 
     /// Finds places for the records that were put off. Those that stay go to nodes.
     fn add_late(&mut self) {
-        let size = self.segment.size();
-        let mut in_nodes = Vec::new();
-        for (words, hash) in std::mem::take(&mut self.late) {
+        let size = self.size;
+        let mut late = std::mem::take(&mut self.buffer.late);
+        late.retain(|&(words, hash)| {
             let home = size.before + size.home_of(hash);
-            let emptiest = (1..BLOCK_LINES).min_by_key(|place| self.used[(home ^ place) as usize]);
-            let place = emptiest.unwrap_or(1);
+            let used = &self.buffer.used;
+            let fill = |place: u32| used.get((home ^ place) as usize).copied().unwrap_or(u8::MAX);
+            let mut place = if fill(2) < fill(1) { 2 } else { 1 };
+            if fill(3) < fill(place) {
+                place = 3;
+            }
             let part = if self.add(home ^ place, words) {
                 Part::Away(place)
             } else {
                 let mut window = 0..size.window();
                 match window.find(|&at| self.add(1 + size.stash_of(hash, at), words)) {
                     Some(position) => Part::Away(STASH + position / 2),
-                    None => {
-                        in_nodes.push((words, hash));
-                        Part::Node
-                    }
+                    None => Part::Node,
                 }
             };
             self.hint(hash, part);
-        }
-        self.late = in_nodes;
+            part == Part::Node
+        });
+        self.buffer.late = late;
     }
 
     /// Returns the nodes with the records that go to nodes: the offset and the words of each.
     fn node_words(&self) -> Vec<(u64, Vec<u64>)> {
-        let records: Vec<_> = self.late.iter().map(|record| record.0).collect();
+        let records: Vec<_> = self.buffer.late.iter().map(|record| record.0).collect();
         let nodes = self.nodes.iter().zip(self.nodes.iter().skip(1).chain([&0]));
         let parts = records.chunks(NODE_SLOTS as usize);
         nodes
@@ -145,6 +187,12 @@ impl<'c, S: Seam> Draft<'c, S> {
                 (node, node_words(self.segment.offset, node, next, part, self.empty))
             })
             .collect()
+    }
+}
+
+impl<S: Seam> Drop for Draft<'_, S> {
+    fn drop(&mut self) {
+        Buffer::keep(std::mem::take(&mut self.buffer));
     }
 }
 
@@ -199,15 +247,24 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Counts the records in the lines of a segment, and those in its nodes. Beside changes the result
     /// is not exact.
     pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2]> {
-        let (empty, mut counts) = (self.empty(segment.low), [0; 2]);
-        self.lines(segment).try_for_each(|line| {
-            let (at, line) = line?;
-            let free = self.free(line, empty);
-            let is_node = usize::from(at == super::At::Node);
-            counts[is_node] += u64::from(LINE_SLOTS as u32 - free.count_ones());
-            Ok::<_, Damage>(())
-        })?;
-        Ok(counts)
+        let (offset, size, empty) = (segment.offset, segment.size(), self.empty(segment.low));
+        let count = |line: &SlotLine| {
+            // The sum of bits 0, 2, 4 and 6.
+            let free = self.free(line, empty) * 0x55 >> 6 & 7;
+            u64::from(LINE_SLOTS as u32 - free)
+        };
+        let (mut records, mut in_nodes) = (0, 0);
+        for number in 0..size.blocks() {
+            let (block, ..) = self.block(offset, size, number);
+            records += block.lines.iter().map(count).sum::<u64>();
+        }
+        for number in 0..size.stash {
+            records += count(self.stash(offset, size, number));
+        }
+        for node in self.nodes(offset) {
+            in_nodes += node?.lines.iter().map(count).sum::<u64>();
+        }
+        Ok([records, in_nodes])
     }
 
     /// Does the same for all segments of a group. `None` if the group was rebuilt meanwhile: then the
@@ -316,7 +373,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let old_nodes = self.copy(old, &mut drafts)?;
         let mut linked = 0;
         for draft in &mut drafts {
-            let nodes = draft.late.len().div_ceil(NODE_SLOTS as usize);
+            let nodes = draft.buffer.late.len().div_ceil(NODE_SLOTS as usize);
             let Some(nodes) = spare.get(linked..linked + nodes) else {
                 return Ok(Outcome::NoRoom);
             };
@@ -342,7 +399,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             }
         }
         for (draft, words) in drafts.iter().zip(segments) {
-            memory.write_new(words, draft.lines.as_flattened(), &points::REBUILD_NEW);
+            memory.write_new(words, draft.buffer.lines.as_flattened(), &points::REBUILD_NEW);
             self.store_hints(&draft.segment, &draft.hints);
         }
         for (words, values) in nodes {
@@ -382,23 +439,32 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         let mut nodes = Vec::new();
         for segment in old {
-            // An internal iteration, so that each kind of line has a loop of its own.
-            self.lines(segment).try_for_each(|line| {
-                let (at, line) = line?;
+            let mut take = |at: At, line: &SlotLine| {
                 for slot in &line.slots {
-                    if let Some(record) = self.record_in(segment, at, slot)? {
+                    if let Some((words, hash)) = self.record_in(segment, at, slot)? {
                         // Without a branch that could be mispredicted.
-                        let far = record.1 - low;
+                        let far = hash - low;
                         let [second, third, fourth] = begin.map(|begin| usize::from(begin <= far));
-                        let number = second + third + fourth;
-                        let draft: &mut Draft<'_, S> = &mut drafts[number];
-                        draft.add_home(record);
+                        let draft: &mut Draft<'_, S> = &mut drafts[second + third + fourth];
+                        draft.add_home(words, hash);
                     }
                 }
                 Ok::<_, Damage>(())
-            })?;
-            for node in self.nodes(segment.offset) {
-                nodes.push(self.core.memory.offset_of(node?).raw());
+            };
+            let (offset, size) = (segment.offset, segment.size());
+            for number in 0..size.blocks() {
+                let (block, ..) = self.block(offset, size, number);
+                for (line, home) in block.lines.iter().zip(number * BLOCK_LINES..) {
+                    take(At::Home(home), line)?;
+                }
+            }
+            for number in 0..size.stash {
+                take(At::Stash(number), self.stash(offset, size, number))?;
+            }
+            for node in self.nodes(offset) {
+                let node = node?;
+                nodes.push(self.core.memory.offset_of(node).raw());
+                node.lines.iter().try_for_each(|line| take(At::Node, line))?;
             }
         }
         drafts.iter_mut().for_each(Draft::add_late);

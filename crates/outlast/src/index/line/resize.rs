@@ -1,7 +1,7 @@
 //! Growth: how a group that is full grows, and the directory's doubling.
 
 use super::layout::{DIRECTORY, MAX_DEPTH, Segment, Shape};
-use super::rebuild::{Outcome, segment_lines};
+use super::rebuild::{Outcome, write_empty};
 use super::{Line, points};
 use crate::error::Result;
 use crate::index::kit::arrays::Directory;
@@ -33,7 +33,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
     for (half, block) in halves.iter().enumerate() {
         let segment = Segment::new(block.offset(), shape, (half as u64) << 63);
         let words = core.memory.words(segment.offset, segment.size().bytes())?;
-        let lines = segment_lines(&segment, empty[half]);
+        let mut lines = Vec::new();
+        write_empty(&mut lines, &segment, empty[half]);
         core.memory.write_new(words, lines.as_flattened(), &points::CREATE);
     }
     let cells = DIRECTORY.entries(FIRST_DEPTH) as usize;
@@ -64,6 +65,15 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             _ if !grows => Outcome::NoRoom,
             1 if size < self.largest => {
                 self.rebuild(&group, shapes(depth, 1, size + 1), in_nodes)?
+            }
+            1 if depth < MAX_DEPTH && std::env::var_os("PLAIN").is_some() => {
+                if self.cells.depth(self.seam()) < depth + 2 {
+                    if self.double(depth + 1)? { return Ok(()); }
+                    Outcome::NoRoom
+                } else {
+                    let halves = shapes(depth + 1, 1, size).chain(shapes(depth + 1, 1, size));
+                    self.rebuild(&group, halves, in_nodes)?
+                }
             }
             1 | 2 => self.rebuild(&group, shapes(depth, count + 1, size), in_nodes)?,
             _ if depth == MAX_DEPTH => Outcome::NoRoom,

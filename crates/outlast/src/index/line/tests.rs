@@ -2,9 +2,9 @@
 
 use super::layout::{BLOCK_LINES, LINE_SLOTS, SIZES, Segment};
 use super::{Config, Line, walk};
-use crate::index::kit::interleaved::pool_of;
 use crate::index::kit::change::change;
 use crate::index::kit::collect::Collector;
+use crate::index::kit::interleaved::pool_of;
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::table::{HashedKey, Lookup, Table as _, Verify, Walk};
 use crate::index::{Care, Change, Cursor, Inline, Previous, Schemas};
