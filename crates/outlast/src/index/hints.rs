@@ -83,6 +83,15 @@ pub(super) fn places(word: u64, whose: Whose) -> impl Iterator<Item = u32> {
     })
 }
 
+/// Returns the place of the first entry that matches, or 0 if none does.
+#[inline(always)]
+pub(super) fn first_place(word: u64, whose: Whose) -> u32 {
+    match matching(word, whose) {
+        0 => 0,
+        left => (word >> left.trailing_zeros()) as u32 & 7,
+    }
+}
+
 /// Returns whether some record of this home may be in its block without an entry.
 #[inline(always)]
 pub(super) fn is_within(word: u64, home: u32) -> bool {

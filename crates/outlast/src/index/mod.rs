@@ -36,8 +36,6 @@ pub mod phast;
 pub mod record;
 mod registry;
 mod schema;
-#[cfg(feature = "line")]
-mod turn;
 mod version;
 
 pub use config::SchemeConfig;

@@ -237,7 +237,7 @@ impl Seam for Real {
         }
     }
 
-    fn store_lines(&self, words: &[Word], values: &[u64], _at: &'static Point) {
+    fn store_lines(&self, words: &[Word], values: &[u64], at: &'static Point) {
         if let FlushMode::Lines(instruction) = self.mode {
             arch::stream(words, values, instruction);
             if self.slow {
@@ -245,18 +245,10 @@ impl Seam for Real {
             }
             return;
         }
-        let bytes = size_of_val(words).min(size_of_val(values));
-        if bytes >= arch::COPY_LEAST {
-            // SAFETY: both have at least so many bytes. Words may be stored to through a shared
-            // reference. A thread that still reads them, because they held another structure, finds
-            // that out and throws away what it has read.
-            unsafe { arch::copy(values.as_ptr().cast(), words.as_ptr().cast_mut().cast(), bytes) };
-        } else {
-            for (word, value) in words.iter().zip(values) {
-                word.0.store(*value, Ordering::Relaxed);
-            }
+        for (word, value) in words.iter().zip(values) {
+            word.0.store(*value, Ordering::Relaxed);
         }
-        self.flush(words, _at);
+        self.flush(words, at);
     }
 
     #[inline(always)]

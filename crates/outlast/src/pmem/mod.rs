@@ -37,7 +37,7 @@ pub use reserve::{SHADOW_SHARE, reserve_for};
 pub use seam::{Mark, Point, Seam, Seeded, SeededBug};
 pub(crate) use seam::{commit_points, seeded_bugs};
 pub use shared::{OfShared, Shared, SharedWord};
-pub use side::{BANK_STRIPES, BANKS, SideTable, TURNS};
+pub use side::{BANK_STRIPES, BANKS, SideTable};
 pub(crate) use side::{SIDE_FIXED, side_bytes};
 pub use traced::{Access, Control, Counts, Event, LineSet, Traced};
 pub use word::{LINE, Media, Offset, Word};

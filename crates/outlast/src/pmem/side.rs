@@ -5,28 +5,23 @@
 //!
 //! | byte | content | at opening |
 //! |---:|---|---|
-//! | 0 | [turns](SideTable::turn): 64 words for each root slot | 0 |
-//! | 65,536 | [stripes](SideTable::stripe): 4,096 version locks | 0 |
-//! | 98,304 | [stash locks](SideTable::stash_lock): 32, in a line each | 0 |
-//! | 131,072 | [hint words](SideTable::hint_unchecked): one for each 256 bytes of the pool | arbitrary |
+//! | 0 | [stripes](SideTable::stripe): 4,096 version locks | 0 |
+//! | 32,768 | [stash locks](SideTable::stash_lock): 32, in a line each | 0 |
+//! | 36,864 | [hint words](SideTable::hint_unchecked): one for each 256 bytes of the pool | arbitrary |
 
 use super::SharedWord;
 
 /// Bytes before the hint words. They begin as zeros.
-pub(crate) const SIDE_FIXED: u64 = 128 << 10;
+pub(crate) const SIDE_FIXED: u64 = 36 << 10;
 /// Number of bytes of the pool per byte of hint words.
 pub(crate) const SIDE_SHARE: u64 = 32;
 
-/// The number of turns of a map.
-pub const TURNS: usize = 64;
 /// The number of banks of stripes, and of stash locks.
 pub const BANKS: usize = 32;
 /// The number of stripes of a bank.
 pub const BANK_STRIPES: usize = 128;
 
-const ROOTS: usize = 128;
-const STRIPES_AT: usize = ROOTS * TURNS;
-const STASH_LOCKS_AT: usize = STRIPES_AT + BANKS * BANK_STRIPES;
+const STASH_LOCKS_AT: usize = BANKS * BANK_STRIPES;
 const LINE_WORDS: usize = 8;
 
 const _: () = assert!((STASH_LOCKS_AT + BANKS * LINE_WORDS) * 8 <= SIDE_FIXED as usize);
@@ -58,16 +53,10 @@ impl SideTable {
         unsafe { &*self.0.add(index) }
     }
 
-    /// Returns a turn of the map whose root is in slot `root`.
-    #[inline(always)]
-    pub fn turn(&self, root: usize, number: usize) -> &SharedWord {
-        self.fixed((root % ROOTS) * TURNS + number % TURNS)
-    }
-
     /// Returns a stripe of a bank.
     #[inline(always)]
     pub fn stripe(&self, bank: usize, number: usize) -> &SharedWord {
-        self.fixed(STRIPES_AT + (bank % BANKS) * BANK_STRIPES + number % BANK_STRIPES)
+        self.fixed((bank % BANKS) * BANK_STRIPES + number % BANK_STRIPES)
     }
 
     /// Returns the stash lock of a bank.
@@ -98,9 +87,6 @@ mod tests {
         let table = unsafe { SideTable::new(std::ptr::without_provenance(4096)) };
         let mut all = std::collections::HashSet::new();
         let mut add = |word: *const SharedWord| assert!(all.insert(word.addr()));
-        for root in 0..ROOTS {
-            (0..TURNS).for_each(|turn| add(table.turn(root, turn)));
-        }
         for bank in 0..BANKS {
             (0..BANK_STRIPES).for_each(|stripe| add(table.stripe(bank, stripe)));
             add(table.stash_lock(bank));

@@ -123,7 +123,6 @@ impl State {
 /// The directories of Dash-EH and Dash-LH.
 pub static DIRECTORY: DirectoryForm = DirectoryForm {
     kind: 0xd1e0,
-    ways: 1,
     depths: 1..=MAX_DEPTH,
     create: &points::CREATE,
     double: &points::DOUBLE_NEW,

@@ -29,8 +29,6 @@ const _: () = assert!(size_of::<DirectoryHeader>() as u64 == DIRECTORY_HEADER);
 pub struct DirectoryForm {
     /// The kind in their identity words.
     pub kind: u16,
-    /// The number of entries of a directory of depth 0.
-    pub ways: u64,
     /// The depths that a directory can have.
     pub depths: RangeInclusive<u32>,
     /// The commit point of a map's first directory.
@@ -42,7 +40,7 @@ pub struct DirectoryForm {
 impl DirectoryForm {
     /// Returns the number of entries of a directory of this depth.
     pub const fn entries(&self, depth: u32) -> u64 {
-        self.ways << depth
+        1 << depth
     }
 
     /// Returns the size, in bytes, of the block of a directory of this depth. It is at least 256,

@@ -1,46 +1,39 @@
-//! A directory in DRAM of cells: each has an equal share of the hash space, and there are three
-//! times a power of two of them.
+//! A directory in DRAM of cells: each has an equal share of the hash space.
 
 use crate::pmem::{DramWords, Seam, Shared, SharedWord};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The number of cells of a directory of depth 0.
-pub(crate) const WAYS: u64 = 3;
-
-/// Returns the number of the cell that has this hash, in a directory of this depth.
+/// Returns the number of the cell that has this hash, in a directory of this depth, which is not 0.
 #[inline(always)]
 pub(crate) fn cell_of(hash: u64, depth: u32) -> usize {
-    ((u128::from(hash) * u128::from(WAYS << depth)) >> 64) as usize
+    (hash >> (64 - depth)) as usize
 }
 
-/// Returns the first hash of a cell.
+/// Returns the first hash of a cell; 0 for the number after the last.
 pub(crate) fn first_hash(cell: usize, depth: u32) -> u64 {
-    ((cell as u128) << 64).div_ceil(u128::from(WAYS << depth)) as u64
+    (cell as u64) << (64 - depth)
 }
 
 /// The cells for one depth. What their words mean is the scheme's matter, except that 0 means
 /// nothing.
 struct Array {
     depth: u32,
-    /// The number of the words.
-    count: u64,
     words: DramWords,
 }
 
 impl Array {
     fn new(depth: u32) -> Array {
-        let count = WAYS << depth;
-        Array { depth, count, words: DramWords::zeroed(count) }
+        Array { depth, words: DramWords::zeroed(1 << depth) }
     }
 
     /// Returns the word of the cell that has this hash.
     #[inline(always)]
     fn word(&self, hash: u64) -> &SharedWord {
-        let cell = ((u128::from(hash) * u128::from(self.count)) >> 64) as usize;
+        let cell = cell_of(hash, self.depth);
         debug_assert!(cell < self.words.len());
-        // SAFETY: there are `count` words, and this number is below `count`.
+        // SAFETY: there are 2^depth words, and this is a number of `depth` bits.
         unsafe { self.words.get_unchecked(cell) }
     }
 }
@@ -141,14 +134,15 @@ mod tests {
 
     #[test]
     fn cells_begin_where_their_first_hash_is() {
-        for depth in [2, 3, 9, 24] {
-            let cells = (WAYS << depth) as usize;
-            for cell in [0, 1, 2, 3, cells / 2 - 1, cells / 2, cells - 2, cells - 1] {
+        for depth in [1, 3, 9, 24] {
+            let cells = 1 << depth;
+            for cell in [0, 1, cells / 2 - 1, cells / 2, cells - 1] {
                 let first = first_hash(cell, depth);
                 assert_eq!(cell_of(first, depth), cell);
                 assert!(cell == 0 || cell_of(first - 1, depth) == cell - 1);
             }
             assert_eq!(cell_of(u64::MAX, depth), cells - 1);
+            assert_eq!(first_hash(cells, depth), 0);
         }
     }
 
@@ -156,13 +150,13 @@ mod tests {
     fn a_doubled_directory_leads_where_it_led() {
         let seam = Real::new(FlushMode::None);
         let cells = Cells::new(&seam, 2);
-        for cell in 0..12 {
+        for cell in 0..4 {
             cells.set(&seam, cell..cell + 1, 100 + cell as u64);
         }
         for depth in 3..6 {
             cells.double(&seam);
             assert_eq!(cells.depth(&seam), depth);
-            for cell in 0..12 {
+            for cell in 0..4 {
                 let (first, last) = (first_hash(cell, 2), first_hash(cell + 1, 2).wrapping_sub(1));
                 assert_eq!(cells.find(&seam, first), 100 + cell as u64);
                 assert_eq!(cells.find(&seam, last), 100 + cell as u64);

@@ -7,10 +7,12 @@ crate::seeded_bugs! {
     FROZEN_IGNORED = "FrozenIgnored";
     /// A change does not look at the cell again after it has locked its stripe.
     CELL_NOT_RECHECKED = "CellNotRechecked";
-    /// Lookups do not check the turn.
-    TURN_UNCHECKED = "TurnUnchecked";
-    /// Iterations do not check the turns.
-    TURN_UNCHECKED_SCAN = "TurnUncheckedScan";
+    /// Lookups do not look at the cell again.
+    CELL_UNCHECKED = "CellUnchecked";
+    /// Iterations do not look at the cell again.
+    CELL_UNCHECKED_SCAN = "CellUncheckedScan";
+    /// A rebuild leaves the versions of the new segments' stripes as they were.
+    STRIPES_KEPT = "StripesKept";
     /// The old segments of a rebuild are freed before readers are led away from them.
     FREED_BEFORE_SWITCH = "FreedBeforeSwitch";
     /// A rebuild's intent is stored after its cells.

@@ -56,8 +56,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is ready and
-    /// not being rebuilt, that the stripe is free, and that there is room for a new record in the
-    /// block.
+    /// not being rebuilt, that the stripe is free, and that there is room for a new record.
     #[inline(always)]
     fn attempt_first<'t>(
         &'t self,
@@ -72,11 +71,11 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         let spot = self.spot(word, key.hash);
         self.seam().prefetch(spot.home());
         if plan.inserts {
-            self.seam().prefetch(spot.hint);
+            self.seam().prefetch(spot.hint());
         }
         let mut here = spot.lock.try_hold()?;
         let step = match self.leads_to(way, word) {
-            true => self.change_locked::<true>(&spot, &mut here, key, plan, &mut progress.new),
+            true => self.change_locked(&spot, &mut here, key, plan, &mut progress.new),
             false => Ok(Step::Again),
         };
         here.unlock();
@@ -106,7 +105,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         if !self.leads_to(way, word) {
             return Ok(Step::Again);
         }
-        self.change_locked::<false>(&spot, &mut here, key, plan, &mut progress.new)
+        self.change_locked(&spot, &mut here, key, plan, &mut progress.new)
     }
 
     #[cold]
@@ -134,10 +133,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             || now == Some(word | FROZEN) && self.seeded(&bugs::FROZEN_IGNORED)
     }
 
-    /// Makes a change. The caller has locked the stripe. With `FIRST`, this handles only the common
-    /// cases. In any other case it returns before it has stored anything.
+    /// Makes a change. The caller has locked the stripe. In case of an error, nothing was stored.
     #[inline(always)]
-    fn change_locked<'m, const FIRST: bool>(
+    fn change_locked<'m>(
         &'m self,
         spot: &Spot<'m, S>,
         here: &mut HeldLock<'m, S>,
@@ -145,11 +143,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Boxed<Step<R, u64>> {
-        let Some(found) = self.search(spot, key, || true)? else {
+        let Some(found) = self.search(spot, key)? else {
             let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
                 return Ok(Step::absent(false));
             };
-            return self.insert_absent::<FIRST>(spot, here, new);
+            return self.insert_absent(spot, here, new);
         };
         let decision = decide(&self.core, plan, found.words)?;
         if !decision.applied {
@@ -194,27 +192,32 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     // ---- Hints ------------------------------------------------------------------
 
+    #[inline(always)]
     fn hint(&self, spot: &Spot<'_, S>) -> u64 {
-        spot.hint.load(self.seam(), Ordering::Relaxed)
+        spot.hint().load(self.seam(), Ordering::Relaxed)
     }
 
     /// Adds a record to the hints of its block. The stripe is changing.
+    #[inline(always)]
     pub(super) fn note(&self, spot: &Spot<'_, S>, place: u32) {
         let hint = hints::with(self.hint(spot), spot.whose, place);
-        spot.hint.store(self.seam(), hint, Ordering::Relaxed);
+        spot.hint().store(self.seam(), hint, Ordering::Relaxed);
     }
 
     /// Removes a record, whose slot is empty, from the hints of its block. The stripe is changing.
+    #[inline(always)]
     pub(super) fn forget(&self, spot: &Spot<'_, S>, place: u32) {
         let hint = hints::without(self.hint(spot), spot.whose, place);
-        let hint = hint.unwrap_or_else(|| self.hint_of_block(spot));
-        spot.hint.store(self.seam(), hint, Ordering::Relaxed);
+        let hint = hint.unwrap_or_else(|| self.hint_of_block(spot.word, spot.hash));
+        spot.hint().store(self.seam(), hint, Ordering::Relaxed);
     }
 
     /// Computes the hint word of a block anew. The stripe excludes changes of the block's records;
     /// other records in the stash may change meanwhile, and count for nothing.
     #[cold]
-    fn hint_of_block(&self, spot: &Spot<'_, S>) -> u64 {
+    #[inline(never)]
+    fn hint_of_block(&self, word: u64, hash: u64) -> u64 {
+        let spot = &self.spot(word, hash);
         let block = spot.size.home_of(spot.hash) / BLOCK_LINES;
         let mut hint = 0;
         let mut add = |at: At, line: &SlotLine| {
@@ -261,66 +264,64 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Inserts a record whose key is absent.
     #[inline(always)]
-    fn insert_absent<'m, const FIRST: bool>(
+    fn insert_absent<'m>(
         &'m self,
         spot: &Spot<'m, S>,
         here: &mut HeldLock<'m, S>,
         new: &mut UnlinkedRecord<'_, S, R>,
     ) -> Boxed<Step<R, u64>> {
         let words = new.words();
+        unless_seeded!(self, index_bugs::SHOWN_BEFORE_DURABLE => here.changing());
         match self.room_in_block(spot) {
-            Some((Part::Away(place), slot)) => {
-                here.changing();
+            Some((0, slot)) => self.fill(slot, words, &points::INSERT),
+            Some((place, slot)) => {
                 self.note(spot, place);
                 self.fill(slot, words, &points::INSERT_AWAY);
             }
-            Some((_, slot)) => {
-                unless_seeded!(self, index_bugs::SHOWN_BEFORE_DURABLE => here.changing());
-                self.fill(slot, words, &points::INSERT);
+            None if !self.insert_beyond(spot.word, spot.hash, words)? => {
+                return Ok(Step::Full(spot.word));
             }
-            None if FIRST => return Ok(Step::Again),
-            None if !self.insert_beyond(spot, here, words)? => return Ok(Step::Full(spot.word)),
             None => {}
         }
         new.set_linked();
         Ok(Step::absent(true))
     }
 
-    /// Finds an empty slot in the home line, or else in the emptiest other line of the block.
+    /// Finds an empty slot in the home line, or else in the emptiest other line of the block. Returns
+    /// its place, 0 if it is in the home line.
     #[inline(always)]
-    pub(super) fn room_in_block<'m>(&self, spot: &Spot<'m, S>) -> Option<(Part, &'m Slot)> {
+    pub(super) fn room_in_block<'m>(&self, spot: &Spot<'m, S>) -> Option<(u32, &'m Slot)> {
         let (home, empty) = (spot.home(), self.empty(spot.hash));
         match self.free(home, empty) {
             0 => self.room_away(spot.block, spot.whose.home, empty),
-            free => Some((Part::Home, first_of(home, free))),
+            free => Some((0, first_of(home, free))),
         }
     }
 
     #[inline(never)]
-    fn room_away<'m>(&self, block: &'m Block, home: u32, empty: u64) -> Option<(Part, &'m Slot)> {
+    fn room_away<'m>(&self, block: &'m Block, home: u32, empty: u64) -> Option<(u32, &'m Slot)> {
         let line = |place: u32| &block.lines[((home ^ place) % BLOCK_LINES) as usize];
-        let places = (1..BLOCK_LINES).map(|place| (place, self.free(line(place), empty)));
-        let emptiest = places.rev().max_by_key(|(_, free)| free.count_ones());
-        let (place, free) = emptiest.filter(|(_, free)| *free != 0)?;
-        Some((Part::Away(place), first_of(line(place), free)))
+        let mut best = (1, self.free(line(1), empty));
+        for place in 2..BLOCK_LINES {
+            let free = self.free(line(place), empty);
+            if count(free) > count(best.1) {
+                best = (place, free);
+            }
+        }
+        (best.1 != 0).then(|| (best.0, first_of(line(best.0), best.1)))
     }
 
-    /// Inserts a record whose block is full: into the stash or a node. Returns whether there was room.
-    #[cold]
+    /// Inserts a record whose block is full: into the stash or a node. The stripe is changing. Returns
+    /// whether there was room.
     #[inline(never)]
-    fn insert_beyond<'m>(
-        &'m self,
-        spot: &Spot<'m, S>,
-        here: &mut HeldLock<'m, S>,
-        words: SlotWords,
-    ) -> Result<bool> {
+    fn insert_beyond(&self, word: u64, hash: u64, words: SlotWords) -> Result<bool> {
+        let spot = &self.spot(word, hash);
         let empty = self.empty(spot.hash);
         // Its holder waits for nothing, so no lock cycle can form.
         let stash = self.stash_lock(spot.segment());
         let _locked = Guarded::new(stash.hold(&self.core, spot.segment())?);
         for position in 0..spot.size.window() {
             if let Some(slot) = self.free_slot(self.stash_at(spot, position), empty) {
-                here.changing();
                 self.note(spot, STASH + position / 2);
                 self.fill(slot, words, &points::INSERT_OVERFLOW);
                 return Ok(true);
@@ -328,12 +329,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         for line in self.node_lines(spot.segment()) {
             if let Some(slot) = self.free_slot(line?.1, empty) {
-                here.changing();
                 let hint = match self.seeded(&bugs::BEYOND_NOT_SET) {
                     true => self.hint(spot),
                     false => hints::with_node(self.hint(spot), spot.whose.home),
                 };
-                spot.hint.store(self.seam(), hint, Ordering::Relaxed);
+                spot.hint().store(self.seam(), hint, Ordering::Relaxed);
                 self.fill(slot, words, &points::INSERT_OVERFLOW);
                 return Ok(true);
             }
@@ -383,6 +383,13 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         memory.persist(chain, &points::NODE_COMMIT);
         Ok(())
     }
+}
+
+/// Returns how many slots these are, which are given as bits of their first words.
+#[inline(always)]
+pub(super) fn count(slots: u32) -> u32 {
+    // The sum of bits 0, 2, 4 and 6.
+    slots * 0x55 >> 6 & 7
 }
 
 /// Returns the first of some slots, which are given as bits of their first words.

@@ -2,7 +2,7 @@
 
 use super::points;
 pub use crate::index::kit::arrays::{DirectoryForm, pack_root};
-use crate::index::kit::cells::{WAYS, cell_of};
+use crate::index::kit::cells::cell_of;
 pub use crate::index::kit::media::Slot;
 use crate::index::kit::media::{self, LOW48};
 use crate::index::kit::walk::HashRange;
@@ -27,12 +27,10 @@ pub const NODE_SLOTS: u64 = (NODE_LINES * LINE_SLOTS) as u64;
 pub const NODE_BYTES: u64 = (1 + NODE_LINES as u64) * LINE_BYTES;
 /// The largest [`Size`].
 pub const MAX_SIZE: u32 = 5;
-/// The most segments that share a prefix.
-pub const MAX_COUNT: u32 = 3;
 /// Greatest depth of a segment.
 pub const MAX_DEPTH: u32 = 23;
 /// The most segments that one rebuild makes.
-pub const MAX_NEW: usize = 4;
+pub const MAX_NEW: usize = 2;
 
 /// A line: four slots.
 #[repr(C, align(64))]
@@ -94,8 +92,7 @@ const _: () = {
 /// The directories of this scheme.
 pub static DIRECTORY: DirectoryForm = DirectoryForm {
     kind: 0x11e0,
-    ways: WAYS,
-    depths: 2..=MAX_DEPTH + 1,
+    depths: 1..=MAX_DEPTH,
     create: &points::CREATE,
     double: &points::DOUBLE_NEW,
 };
@@ -174,43 +171,28 @@ pub static SIZES: [Size; MAX_SIZE as usize + 1] = [
 pub struct Shape {
     /// The index of its [`Size`].
     pub size: u32,
-    /// The number of leading bits that the hashes of its group share.
+    /// The number of leading bits that its hashes share.
     pub depth: u32,
-    /// The number of segments of its group.
-    pub count: u32,
-    /// Its number in the group.
-    pub number: u32,
 }
 
 impl Shape {
     /// Returns the shape as identity words contain it.
     pub fn pack(self) -> u16 {
-        (self.size | self.depth << 3 | (self.count - 1) << 9 | self.number << 11) as u16
+        (self.size | self.depth << 3) as u16
     }
 
     /// Reads it. Returns `None` if no segment has this shape.
     pub fn unpack(packed: u16) -> Option<Shape> {
         let packed = u32::from(packed);
-        let shape = Shape {
-            size: packed & 7,
-            depth: packed >> 3 & 0x3f,
-            count: (packed >> 9 & 3) + 1,
-            number: packed >> 11 & 3,
-        };
-        let fits = shape.size <= MAX_SIZE
-            && (1..=MAX_DEPTH).contains(&shape.depth)
-            && shape.count <= MAX_COUNT
-            && shape.number < shape.count;
-        (fits && u32::from(shape.pack()) == packed).then_some(shape)
+        let shape = Shape { size: packed & 7, depth: packed >> 3 };
+        let fits = shape.size <= MAX_SIZE && (1..=MAX_DEPTH).contains(&shape.depth);
+        fits.then_some(shape)
     }
 
-    /// Returns the range of the segment of this shape that holds a hash of its group.
+    /// Returns the range of the segment of this shape that holds a hash.
     pub(crate) fn range(self, hash: u64) -> HashRange {
-        let rest = 64 - self.depth;
-        let group = hash >> rest << rest;
-        let part = |number: u32| (u128::from(number) << rest).div_ceil(u128::from(self.count));
-        let end = part(self.number + 1) - 1;
-        HashRange { low: group + part(self.number) as u64, high: group + end as u64 }
+        let rest = u64::MAX >> self.depth;
+        HashRange { low: hash & !rest, high: hash | rest }
     }
 }
 
@@ -228,7 +210,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the segment of this shape at this offset that holds a hash of its group.
+    /// Returns the segment of this shape at this offset that holds a hash.
     pub fn new(offset: u64, shape: Shape, hash: u64) -> Segment {
         let HashRange { low, high } = shape.range(hash);
         Segment { offset, shape, low, high }
@@ -237,27 +219,21 @@ impl Segment {
     /// Returns the segment of a cell's word; see [`Segment::word`]. The hash is one of its range.
     #[inline(always)]
     pub fn of(word: u64, hash: u64) -> Segment {
-        let shape = Shape {
-            size: size_of_word(word),
-            depth: (word >> 48) as u32 & 0x3f,
-            count: ((word >> 54) as u32 & 3) + 1,
-            number: (word >> 56) as u32 & 3,
-        };
+        let shape = Shape { size: size_of_word(word), depth: (word >> 48) as u32 };
         Segment::new(offset_of_word(word), shape, hash)
     }
 
     /// Returns the word of the DRAM cells in its range.
     ///
     /// ```text
-    ///  63      58 57  56 55  54 53     48 47             10 9      4  3      2    0
-    /// +----------+------+------+---------+-----------------+--------+--------+------+
-    /// |    0     |number|count-1|  depth |  offset >> 10   |   0    | FROZEN | size |
-    /// +----------+------+------+---------+-----------------+--------+--------+------+
+    ///  63         48 47             10 9      4  3      2    0
+    /// +-------------+-----------------+--------+--------+------+
+    /// |    depth    |  offset >> 10   |   0    | FROZEN | size |
+    /// +-------------+-----------------+--------+--------+------+
     /// ```
     pub fn word(&self) -> u64 {
-        let Shape { size, depth, count, number } = self.shape;
-        let high = depth | (count - 1) << 6 | number << 8;
-        u64::from(size) | self.offset | u64::from(high) << 48
+        let Shape { size, depth } = self.shape;
+        u64::from(size) | self.offset | u64::from(depth) << 48
     }
 
     /// Returns the segment's size.
@@ -324,27 +300,21 @@ mod tests {
             }
             valid += 1;
         }
-        assert_eq!(valid, 6 * 23 * 6);
+        assert_eq!(valid, 6 * 23);
     }
 
     #[test]
-    fn the_segments_of_a_group_divide_its_range_and_its_cells() {
-        for depth in [1, 2, 7, 23] {
-            for count in 1..=MAX_COUNT {
-                let shape = |number| Shape { size: 5, depth, count, number };
-                let group = Shape { count: 1, ..shape(0) }.range(u64::MAX / 5);
-                let (mut low, mut cell) = (group.low, cell_of(group.low, depth + 1));
-                for number in 0..count {
-                    let range = shape(number).range(group.low);
-                    assert_eq!(range.low, low);
-                    let segment = Segment::new(1024, shape(number), low);
-                    let cells = segment.cells(depth + 1);
-                    assert_eq!((cells.start, cells.len()), (cell, 6 / count as usize));
-                    low = range.high.wrapping_add(1);
-                    cell = cells.end;
-                }
-                assert_eq!(low, group.high.wrapping_add(1));
-            }
+    fn two_halves_divide_a_range_and_its_cells() {
+        for depth in [1, 2, 7, 22] {
+            let whole = Segment::new(1024, Shape { size: 5, depth }, u64::MAX / 5);
+            let half = |hash| Segment::new(1024, Shape { size: 5, depth: depth + 1 }, hash);
+            let (lower, upper) = (half(whole.low), half(whole.high));
+            assert_eq!((lower.low, upper.high), (whole.low, whole.high));
+            assert_eq!(lower.high + 1, upper.low);
+            let [all, first, second] =
+                [whole, lower, upper].map(|segment| segment.cells(depth + 1));
+            assert_eq!((first.start, first.len(), first.end), (all.start, 1, second.start));
+            assert_eq!((second.len(), second.end), (1, all.end));
         }
     }
 

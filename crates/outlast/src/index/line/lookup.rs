@@ -1,19 +1,20 @@
 //! Lookups of keys.
 
-use super::layout::{BLOCK_LINES, NODE_LINES, Slot, SlotLine};
-use super::{Line, Spot, bugs, line_words, turn_of};
+use super::layout::{BLOCK_LINES, FROZEN, NODE_LINES, Slot, SlotLine};
+use super::{Line, Spot, bugs, line_words};
 use crate::error::{Boxed, Damage, Result};
+use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
 use crate::index::hints::{self, STASH};
+use crate::index::kit::cells::CellWay;
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic, Read};
 use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup, Sought, Wanted};
 use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::{LockWord, is_unchanged, version};
-use crate::index::{RecordForm, turn};
 use crate::pmem::{Seam, SharedWord};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// The first words of a line's slots.
 pub(super) const FIRST_WORDS: u32 = 0x55;
@@ -35,12 +36,8 @@ pub(super) struct Found<'m> {
     pub(super) words: SlotWords,
 }
 
-/// How an operation reached its segment: the turn, and then the word of the cell.
-#[derive(Clone, Copy)]
-pub(crate) struct Route {
-    pub(super) turn: u64,
-    pub(super) word: u64,
-}
+/// How an operation reached its segment: the way to the cell, and its word.
+pub(crate) type Route<'t> = (CellWay<'t>, u64);
 
 impl<S: Seam, R: SlotRecord> Lookup<S, R> for Line<S, R> {
     type Batch<'t> = ();
@@ -69,7 +66,7 @@ impl<S: Seam, R: SlotRecord> Lookup<S, R> for Line<S, R> {
         }
         let spot = self.spot(word, hash);
         self.seam().prefetch(spot.home());
-        self.seam().prefetch(spot.hint);
+        self.seam().prefetch(spot.hint());
         Ok(Some(spot.home()))
     }
 
@@ -117,27 +114,46 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(None)
     }
 
-    /// Looks for a key. Either no other thread changes records of its block meanwhile, or the caller
-    /// validates the result, and `valid` ends a search that strays into memory of another use.
+    /// Looks for a key. No other thread changes records of its block meanwhile, or the caller validates
+    /// the result.
     #[inline(always)]
     pub(super) fn search<'m>(
         &'m self,
         spot: &Spot<'m, S>,
         key: impl Sought<R>,
-        valid: impl Fn() -> bool,
     ) -> Result<Option<Found<'m>>, Damage> {
         if let Some(found) = self.search_line(spot.home(), Part::Home, key)? {
             return Ok(Some(found));
         }
-        let hint = spot.hint.load(self.seam(), Ordering::Relaxed);
-        match hints::concerns(hint, spot.whose) {
-            true => self.search_away(spot.word, hint, key, valid),
-            false => Ok(None),
+        let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
+        if !hints::concerns(hint, spot.whose) {
+            return Ok(None);
+        }
+        match self.search_first(spot, hint, key)? {
+            None => self.search_away(spot.word, hint, key, || true),
+            found => Ok(found),
         }
     }
 
-    /// Looks for a key outside of its home line, where the block's hint word says. (Not by a `Spot`,
-    /// which the caller would have to put together in memory, for all lookups.)
+    /// Looks for a key in the line of the block to which the first entry of its hint word leads.
+    #[inline(always)]
+    fn search_first<'m>(
+        &self,
+        spot: &Spot<'m, S>,
+        hint: u64,
+        key: impl Sought<R>,
+    ) -> Result<Option<Found<'m>>, Damage> {
+        let place = hints::first_place(hint, spot.whose);
+        if place >= STASH || place == 0 {
+            return Ok(None);
+        }
+        let line = &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
+        self.search_line(line, Part::Away(place), key)
+    }
+
+    /// Looks for a key outside of its home line, where the block's hint word says. `valid` ends a search
+    /// that strays into memory of another use. (Takes a word instead of a `Spot`, which the caller would
+    /// have to put together in memory, for all lookups.)
     #[inline(never)]
     fn search_away<'m>(
         &'m self,
@@ -196,60 +212,92 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(None)
     }
 
+    /// Does the rest of [`read_once`](Optimistic::read_once) for a key that is not in its home line.
+    #[inline(never)]
+    fn read_away<T>(
+        &self,
+        (way, word): Route<'_>,
+        before: u64,
+        hint: u64,
+        key: HashedKey<'_, R>,
+        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Read<T> {
+        let lock = self.spot(word, key.hash).lock;
+        let valid = || self.is_valid((way, word), &lock, before);
+        let found = self.search_away(word, hint, key, valid);
+        let found = found.and_then(|found| found.map(|found| read(found.words)).transpose());
+        Read::of(valid(), found)
+    }
+
+    /// Returns whether what was read in a segment since the version `before` of a stripe was, is valid:
+    /// the cell has led to the segment all the time, and nothing has changed under the stripe.
+    ///
+    /// The stripe is looked at last. If the cell has led elsewhere meanwhile, and to the same place
+    /// again, the rebuild that has led it back gave the stripe a new version first.
+    #[inline(always)]
+    fn is_valid(&self, (way, word): Route<'_>, lock: &VersionLock<'_, S>, before: u64) -> bool {
+        // Pairs with the Release stores of the cells: a reader that has seen a store by a thread that
+        // acted on a changed cell sees the cell changed.
+        fence(Ordering::Acquire);
+        let leads = match self.cells.again(self.seam(), way) {
+            Some(now) => (now ^ word) & !FROZEN == 0,
+            None => false,
+        };
+        (leads || self.seeded(&bugs::CELL_UNCHECKED)) && is_unchanged(lock, before)
+    }
+
     /// Returns the stash line at a position of the window of a hash.
     #[inline(always)]
     pub(super) fn stash_at<'m>(&'m self, spot: &Spot<'m, S>, position: u32) -> &'m SlotLine {
         self.stash(spot.segment(), spot.size, spot.size.stash_of(spot.hash, position))
     }
-
-    /// Returns whether no segment of a hash was replaced since the turn was found.
-    #[inline(always)]
-    fn is_same_turn(&self, hash: u64, found: u64) -> bool {
-        turn::is_same(&self.turn(turn_of(hash)), found) || self.seeded(&bugs::TURN_UNCHECKED)
-    }
 }
 
 impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Line<S, R> {
-    type Route<'t> = Route;
+    type Route<'t> = Route<'t>;
     type Lock = SharedWord;
 
     #[inline(always)]
-    fn ready_route(&self, hash: u64) -> Option<Route> {
-        let turn = turn::read(&self.turn(turn_of(hash)));
-        let word = self.cells.find(self.seam(), hash);
-        (word != 0).then_some(Route { turn, word })
+    fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
+        let (way, word) = self.cells.find_way(self.seam(), hash);
+        (word != 0).then_some((way, word))
     }
 
-    fn any_route(&self, hash: u64, inside: usize) -> Result<Route> {
-        let turn = turn::read(&self.turn(turn_of(hash)));
-        Ok(Route { turn, word: self.cell(hash, inside)? })
+    fn any_route(&self, hash: u64, inside: usize) -> Result<Route<'_>> {
+        self.cell(hash, inside)?;
+        Ok(self.cells.find_way(self.seam(), hash))
     }
 
     #[inline(always)]
     fn read_once<T>(
         &self,
-        route: &Route,
+        route: &Route<'_>,
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Read<T> {
-        if turn::is_changing(route.turn) {
-            return Read::Raced;
-        }
-        let spot = self.spot(route.word, key.hash);
+        let route = *route;
+        let spot = self.spot(route.1, key.hash);
         let before = match version(&spot.lock) {
             None if self.seeded(&index_bugs::CHANGING_IGNORED) => spot.lock.load(Ordering::Relaxed),
             None => return Read::Raced,
             Some(before) => before,
         };
-        let valid = || self.is_same_turn(key.hash, route.turn);
-        let found = self.search(&spot, key, valid);
+        let mut found = self.search_line(spot.home(), Part::Home, key);
+        if let Ok(None) = found {
+            let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
+            if hints::concerns(hint, spot.whose) {
+                found = self.search_first(&spot, hint, key);
+                if let Ok(None) = found {
+                    return self.read_away(route, before, hint, key, read);
+                }
+            }
+        }
         let found = found.and_then(|found| found.map(|found| read(found.words)).transpose());
-        // The fence in `is_unchanged` comes before the load of the turn, too.
-        Read::of(is_unchanged(&spot.lock, before) && valid(), found)
+        Read::of(self.is_valid(route, &spot.lock, before), found)
     }
 
-    fn lock_word<'t>(&'t self, route: &Route, hash: u64) -> (VersionLock<'t, S>, u64) {
-        let spot = self.spot(route.word, hash);
+    fn lock_word<'t>(&'t self, route: &Route<'t>, hash: u64) -> (VersionLock<'t, S>, u64) {
+        let spot = self.spot(route.1, hash);
         (spot.lock, spot.segment())
     }
 }

@@ -48,12 +48,12 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
         if !self.leads_to(way, word) {
             return None;
         }
-        let (part, slot, words) = match self.search(&spot, key, || true).ok()? {
+        let (part, slot, words) = match self.search(&spot, key).ok()? {
             Some(Found { part, slot, words }) => (part, slot, Some(words)),
             None if !plan.inserts => return Some(InRow::Absent(None)),
             None => {
-                let (part, slot) = self.room_in_block(&spot)?;
-                (part, slot, None)
+                let (place, slot) = self.room_in_block(&spot)?;
+                (if place == 0 { Part::Home } else { Part::Away(place) }, slot, None)
             }
         };
         let place = Some(RowPlace { spot, part, slot, here });

@@ -114,7 +114,7 @@ mod verify;
 mod walk;
 
 use super::hints::{self, Whose};
-use super::turn;
+use super::version::{is_unchanged, version};
 use crate::error::{Damage, Result};
 pub use crate::index::config::Line as Config;
 use crate::index::kit::arrays::Directory;
@@ -125,7 +125,7 @@ use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counters, HashRange};
 use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{Growth, Scheme};
-use crate::pmem::{Offset, Seam, SeededBug, SharedWord, Word, words_of};
+use crate::pmem::{Memory, Offset, Seam, SeededBug, SharedWord, Word, words_of};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
@@ -178,7 +178,7 @@ struct Spot<'m, S: Seam> {
     block: &'m Block,
     whose: Whose,
     lock: VersionLock<'m, S>,
-    hint: &'m SharedWord,
+    memory: &'m Memory<S>,
 }
 
 impl<S: Seam> Clone for Spot<'_, S> {
@@ -200,6 +200,14 @@ impl<'m, S: Seam> Spot<'m, S> {
     #[inline(always)]
     fn segment(&self) -> u64 {
         layout::offset_of_word(self.word)
+    }
+
+    /// Returns the hint word of the block.
+    #[inline(always)]
+    fn hint(&self) -> &'m SharedWord {
+        let offset = self.memory.offset_of(self.block).raw();
+        // SAFETY: the block is inside the memory, and aligned to 256.
+        unsafe { self.memory.side().hint_unchecked(offset) }
     }
 }
 
@@ -274,20 +282,15 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     #[inline(always)]
     fn spot(&self, word: u64, hash: u64) -> Spot<'_, S> {
         let size = &SIZES[layout::size_of_word(word) as usize];
-        let number = size.home_of(hash) / BLOCK_LINES;
-        let (block, lock, hint) = self.block(layout::offset_of_word(word), size, number);
-        let whose = whose(size, hash);
-        Spot { word, hash, size, block, whose, lock, hint }
+        let line = size.home_of(hash);
+        let offset = layout::offset_of_word(word);
+        let (block, lock) = self.block(offset, size, line / BLOCK_LINES);
+        Spot { word, hash, size, block, whose: whose(size, hash), lock, memory: &self.core.memory }
     }
 
-    /// Returns a block of a segment, its stripe and its hint word.
+    /// Returns a block of a segment, and its stripe.
     #[inline(always)]
-    fn block(
-        &self,
-        segment: u64,
-        size: &Size,
-        number: u32,
-    ) -> (&Block, VersionLock<'_, S>, &SharedWord) {
+    fn block(&self, segment: u64, size: &Size, number: u32) -> (&Block, VersionLock<'_, S>) {
         debug_assert!(number < size.blocks());
         let memory = &self.core.memory;
         let line = size.before + number * BLOCK_LINES;
@@ -296,13 +299,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         // SAFETY: a segment's offset comes from a cell's word, or from a `Segment`. Both are made
         // from one whose whole extent was checked (by `check_segment`, or by an allocation of that
         // size), at a multiple of 1,024. The block is inside it, and its line a multiple of four.
-        let (block, hint) = unsafe {
-            (
-                memory.at_unchecked(Offset::<Block>::new(offset)),
-                memory.side().hint_unchecked(offset),
-            )
-        };
-        (block, VersionLock::new(memory.seam(), stripe), hint)
+        let block = unsafe { memory.at_unchecked(Offset::<Block>::new(offset)) };
+        (block, VersionLock::new(memory.seam(), stripe))
     }
 
     /// Returns a stash line of a segment.
@@ -348,7 +346,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     fn lines(&self, segment: &Segment) -> impl Iterator<Item = Result<(At, &SlotLine), Damage>> {
         let (offset, size) = (segment.offset, segment.size());
         let home = (0..size.home).map(move |line| {
-            let (block, ..) = self.block(offset, size, line / BLOCK_LINES);
+            let (block, _) = self.block(offset, size, line / BLOCK_LINES);
             Ok((At::Home(line), &block.lines[(line % BLOCK_LINES) as usize]))
         });
         let stash =
@@ -364,13 +362,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             };
             lines.iter().map(|line| Ok((At::Node, line))).chain(damage)
         })
-    }
-
-    /// Returns the turn of a hash.
-    #[inline(always)]
-    fn turn(&self, number: u64) -> VersionLock<'_, S> {
-        let turn = self.core.memory.side().turn(self.slot, number as usize);
-        VersionLock::new(self.seam(), turn)
     }
 
     /// Returns the word that holds the intent.
@@ -390,19 +381,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
     }
 
-    /// Reads the turns of a segment's range. Returns `None` while one is changing.
-    fn turns(&self, range: HashRange) -> Option<Vec<(u64, u64)>> {
-        (turn_of(range.low)..=turn_of(range.high))
-            .map(|number| (number, turn::read(&self.turn(number))))
-            .map(|found| (!turn::is_changing(found.1)).then_some(found))
-            .collect()
-    }
-
-    /// Returns whether everything read since these turns were found is valid.
-    fn are_same(&self, turns: &[(u64, u64)]) -> bool {
-        // Pairs with the Release fence in `turn::begin`.
+    /// Returns whether a segment's block belonged to it since `before`, which is the version of one of
+    /// its stripes, was read. `word` is that of its cell, which was read before that.
+    fn is_current(&self, hash: u64, word: u64, lock: &VersionLock<'_, S>, before: u64) -> bool {
+        // Pairs with the Release stores of the cells.
         fence(Ordering::Acquire);
-        turns.iter().all(|&(number, found)| turn::is_same(&self.turn(number), found))
+        let now = self.cells.find(self.seam(), hash);
+        let leads = (now ^ word) & !layout::FROZEN == 0;
+        (leads || self.seeded(&bugs::CELL_UNCHECKED_SCAN)) && is_unchanged(lock, before)
     }
 
     /// Reads the segment of a hash without locks, until a read is valid. The thread has passed the
@@ -435,15 +421,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             self.core.check()?;
             let word = self.cell(hash, inside)?;
             let segment = Segment::of(word, hash);
-            if let Some(turns) = self.turns(segment.range())
-                && self.cells.find(self.seam(), hash) & !layout::FROZEN == word & !layout::FROZEN
+            let (_, lock) = self.block(segment.offset, segment.size(), 0);
+            if let Some(before) = version(&lock)
+                && let Some(read) = once(&segment)
+                && self.is_current(hash, word, &lock, before)
             {
-                let read = once(&segment);
-                if let Some(read) = read
-                    && (self.are_same(&turns) || self.seeded(&bugs::TURN_UNCHECKED_SCAN))
-                {
-                    return Ok(Some(read));
-                }
+                return Ok(Some(read));
             }
             if turn >= patience {
                 return Ok(None);
@@ -451,12 +434,6 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             self.core.wait_for_lock(&mut turn, inside, || (segment.offset, word))?;
         }
     }
-}
-
-/// The number of a hash's turn.
-#[inline(always)]
-fn turn_of(hash: u64) -> u64 {
-    hash >> 58
 }
 
 /// Where a line is in its segment.

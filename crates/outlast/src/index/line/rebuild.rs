@@ -1,4 +1,4 @@
-//! A rebuild: copies the segments of a group into new ones.
+//! A rebuild: copies one or two segments into new ones.
 
 use super::change::node_words;
 use super::layout::{
@@ -7,15 +7,15 @@ use super::layout::{
 };
 use super::lookup::Part;
 use super::recover::Hints;
-use super::{At, Line, bugs, points, turn_of, whose, with_hint};
+use super::{At, Line, bugs, points, whose, with_hint};
 use crate::error::{Damage, Result};
+use crate::index::BlockKind;
 use crate::index::hints::STASH;
-use crate::index::kit::lock::Guarded;
+use crate::index::kit::lock::Held;
 use crate::index::kit::media::Link;
 use crate::index::kit::unlinked::UnlinkedBlock;
-use crate::index::kit::walk::HashRange;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::{BlockKind, turn};
+use crate::index::version::version;
 use crate::pmem::Seam;
 use std::cell::Cell;
 
@@ -23,7 +23,7 @@ use std::cell::Cell;
 pub(super) enum Outcome {
     /// It was made.
     Done,
-    /// Another thread has changed the group meanwhile.
+    /// Another thread has rebuilt a segment meanwhile.
     Changed,
     /// There is no space for the new segments.
     NoSpace,
@@ -118,12 +118,10 @@ impl<'c, S: Seam> Draft<'c, S> {
     fn add(&mut self, line: u32, words: SlotWords) -> bool {
         let Buffer { lines, used, .. } = &mut self.buffer;
         let (used, line) = (&mut used[line as usize], &mut lines[line as usize]);
-        let slot = usize::from(*used);
-        if slot >= LINE_SLOTS {
-            return false;
-        }
+        let slots = line.as_chunks_mut::<2>().0;
+        let Some(slot) = slots.get_mut(usize::from(*used)) else { return false };
+        *slot = [words.first, words.second];
         *used += 1;
-        line.as_chunks_mut::<2>().0[slot] = [words.first, words.second];
         true
     }
 
@@ -196,7 +194,7 @@ impl<S: Seam> Drop for Draft<'_, S> {
     }
 }
 
-/// The cells of a group that is frozen: writers wait. Dropping this lets them go on.
+/// The cells of segments that are frozen: writers wait. Dropping this lets them go on.
 #[must_use]
 pub(super) struct Frozen<'t, S: Seam, R: SlotRecord> {
     table: &'t Line<S, R>,
@@ -220,42 +218,16 @@ impl<S: Seam, R: SlotRecord> Drop for Frozen<'_, S, R> {
 }
 
 impl<S: Seam, R: SlotRecord> Line<S, R> {
-    /// Returns the segments of the group of a hash, ready for use. `None` if the hash's cell does
-    /// not hold `word`. The caller has passed the gate.
-    pub(super) fn group(&self, hash: u64, word: u64) -> Result<Option<Vec<Segment>>> {
-        let mut structure = self.seam().lock(&self.structure);
-        if self.cells.find(self.seam(), hash) != word {
-            return Ok(None);
-        }
-        let shape = Segment::of(word, hash).shape;
-        let mut segments = Vec::new();
-        for number in 0..shape.count {
-            let expected = Shape { number, ..shape };
-            let low = expected.range(hash).low;
-            let found = Segment::of(self.touch(&mut structure, low)?, low);
-            let offset = found.offset;
-            if (found.shape, found.low) != (expected, low) {
-                let found = format!("{:?} from {:#x} on", found.shape, found.low);
-                let expected = format!("{expected:?} from {low:#x} on");
-                return Err(Damage::new(offset, expected, found).into());
-            }
-            segments.push(found);
-        }
-        Ok(Some(segments))
-    }
-
     /// Counts the records in the lines of a segment, and those in its nodes. Beside changes the result
     /// is not exact.
     pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2]> {
         let (offset, size, empty) = (segment.offset, segment.size(), self.empty(segment.low));
         let count = |line: &SlotLine| {
-            // The sum of bits 0, 2, 4 and 6.
-            let free = self.free(line, empty) * 0x55 >> 6 & 7;
-            u64::from(LINE_SLOTS as u32 - free)
+            u64::from(LINE_SLOTS as u32 - super::change::count(self.free(line, empty)))
         };
         let (mut records, mut in_nodes) = (0, 0);
         for number in 0..size.blocks() {
-            let (block, ..) = self.block(offset, size, number);
+            let (block, _) = self.block(offset, size, number);
             records += block.lines.iter().map(count).sum::<u64>();
         }
         for number in 0..size.stash {
@@ -267,24 +239,16 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok([records, in_nodes])
     }
 
-    /// Does the same for all segments of a group. `None` if the group was rebuilt meanwhile: then the
-    /// memory can be another structure's.
-    pub(super) fn count_group(&self, group: &[Segment]) -> Result<Option<[u64; 2]>> {
-        let range = HashRange { low: group[0].low, high: group[group.len() - 1].high };
-        let Some(turns) = self.turns(range) else { return Ok(None) };
-        let leads = |segment: &Segment| {
-            self.cells.find(self.seam(), segment.low) & !FROZEN == segment.word()
-        };
-        if !group.iter().all(leads) {
-            return Ok(None);
+    /// Does the same. `None` if the segment was rebuilt meanwhile, or may have been: then the memory can
+    /// be another structure's.
+    pub(super) fn count_valid(&self, segment: &Segment) -> Result<Option<[u64; 2]>> {
+        let (_, lock) = self.block(segment.offset, segment.size(), 0);
+        let Some(before) = version(&lock) else { return Ok(None) };
+        let counts = self.count(segment);
+        match self.is_current(segment.low, segment.word(), &lock, before) {
+            true => Ok(Some(counts?)),
+            false => Ok(None),
         }
-        let counts = group.iter().map(|segment| self.count(segment));
-        let counts: Result<Vec<_>> = counts.collect();
-        if !self.are_same(&turns) {
-            return Ok(None);
-        }
-        let sum = |sums: [u64; 2], counts: &[u64; 2]| [sums[0] + counts[0], sums[1] + counts[1]];
-        Ok(Some(counts?.iter().fold([0; 2], sum)))
     }
 
     /// Freezes the cells of these segments, so that no change begins there. `None` if the directory
@@ -307,8 +271,22 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     pub(super) fn wait_for_changes(&self, segments: &[Segment]) -> Result<()> {
         for segment in segments {
             for number in 0..segment.size().blocks() {
-                let (_, lock, _) = self.block(segment.offset, segment.size(), number);
-                drop(Guarded::new(lock.hold(&self.core, segment.offset)?));
+                let (_, lock) = self.block(segment.offset, segment.size(), number);
+                lock.hold(&self.core, segment.offset)?.unlock();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all stripes of new segments, which are durable, new versions, before a cell leads there. A
+    /// reader that was led to the same place before then finds that its version has changed.
+    fn renew(&self, segments: &[Segment]) -> Result<()> {
+        for segment in segments {
+            for number in 0..segment.size().blocks() {
+                let (_, lock) = self.block(segment.offset, segment.size(), number);
+                let mut held = lock.hold(&self.core, segment.offset)?;
+                unless_seeded!(self, bugs::STRIPES_KEPT => held.changing());
+                held.unlock();
             }
         }
         Ok(())
@@ -322,7 +300,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             return Ok(());
         }
         for segment in segments {
-            // If the group was rebuilt meanwhile, that rebuild has marked its blocks.
+            // If the segment was rebuilt meanwhile, that rebuild has marked its blocks.
             for (kind, offset, _) in
                 self.read_segment(segment.low, 1, |now| self.blocks_of(now))??
             {
@@ -335,18 +313,18 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(())
     }
 
-    /// Copies the segments `old`, which follow each other, into new ones of these shapes. `in_nodes`
-    /// is the number of records in their nodes. The caller has passed the gate.
+    /// Copies one or two segments, which follow each other, into one or two new ones of these shapes.
+    /// `in_nodes` is the number of records in their nodes. The caller has passed the gate.
     pub(super) fn rebuild(
         &self,
         old: &[Segment],
-        shapes: impl Iterator<Item = Shape>,
+        shapes: &[Shape],
         in_nodes: u64,
     ) -> Result<Outcome> {
         let (core, memory) = (&*self.core, &self.core.memory);
         let empty = self.empty(old[0].low);
         let (mut drafts, mut low) = (Vec::new(), old[0].low);
-        for shape in shapes {
+        for &shape in shapes {
             let block = UnlinkedBlock::allocate(core, layout::SIZES[shape.size as usize].bytes());
             match block {
                 Ok(block) => drafts.push(Draft::new(block, shape, low, empty)),
@@ -420,6 +398,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             drafts.iter_mut().for_each(|draft| draft.block.set_linked());
             spare[..linked].iter_mut().for_each(UnlinkedBlock::set_linked);
         };
+        self.renew(&new)?;
         self.commit(&new, link)?;
         frozen.is_armed = false;
         drop(frozen);
@@ -431,44 +410,62 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Copies the records of frozen segments into drafts. Returns the old nodes.
     fn copy(&self, old: &[Segment], drafts: &mut [Draft<'_, S>]) -> Result<Vec<u64>> {
-        // How far the new segments after the first one begin from it. No record is as far as `MAX`.
-        let low = old[0].low;
-        let mut begin = [u64::MAX; MAX_NEW - 1];
-        for (begin, draft) in begin.iter_mut().zip(drafts.iter().skip(1)) {
-            *begin = draft.segment.low - low;
-        }
         let mut nodes = Vec::new();
         for segment in old {
-            let mut take = |at: At, line: &SlotLine| {
-                for slot in &line.slots {
-                    if let Some((words, hash)) = self.record_in(segment, at, slot)? {
-                        // Without a branch that could be mispredicted.
-                        let far = hash - low;
-                        let [second, third, fourth] = begin.map(|begin| usize::from(begin <= far));
-                        let draft: &mut Draft<'_, S> = &mut drafts[second + third + fourth];
-                        draft.add_home(words, hash);
-                    }
-                }
-                Ok::<_, Damage>(())
-            };
             let (offset, size) = (segment.offset, segment.size());
             for number in 0..size.blocks() {
-                let (block, ..) = self.block(offset, size, number);
-                for (line, home) in block.lines.iter().zip(number * BLOCK_LINES..) {
-                    take(At::Home(home), line)?;
+                let (block, _) = self.block(offset, size, number);
+                for line in &block.lines {
+                    self.copy_line(segment, line, drafts, |hash| {
+                        size.home_of(hash) / BLOCK_LINES == number
+                    })?;
                 }
             }
             for number in 0..size.stash {
-                take(At::Stash(number), self.stash(offset, size, number))?;
+                self.copy_line(segment, self.stash(offset, size, number), drafts, |hash| {
+                    size.position_of(hash, number).is_some()
+                })?;
             }
             for node in self.nodes(offset) {
                 let node = node?;
                 nodes.push(self.core.memory.offset_of(node).raw());
-                node.lines.iter().try_for_each(|line| take(At::Node, line))?;
+                for line in &node.lines {
+                    self.copy_line(segment, line, drafts, |_| true)?;
+                }
             }
         }
         drafts.iter_mut().for_each(Draft::add_late);
         Ok(nodes)
+    }
+
+    /// Copies the records of a line. `fits` returns whether a record with a hash can be in it.
+    #[inline(always)]
+    fn copy_line(
+        &self,
+        segment: &Segment,
+        line: &SlotLine,
+        drafts: &mut [Draft<'_, S>],
+        fits: impl Fn(u64) -> bool,
+    ) -> Result<(), Damage> {
+        let (range, empty) = (segment.range(), self.empty(segment.low));
+        let last_of_first = drafts[0].segment.high;
+        for slot in &line.slots {
+            let words = slot.read(&self.core.memory);
+            if words.first == empty {
+                continue;
+            }
+            let hash = self.hash_of(words);
+            if !range.holds(hash) || !fits(hash) {
+                return Err(self.misplaced(segment, slot));
+            }
+            R::check_link(&self.core, words)?;
+            // Without a branch that could be mispredicted.
+            let number = usize::from(hash > last_of_first);
+            if let Some(draft) = drafts.get_mut(number) {
+                draft.add_home(words, hash);
+            }
+        }
+        Ok(())
     }
 
     /// Commits a rebuild whose new segments are durable, and leads operations to them. `link` marks
@@ -514,14 +511,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(())
     }
 
-    /// Leads operations to new segments, which follow each other. The caller has locked the structure.
+    /// Leads operations to new segments. The caller has locked the structure.
     fn lead_to(&self, new: &[Segment], depth: u32) {
-        let (first, last) = (&new[0], &new[new.len() - 1]);
-        let turns = || (turn_of(first.low)..=turn_of(last.high)).map(|n| self.turn(n));
-        turn::begin(turns());
         for segment in new {
             self.cells.set(self.seam(), segment.cells(depth), segment.word());
         }
-        turn::end(turns());
     }
 }

@@ -2,7 +2,7 @@
 //! is used.
 
 use super::layout::{
-    self, MAX_BLOCKS, MAX_COUNT, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, Slot, SlotLine,
+    self, MAX_BLOCKS, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, Slot, SlotLine,
     node_identity,
 };
 use super::{At, Line, Structure, bugs, points, whose, with_hint};
@@ -58,7 +58,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     pub(super) fn store_hints(&self, segment: &Segment, hints: &Hints) {
         let size = segment.size();
         for (number, hint) in (0..size.blocks()).zip(hints) {
-            let (.., word) = self.block(segment.offset, size, number);
+            let (block, _) = self.block(segment.offset, size, number);
+            let offset = self.core.memory.offset_of(block).raw();
+            // SAFETY: the block is inside the memory, and aligned to 256.
+            let word = unsafe { self.core.memory.side().hint_unchecked(offset) };
             word.store(self.seam(), *hint, Ordering::Relaxed);
         }
     }
@@ -100,18 +103,18 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         let hash = self.hash_of(words);
         if !segment.range().holds(hash) || at.part(segment.size(), hash).is_none() {
-            return Err(self.misplaced(segment, at, slot));
+            return Err(self.misplaced(segment, slot));
         }
         R::check_link(&self.core, words)?;
         Ok(Some((words, hash)))
     }
 
     #[cold]
-    fn misplaced(&self, segment: &Segment, at: At, slot: &Slot) -> Damage {
+    pub(super) fn misplaced(&self, segment: &Segment, slot: &Slot) -> Damage {
         let words = slot.read(&self.core.memory);
         Damage::new(
             self.core.memory.offset_of(slot).raw(),
-            format!("an empty slot, or a record of {at:?} from {:#x} on", segment.low),
+            format!("an empty slot, or a record of this place, from {:#x} on", segment.low),
             format!("{:#x} {:#x}, hash {:#x}", words.first, words.second, self.hash_of(words)),
         )
     }
@@ -175,11 +178,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     pub(super) fn check_segment(&self, offset: u64, depth: u32) -> Result<Segment, Damage> {
         let segment = self.check_header(offset)?;
         check_block(&self.core, offset, segment.size().bytes())?;
-        if segment.shape.depth < depth {
+        if segment.shape.depth <= depth {
             return Ok(segment);
         }
         let found = format!("one of depth {}", segment.shape.depth);
-        Err(Damage::new(offset, format!("a segment of a depth below {depth}"), found))
+        Err(Damage::new(offset, format!("a segment of a depth up to {depth}"), found))
     }
 
     /// Checks a segment's extent and its header's fixed words.
@@ -187,11 +190,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let memory = &self.core.memory;
         let header = memory.at(Offset::<SegmentHeader>::new(offset))?;
         let (identity, low) = (memory.load(&header.identity), memory.load(&header.low));
-        let fits = |shape: &layout::Shape| {
-            shape.size <= self.largest
-                && (shape.count == 1 || shape.size == self.largest)
-                && shape.range(low).low == low
-        };
+        let fits =
+            |shape: &layout::Shape| shape.size <= self.largest && shape.range(low).low == low;
         let shape = layout::shape_of(identity)
             .filter(fits)
             .filter(|shape| layout::segment_identity(offset, low, *shape) == identity);
@@ -363,15 +363,10 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let size = (0..=self.largest)
             .rev()
             .find(|&size| check_block(core, offset, layout::SIZES[size as usize].bytes()).is_ok());
-        let shapes = (1..depth).flat_map(|depth| {
-            (1..=MAX_COUNT)
-                .flat_map(move |count| (0..count).map(move |number| (depth, count, number)))
-        });
-        for (part, count, number) in shapes {
+        for part in 1..=depth {
             let Some(size) = size else { break };
-            let shape = layout::Shape { size, depth: part, count, number };
-            let segment = Segment::new(offset, shape, hash);
-            if segment.cells(depth) == (start..end) && segment.range().holds(hash) {
+            let segment = Segment::new(offset, layout::Shape { size, depth: part }, hash);
+            if segment.cells(depth) == (start..end) {
                 return Ok((segment, segment.high));
             }
         }

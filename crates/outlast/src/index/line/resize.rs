@@ -1,4 +1,4 @@
-//! Growth: how a group that is full grows, and the directory's doubling.
+//! Growth: a segment that is full becomes larger, or is split, and the directory's doubling.
 
 use super::layout::{DIRECTORY, MAX_DEPTH, Segment, Shape};
 use super::rebuild::{Outcome, write_empty};
@@ -14,12 +14,12 @@ use crate::pool::layout::ROOT_SCHEME_WORDS;
 use std::sync::Arc;
 
 /// The depth of a new map's directory.
-const FIRST_DEPTH: u32 = 2;
+const FIRST_DEPTH: u32 = 1;
 /// Directories below this depth are doubled whatever they contain.
-const FREE_DEPTH: u32 = 6;
+const FREE_DEPTH: u32 = 7;
 /// From that depth on, a directory is doubled only if it has at most this many cells for each
 /// segment.
-const SPARSE: u64 = 96;
+const SPARSE: u64 = 32;
 
 /// Writes a new map's directory and segments and flushes them. The fence before the root's commit
 /// word makes them durable.
@@ -27,7 +27,7 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
     core: &Arc<Core<S>>,
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let empty = empty_words::<S, R>(core)?;
-    let shape = Shape { size: 0, depth: 1, count: 1, number: 0 };
+    let shape = Shape { size: 0, depth: 1 };
     let block = || UnlinkedBlock::allocate(core, super::SIZES[0].bytes());
     let halves = [block()?, block()?];
     for (half, block) in halves.iter().enumerate() {
@@ -46,47 +46,29 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
     Ok(words)
 }
 
-/// Yields the shapes of the segments of a group.
-pub(super) fn shapes(depth: u32, count: u32, size: u32) -> impl Iterator<Item = Shape> {
-    (0..count).map(move |number| Shape { size, depth, count, number })
-}
-
 impl<S: Seam, R: SlotRecord> Line<S, R> {
-    /// Makes room in the full segment of a cell's word: lets its group grow, or doubles the
-    /// directory so that the next attempt can, or adds an overflow node. The caller retries
+    /// Makes room in the full segment of a cell's word: makes it larger, or splits it, or doubles the
+    /// directory so that the next attempt can split it, or adds an overflow node. The caller retries
     /// afterwards.
     pub(super) fn make_room(&self, hash: u64, word: u64) -> Result<()> {
-        let Some(group) = self.group(hash, word)? else { return Ok(()) };
-        let Some([records, in_nodes]) = self.count_group(&group)? else { return Ok(()) };
-        let Shape { size, depth, count, .. } = group[0].shape;
+        let segment = Segment::of(word, hash);
+        let Some([records, in_nodes]) = self.count_valid(&segment)? else { return Ok(()) };
+        let Shape { size, depth } = segment.shape;
         // Records of one hash never fill half of a segment, so they do not make it grow.
-        let grows = 2 * records > u64::from(count) * group[0].size().slots();
-        let outcome = match count {
-            _ if !grows => Outcome::NoRoom,
-            1 if size < self.largest => {
-                self.rebuild(&group, shapes(depth, 1, size + 1), in_nodes)?
-            }
-            1 if depth < MAX_DEPTH && std::env::var_os("PLAIN").is_some() => {
-                if self.cells.depth(self.seam()) < depth + 2 {
-                    if self.double(depth + 1)? { return Ok(()); }
-                    Outcome::NoRoom
-                } else {
-                    let halves = shapes(depth + 1, 1, size).chain(shapes(depth + 1, 1, size));
-                    self.rebuild(&group, halves, in_nodes)?
-                }
-            }
-            1 | 2 => self.rebuild(&group, shapes(depth, count + 1, size), in_nodes)?,
-            _ if depth == MAX_DEPTH => Outcome::NoRoom,
-            _ if self.cells.depth(self.seam()) < depth + 2 => {
-                if self.double(depth + 1)? {
-                    return Ok(());
-                }
-                Outcome::NoRoom
-            }
-            _ => {
-                let halves = shapes(depth + 1, 2, size).chain(shapes(depth + 1, 2, size));
-                self.rebuild(&group, halves, in_nodes)?
-            }
+        let grows = 2 * records > segment.size().slots();
+        let half = Shape { size, depth: depth + 1 };
+        let outcome = if !grows {
+            Outcome::NoRoom
+        } else if size < self.largest {
+            self.rebuild(&[segment], &[Shape { size: size + 1, depth }], in_nodes)?
+        } else if depth == MAX_DEPTH {
+            Outcome::NoRoom
+        } else if self.cells.depth(self.seam()) > depth {
+            self.rebuild(&[segment], &[half, half], in_nodes)?
+        } else if self.double(depth)? {
+            return Ok(());
+        } else {
+            Outcome::NoRoom
         };
         match outcome {
             Outcome::Done => {

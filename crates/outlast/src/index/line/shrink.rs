@@ -1,16 +1,15 @@
-//! Shrinking: after many removals, a walk over all groups rebuilds those that are too empty.
+//! Shrinking: after many removals, a walk over all segments rebuilds those that are too empty.
 
 use super::Line;
 use super::layout::{FROZEN, Segment, Shape};
 use super::rebuild::Outcome;
-use super::resize::shapes;
 use crate::error::Result;
 use crate::index::record::SlotRecord;
 use crate::pmem::Seam;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The directory does not shrink. A group is not merged to a depth that is less than the directory's by
-/// more than this, so that a rebuild stores few cells.
+/// The directory does not shrink. Segments are not merged to a depth that is less than the directory's
+/// by more than this, so that a rebuild stores few cells.
 const MOST_BELOW: u32 = 6;
 
 /// When to begin a walk. No result of an operation depends on these numbers.
@@ -22,14 +21,14 @@ pub(super) struct Removals {
     limit: AtomicU64,
 }
 
-/// A walk over all groups.
+/// A walk over all segments.
 #[derive(Default)]
 pub(super) struct Shrinking {
-    /// The first hash of the group that comes next. `None` if no walk is under way.
+    /// The first hash of the segment that comes next. `None` if no walk is under way.
     at: Option<u64>,
     /// The records that this round has counted.
     records: u64,
-    /// Whether this round has rebuilt a group.
+    /// Whether this round has rebuilt a segment.
     has_rebuilt: bool,
 }
 
@@ -61,28 +60,27 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         made.load(Ordering::Relaxed) >= limit.load(Ordering::Relaxed)
     }
 
-    /// Looks at the next group of a walk. Returns whether there is more to do.
+    /// Looks at the next segment of a walk. Returns whether there is more to do.
     pub(super) fn shrink_step(&self) -> Result<bool> {
         if !self.wants_shrinking() {
             return Ok(false);
         }
         let at = *self.seam().lock(&self.structure).shrinking.at.get_or_insert(0);
         let word = self.cell(at, 1)?;
-        let group = if word & FROZEN == 0 { self.group(at, word)? } else { None };
-        let (mut records, mut last, mut is_rebuilt) = (0, Segment::of(word, at).high, false);
-        if let Some(group) = group {
-            last = group[group.len() - 1].high;
-            if let Some([in_lines, in_nodes]) = self.count_group(&group)? {
-                records = in_lines + in_nodes;
-                is_rebuilt = in_nodes == 0 && self.shrink(group, records)?;
-            }
+        let segment = Segment::of(word & !FROZEN, at);
+        let (mut records, mut is_rebuilt) = (0, false);
+        if word & FROZEN == 0
+            && let Some([in_lines, in_nodes]) = self.count_valid(&segment)?
+        {
+            records = in_lines + in_nodes;
+            is_rebuilt = in_nodes == 0 && self.shrink(segment, records)?;
         }
         let mut structure = self.seam().lock(&self.structure);
         let walk = &mut structure.shrinking;
         walk.has_rebuilt |= is_rebuilt;
         if !is_rebuilt {
             walk.records += records;
-            walk.at = last.checked_add(1);
+            walk.at = segment.high.checked_add(1);
         }
         if walk.at.is_none() {
             if !walk.has_rebuilt {
@@ -96,47 +94,35 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(self.wants_shrinking())
     }
 
-    /// Rebuilds a group without nodes into a smaller one, if it has so few records. Returns whether it
-    /// has.
+    /// Rebuilds a segment without nodes into a smaller one, or merges it with its sibling, if it has so
+    /// few records. Returns whether it has.
     ///
-    /// A group above the least depth can only merge with its sibling, and one at that depth can only
-    /// get fewer or smaller segments. So no group waits for ever for one that has become smaller.
-    fn shrink(&self, mut group: Vec<Segment>, records: u64) -> Result<bool> {
-        let Shape { size, depth, count, .. } = group[0].shape;
-        let slots = group[0].size().slots();
+    /// A segment above the least depth can only merge with its sibling, and one at that depth can only
+    /// become smaller. So no segment waits for ever for one that has become smaller.
+    fn shrink(&self, segment: Segment, records: u64) -> Result<bool> {
+        let Shape { size, depth } = segment.shape;
         let least = self.cells.depth(self.seam()).saturating_sub(MOST_BELOW).max(1);
-        // At most 0.55 of the slots are in use afterwards, and growth begins at about 0.85.
-        let fit = |records: u64, slots: u64| 20 * records <= 11 * slots;
-        let new = match count {
-            3 if fit(records, 2 * slots) => (depth, 2, size),
-            2 if depth > least => {
-                let is_lower = group[0].low >> (64 - depth) & 1 == 0;
-                let next = group[1].high.wrapping_add(1);
-                if !is_lower {
-                    return Ok(false);
-                }
-                let word = self.cell(next, 1)?;
-                let sibling = if word & FROZEN == 0 { self.group(next, word)? } else { None };
-                let Some(sibling) = sibling else { return Ok(false) };
-                let Some([more, in_nodes]) = self.count_group(&sibling)? else { return Ok(false) };
-                let Shape { depth: other, count, .. } = sibling[0].shape;
-                if (other, count, in_nodes) != (depth, 2, 0) || !fit(records + more, 3 * slots) {
-                    return Ok(false);
-                }
-                group.extend(sibling);
-                (depth - 1, 3, size)
-            }
-            2 if depth <= least && fit(records, slots) => (depth, 1, size),
-            1 if depth <= least && size > 0 => {
-                let smaller = super::SIZES[size as usize - 1].slots();
-                if 2 * records > smaller {
-                    return Ok(false);
-                }
-                (depth, 1, size - 1)
-            }
-            _ => return Ok(false),
-        };
-        let outcome = self.rebuild(&group, shapes(new.0, new.1, new.2), 0)?;
-        Ok(matches!(outcome, Outcome::Done))
+        if depth <= least {
+            let is_few = size > 0 && 2 * records <= super::SIZES[size as usize - 1].slots();
+            return Ok(is_few && self.rebuild_to(&[segment], Shape { size: size - 1, depth })?);
+        }
+        let is_lower = segment.low >> (64 - depth) & 1 == 0;
+        // At most half of the slots are in use afterwards, and growth begins at about 0.85.
+        if !is_lower || 2 * records > segment.size().slots() {
+            return Ok(false);
+        }
+        let next = segment.high + 1;
+        let word = self.cell(next, 1)?;
+        let sibling = Segment::of(word & !FROZEN, next);
+        if word & FROZEN != 0 || sibling.shape != segment.shape {
+            return Ok(false);
+        }
+        let Some([more, in_nodes]) = self.count_valid(&sibling)? else { return Ok(false) };
+        let fits = in_nodes == 0 && 2 * (records + more) <= segment.size().slots();
+        Ok(fits && self.rebuild_to(&[segment, sibling], Shape { size, depth: depth - 1 })?)
+    }
+
+    fn rebuild_to(&self, old: &[Segment], new: Shape) -> Result<bool> {
+        Ok(matches!(self.rebuild(old, &[new], 0)?, Outcome::Done))
     }
 }

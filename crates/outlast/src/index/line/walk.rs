@@ -123,7 +123,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             let home = |low32: u64| size.home_of(low32) / BLOCK_LINES;
             let first = u64::from(cursor.part) << 29;
             let blocks = (home(first)..=home(first | ((1 << 29) - 1))).map(|number| {
-                let (_, lock, _) = self.block(segment.offset, size, number);
+                let (_, lock) = self.block(segment.offset, size, number);
                 version(&lock).map(|before| (lock, before))
             });
             let blocks: Vec<_> = blocks.collect::<Option<_>>()?;
@@ -140,7 +140,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
     }
 
-    /// Does what [`collect`](Self::collect) does, while no change of the group can interfere.
+    /// Does what [`collect`](Self::collect) does, while no change of the segment can interfere.
     #[cold]
     fn collect_alone(
         &self,
