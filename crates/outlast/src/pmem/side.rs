@@ -16,15 +16,15 @@ pub(crate) const SIDE_FIXED: u64 = 36 << 10;
 /// Number of bytes of the pool per byte of hint words.
 pub(crate) const SIDE_SHARE: u64 = 32;
 
-/// The number of banks of stripes, and of stash locks.
-pub const BANKS: usize = 32;
-/// The number of stripes of a bank.
-pub const BANK_STRIPES: usize = 128;
+/// The number of stripes.
+pub const STRIPES: usize = 4096;
+/// The number of stash locks.
+pub const STASH_LOCKS: usize = 32;
 
-const STASH_LOCKS_AT: usize = BANKS * BANK_STRIPES;
+const STASH_LOCKS_AT: usize = STRIPES;
 const LINE_WORDS: usize = 8;
 
-const _: () = assert!((STASH_LOCKS_AT + BANKS * LINE_WORDS) * 8 <= SIDE_FIXED as usize);
+const _: () = assert!((STASH_LOCKS_AT + STASH_LOCKS * LINE_WORDS) * 8 <= SIDE_FIXED as usize);
 
 /// Returns the size of the side table of a pool of this many bytes.
 pub(crate) const fn side_bytes(len: u64) -> u64 {
@@ -53,16 +53,16 @@ impl SideTable {
         unsafe { &*self.0.add(index) }
     }
 
-    /// Returns a stripe of a bank.
+    /// Returns the stripe of the 256 bytes at `offset`. Adjacent ones have different stripes.
     #[inline(always)]
-    pub fn stripe(&self, bank: usize, number: usize) -> &SharedWord {
-        self.fixed((bank % BANKS) * BANK_STRIPES + number % BANK_STRIPES)
+    pub fn stripe(&self, offset: u64) -> &SharedWord {
+        self.fixed((offset / (8 * SIDE_SHARE)) as usize % STRIPES)
     }
 
-    /// Returns the stash lock of a bank.
+    /// Returns a stash lock.
     #[inline(always)]
-    pub fn stash_lock(&self, bank: usize) -> &SharedWord {
-        self.fixed(STASH_LOCKS_AT + (bank % BANKS) * LINE_WORDS)
+    pub fn stash_lock(&self, number: usize) -> &SharedWord {
+        self.fixed(STASH_LOCKS_AT + (number % STASH_LOCKS) * LINE_WORDS)
     }
 
     /// Returns the hint word of the 256 bytes at `offset`.
@@ -87,13 +87,12 @@ mod tests {
         let table = unsafe { SideTable::new(std::ptr::without_provenance(4096)) };
         let mut all = std::collections::HashSet::new();
         let mut add = |word: *const SharedWord| assert!(all.insert(word.addr()));
-        for bank in 0..BANKS {
-            (0..BANK_STRIPES).for_each(|stripe| add(table.stripe(bank, stripe)));
-            add(table.stash_lock(bank));
-        }
-        let lines: std::collections::HashSet<_> =
-            (0..BANKS).map(|bank| std::ptr::from_ref(table.stash_lock(bank)).addr() / 64).collect();
-        assert_eq!(lines.len(), BANKS, "a line each");
+        (0..STRIPES as u64).for_each(|stripe| add(table.stripe(256 * stripe)));
+        (0..STASH_LOCKS).for_each(|lock| add(table.stash_lock(lock)));
+        let lines: std::collections::HashSet<_> = (0..STASH_LOCKS)
+            .map(|lock| std::ptr::from_ref(table.stash_lock(lock)).addr() / 64)
+            .collect();
+        assert_eq!(lines.len(), STASH_LOCKS, "a line each");
         for offset in (0..1 << 16).step_by(256) {
             // SAFETY: as above.
             add(unsafe { table.hint_unchecked(offset) });

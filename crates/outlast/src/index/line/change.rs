@@ -1,6 +1,6 @@
 //! Changes of one key.
 
-use super::layout::{BLOCK_LINES, Block, FROZEN, NODE_BYTES, Node, Slot, SlotLine, node_identity};
+use super::layout::{BLOCK_LINES, Block, NODE_BYTES, Node, OPEN, Slot, SlotLine, node_identity};
 use super::lookup::{FIRST_WORDS, Found, Part};
 use super::{At, Line, Spot, bugs, line_words, points, whose, with_hint};
 use crate::error::{Boxed, Result};
@@ -65,7 +65,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         progress: &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
         let (way, word) = self.cells.find_way(self.seam(), key.hash);
-        if word == 0 || word & FROZEN != 0 {
+        if word & OPEN == 0 {
             return None;
         }
         let spot = self.spot(word, key.hash);
@@ -96,7 +96,7 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         self.cell(key.hash, 1)?;
         let (way, word) = self.cells.find_way(self.seam(), key.hash);
         let spot = self.spot(word, key.hash);
-        if word & FROZEN != 0 && !self.seeded(&bugs::FROZEN_IGNORED) {
+        if word & OPEN == 0 && !self.seeded(&bugs::FROZEN_IGNORED) {
             let found = || (spot.segment(), word);
             self.core.wait_for_lock(&mut progress.waited, 1, found)?;
             return Ok(Step::Again);
@@ -130,7 +130,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let now = self.cells.again(self.seam(), way);
         now == Some(word)
             || self.seeded(&bugs::CELL_NOT_RECHECKED)
-            || now == Some(word | FROZEN) && self.seeded(&bugs::FROZEN_IGNORED)
+            || now == Some(word & !OPEN) && self.seeded(&bugs::FROZEN_IGNORED)
     }
 
     /// Makes a change. The caller has locked the stripe. In case of an error, nothing was stored.

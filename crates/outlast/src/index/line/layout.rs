@@ -223,17 +223,17 @@ impl Segment {
         Segment::new(offset_of_word(word), shape, hash)
     }
 
-    /// Returns the word of the DRAM cells in its range.
+    /// Returns the word of the DRAM cells in its range while it is open to changes.
     ///
     /// ```text
     ///  63         48 47             10 9      4  3      2    0
     /// +-------------+-----------------+--------+--------+------+
-    /// |    depth    |  offset >> 10   |   0    | FROZEN | size |
+    /// |    depth    |  offset >> 10   |   0    |  OPEN  | size |
     /// +-------------+-----------------+--------+--------+------+
     /// ```
     pub fn word(&self) -> u64 {
         let Shape { size, depth } = self.shape;
-        u64::from(size) | self.offset | u64::from(depth) << 48
+        u64::from(size) | OPEN | self.offset | u64::from(depth) << 48
     }
 
     /// Returns the segment's size.
@@ -252,8 +252,9 @@ impl Segment {
     }
 }
 
-/// In the word of a cell: the segment is being rebuilt. Writers wait, readers go on.
-pub const FROZEN: u64 = 1 << 3;
+/// In the word of a cell: changes may begin. While the bit is clear, the segment is not ready, or is
+/// frozen because it is being rebuilt: then writers wait, and readers go on.
+pub const OPEN: u64 = 1 << 3;
 
 /// Returns the offset in the word of a cell.
 #[inline(always)]
@@ -295,7 +296,7 @@ mod tests {
             let segment = Segment::new(0xffff_ffff_fc00, shape, 0x5555_5555_5555_5555);
             for hash in [segment.low, segment.high] {
                 assert_eq!(Segment::of(segment.word(), hash), segment);
-                assert_eq!(Segment::of(segment.word() | FROZEN, hash), segment);
+                assert_eq!(Segment::of(segment.word() & !OPEN, hash), segment);
                 assert!(segment.range().holds(hash));
             }
             valid += 1;

@@ -1,6 +1,6 @@
 //! Lookups of keys.
 
-use super::layout::{BLOCK_LINES, FROZEN, NODE_LINES, Slot, SlotLine};
+use super::layout::{BLOCK_LINES, NODE_LINES, OPEN, Slot, SlotLine};
 use super::{Line, Spot, bugs, line_words};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::RecordForm;
@@ -43,9 +43,24 @@ impl<S: Seam, R: SlotRecord> Lookup<S, R> for Line<S, R> {
     type Batch<'t> = ();
     type Staged<'b> = Option<&'b SlotLine>;
 
+    /// Does what the kit's `find_fast` does, but leaves records that are away to a function that is
+    /// not inlined. Nothing but their lookups then needs this one's values in memory.
     #[inline(always)]
     fn find_fast<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Option<Option<W::Found<'_>>> {
-        lookup::find_fast(self, key, |words| W::in_slot(&self.core, words))
+        let route = self.ready_route(key.hash)?;
+        let spot = self.spot(route.1, key.hash);
+        let before = version(&spot.lock)?;
+        let found = match self.search_line(spot.home(), Part::Home, key).ok()? {
+            Some(found) => Some(W::in_slot(&self.core, found.words).ok()?),
+            None => {
+                let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
+                if hints::concerns(hint, spot.whose) {
+                    return self.find_away::<W>(route, before, hint, key);
+                }
+                None
+            }
+        };
+        self.is_valid(route, &spot.lock, before).then_some(found)
     }
 
     fn find<W: Wanted<R>>(&self, key: HashedKey<'_, R>) -> Boxed<Option<W::Found<'_>>> {
@@ -212,21 +227,23 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(None)
     }
 
-    /// Does the rest of [`read_once`](Optimistic::read_once) for a key that is not in its home line.
+    /// Does the rest of [`find_fast`](Lookup::find_fast) for a key that is not in its home line.
     #[inline(never)]
-    fn read_away<T>(
+    fn find_away<W: Wanted<R>>(
         &self,
-        (way, word): Route<'_>,
+        route: Route<'_>,
         before: u64,
         hint: u64,
         key: HashedKey<'_, R>,
-        read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
-    ) -> Read<T> {
-        let lock = self.spot(word, key.hash).lock;
-        let valid = || self.is_valid((way, word), &lock, before);
-        let found = self.search_away(word, hint, key, valid);
-        let found = found.and_then(|found| found.map(|found| read(found.words)).transpose());
-        Read::of(valid(), found)
+    ) -> Option<Option<W::Found<'_>>> {
+        let spot = self.spot(route.1, key.hash);
+        let valid = || self.is_valid(route, &spot.lock, before);
+        let found = match self.search_first(&spot, hint, key).ok()? {
+            None => self.search_away(route.1, hint, key, valid).ok()?,
+            found => found,
+        };
+        let found = found.map(|found| W::in_slot(&self.core, found.words)).transpose().ok()?;
+        valid().then_some(found)
     }
 
     /// Returns whether what was read in a segment since the version `before` of a stripe was, is valid:
@@ -240,7 +257,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         // acted on a changed cell sees the cell changed.
         fence(Ordering::Acquire);
         let leads = match self.cells.again(self.seam(), way) {
-            Some(now) => (now ^ word) & !FROZEN == 0,
+            Some(now) => (now ^ word) & !OPEN == 0,
             None => false,
         };
         (leads || self.seeded(&bugs::CELL_UNCHECKED)) && is_unchanged(lock, before)
@@ -286,10 +303,8 @@ impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Line<S, R> {
         if let Ok(None) = found {
             let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
             if hints::concerns(hint, spot.whose) {
-                found = self.search_first(&spot, hint, key);
-                if let Ok(None) = found {
-                    return self.read_away(route, before, hint, key, read);
-                }
+                let valid = || self.is_valid(route, &spot.lock, before);
+                found = self.search_away(route.1, hint, key, valid);
             }
         }
         let found = found.and_then(|found| found.map(|found| read(found.words)).transpose());

@@ -1,7 +1,7 @@
 //! Changes of several keys that share one fence: see the kit's `row`.
 
 use super::change::Progress;
-use super::layout::{FROZEN, Slot};
+use super::layout::{OPEN, Slot};
 use super::lookup::{Found, Part};
 use super::{Line, Spot, bugs, points};
 use crate::index::kit::change::Plan;
@@ -40,7 +40,7 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
     ) -> Option<InRow<Option<RowPlace<'t, S>>, SlotWords>> {
         let hash = key.hash;
         let (way, word) = self.cells.find_way(self.seam(), hash);
-        if word == 0 || word & FROZEN != 0 {
+        if word & OPEN == 0 {
             return None;
         }
         let spot: Spot<'t, S> = self.spot(word, hash);

@@ -217,12 +217,6 @@ fn line_words(line: &SlotLine) -> &[Word; 8] {
     words_of(line).first_chunk().expect("a line has eight words")
 }
 
-/// Returns the bank of stripes, and the stash lock, of the segment at this offset.
-#[inline(always)]
-fn bank(segment: u64) -> usize {
-    (segment >> 10 ^ segment >> 15) as usize
-}
-
 impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
@@ -295,7 +289,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let memory = &self.core.memory;
         let line = size.before + number * BLOCK_LINES;
         let offset = segment + u64::from(line) * LINE_BYTES;
-        let stripe = memory.side().stripe(bank(segment), number as usize);
+        let stripe = memory.side().stripe(offset);
         // SAFETY: a segment's offset comes from a cell's word, or from a `Segment`. Both are made
         // from one whose whole extent was checked (by `check_segment`, or by an allocation of that
         // size), at a multiple of 1,024. The block is inside it, and its line a multiple of four.
@@ -313,7 +307,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     }
 
     fn stash_lock(&self, segment: u64) -> VersionLock<'_, S> {
-        VersionLock::new(self.seam(), self.core.memory.side().stash_lock(bank(segment)))
+        let number = (segment >> 10 ^ segment >> 15) as usize;
+        VersionLock::new(self.seam(), self.core.memory.side().stash_lock(number))
     }
 
     fn header(&self, segment: u64) -> &SegmentHeader {
@@ -387,7 +382,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         // Pairs with the Release stores of the cells.
         fence(Ordering::Acquire);
         let now = self.cells.find(self.seam(), hash);
-        let leads = (now ^ word) & !layout::FROZEN == 0;
+        let leads = (now ^ word) & !layout::OPEN == 0;
         (leads || self.seeded(&bugs::CELL_UNCHECKED_SCAN)) && is_unchanged(lock, before)
     }
 

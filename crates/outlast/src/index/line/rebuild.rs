@@ -2,7 +2,7 @@
 
 use super::change::node_words;
 use super::layout::{
-    self, BLOCK_LINES, FROZEN, LINE_SLOTS, MAX_BLOCKS, MAX_NEW, NODE_BYTES, NODE_SLOTS, Segment,
+    self, BLOCK_LINES, LINE_SLOTS, MAX_BLOCKS, MAX_NEW, NODE_BYTES, NODE_SLOTS, OPEN, Segment,
     Shape, Size, SlotLine, segment_identity,
 };
 use super::lookup::Part;
@@ -261,7 +261,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         for segment in segments {
             let cells = segment.cells(structure.directory.depth);
-            self.cells.set(self.seam(), cells, segment.word() | FROZEN);
+            self.cells.set(self.seam(), cells, segment.word() & !OPEN);
         }
         Some(Frozen { table: self, segments, is_armed: true })
     }

@@ -1,7 +1,7 @@
 //! Shrinking: after many removals, a walk over all segments rebuilds those that are too empty.
 
 use super::Line;
-use super::layout::{FROZEN, Segment, Shape};
+use super::layout::{OPEN, Segment, Shape};
 use super::rebuild::Outcome;
 use crate::error::Result;
 use crate::index::record::SlotRecord;
@@ -67,9 +67,9 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         let at = *self.seam().lock(&self.structure).shrinking.at.get_or_insert(0);
         let word = self.cell(at, 1)?;
-        let segment = Segment::of(word & !FROZEN, at);
+        let segment = Segment::of(word, at);
         let (mut records, mut is_rebuilt) = (0, false);
-        if word & FROZEN == 0
+        if word & OPEN != 0
             && let Some([in_lines, in_nodes]) = self.count_valid(&segment)?
         {
             records = in_lines + in_nodes;
@@ -113,8 +113,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         let next = segment.high + 1;
         let word = self.cell(next, 1)?;
-        let sibling = Segment::of(word & !FROZEN, next);
-        if word & FROZEN != 0 || sibling.shape != segment.shape {
+        let sibling = Segment::of(word, next);
+        if word & OPEN == 0 || sibling.shape != segment.shape {
             return Ok(false);
         }
         let Some([more, in_nodes]) = self.count_valid(&sibling)? else { return Ok(false) };
