@@ -1,4 +1,4 @@
-//! The version lock, the turns, the epochs and the notes of changed lines, in every order that the memory
+//! The version lock, cells that lead to places used again, the epochs and the notes of changed lines, in every order that the memory
 //! model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
@@ -38,8 +38,6 @@ mod whole {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
-    #[path = "../../outlast/src/index/turn.rs"]
-    mod turn;
     #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
@@ -101,8 +99,6 @@ mod unfenced {
     }
     #[path = "../../outlast/src/reclaim/epochs.rs"]
     pub(super) mod epochs;
-    #[path = "../../outlast/src/index/turn.rs"]
-    mod turn;
     #[path = "../../outlast/src/index/version.rs"]
     mod version;
     pub(super) use lock::*;
@@ -151,27 +147,38 @@ fn a_version_lock_without_fences_is_noticed() {
     readers_see_whole_writes!(unfenced);
 }
 
-/// A writer leads readers from one place to another, and then uses the old place for something else.
-/// Checks that a reader accepts nothing of that.
+/// A writer leads readers from one place to another, uses the old place for something else, puts what
+/// belongs there into it again, and leads readers back to it. Checks that a reader accepts nothing of the
+/// use in between. Before readers are led back, the lock of the place gets a new version if `renewed`.
 macro_rules! readers_see_no_reuse {
-    ($lock:path) => {{
+    ($lock:path, $renewed:expr) => {{
         use $lock as lock;
         loom::model(|| {
-            let turn = Arc::new(lock::Word::new(lock::Orders::Kept));
+            let word = Arc::new(lock::Word::new(lock::Orders::Kept));
             let cell = Arc::new(AtomicUsize::new(0));
             let places: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(7), AtomicU64::new(7)]);
             let writer = {
-                let (turn, cell) = (Arc::clone(&turn), Arc::clone(&cell));
+                let (word, cell) = (Arc::clone(&word), Arc::clone(&cell));
                 let places = Arc::clone(&places);
                 thread::spawn(move || {
-                    turn.switch(|| cell.store(1, Ordering::Release));
+                    cell.store(1, Ordering::Release);
+                    lock::fence(Ordering::Release);
                     places[0].store(8, Ordering::Relaxed);
+                    places[0].store(9, Ordering::Relaxed);
+                    if $renewed {
+                        let held = word.try_lock().expect("nobody else locks");
+                        let held = word.set_changing(held);
+                        word.unlock(held);
+                    }
+                    cell.store(0, Ordering::Release);
                 })
             };
-            if let Some(found) = turn.read_turn() {
-                let seen = places[cell.load(Ordering::Acquire)].load(Ordering::Relaxed);
-                if turn.is_same_turn(found) {
-                    assert_eq!(seen, 7, "another use of the place");
+            let found = cell.load(Ordering::Acquire);
+            if let Some(version) = word.version() {
+                let seen = places[found].load(Ordering::Relaxed);
+                lock::fence(Ordering::Acquire);
+                if cell.load(Ordering::Acquire) == found && word.is_unchanged(version) {
+                    assert_ne!(seen, 8, "another use of the place");
                 }
             }
             writer.join().unwrap();
@@ -181,13 +188,19 @@ macro_rules! readers_see_no_reuse {
 
 #[test]
 fn a_reader_accepts_nothing_of_a_reused_place() {
-    readers_see_no_reuse!(whole);
+    readers_see_no_reuse!(whole, true);
 }
 
 #[test]
 #[should_panic(expected = "another use of the place")]
-fn a_turn_without_fences_is_noticed() {
-    readers_see_no_reuse!(unfenced);
+fn a_place_that_comes_back_with_its_old_version_is_noticed() {
+    readers_see_no_reuse!(whole, false);
+}
+
+#[test]
+#[should_panic(expected = "another use of the place")]
+fn a_cell_without_fences_is_noticed() {
+    readers_see_no_reuse!(unfenced, true);
 }
 
 /// Runs two writers, each of which tries at most twice to take the lock.

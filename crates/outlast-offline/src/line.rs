@@ -25,7 +25,7 @@ pub(super) const LINE: u64 = 64;
 pub(super) const LINES_OF_NODE: u64 = 31;
 const NODE_BYTES: u64 = 2048;
 /// The most segments that one rebuild makes.
-const MOST_NEW: usize = 4;
+const MOST_NEW: usize = 2;
 
 /// A segment, after its header was checked.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +33,6 @@ pub(super) struct Segment {
     pub(super) offset: u64,
     size: u64,
     depth: u32,
-    count: u64,
-    number: u64,
     pub(super) low: u64,
     pub(super) high: u64,
     sibling: u64,
@@ -66,7 +64,7 @@ impl Segment {
 
 /// Returns the number of the cell of a hash, in a directory of this depth.
 fn cell_of(hash: u64, depth: u32) -> usize {
-    ((u128::from(hash) * (3 << depth)) >> 64) as usize
+    (hash >> (64 - depth)) as usize
 }
 
 impl Walk<'_, '_> {
@@ -88,7 +86,7 @@ impl Walk<'_, '_> {
             let Error::Damaged(damage) = error else { return Err(error) };
             self.problem(damage);
         }
-        let (mut cell, mut before): (usize, Option<Segment>) = (0, None);
+        let mut cell = 0;
         while cell < cells.len() {
             let at = first + 8 * cell as u64;
             let walked = self
@@ -96,19 +94,7 @@ impl Walk<'_, '_> {
                 .and_then(|segment| self.check_cells(&segment, cell, at, &cells, depth));
             match walked {
                 Ok((segment, next)) => {
-                    let whole = match before {
-                        Some(before) if before.number + 1 < before.count => {
-                            before.size == segment.size
-                                && (before.depth, before.count) == (segment.depth, segment.count)
-                                && before.number + 1 == segment.number
-                        }
-                        _ => before.is_none() || segment.number == 0,
-                    };
-                    if !whole {
-                        let expected = "the next segment of the group before it";
-                        self.problem(Damage::new(segment.offset, expected, format!("{segment:?}")));
-                    }
-                    (cell, before) = (next, Some(segment));
+                    cell = next;
                     let empty = empties[(segment.low >> 63) as usize];
                     match self.walk_line_segment(map, &segment, empty) {
                         Err(Error::Damaged(damage)) => {
@@ -121,7 +107,7 @@ impl Walk<'_, '_> {
                 Err(Error::Damaged(damage)) => {
                     map.whole = false;
                     self.problem(damage);
-                    (cell, before) = (cell + 1, None);
+                    cell += 1;
                 }
                 Err(error) => return Err(error),
             }
@@ -135,7 +121,7 @@ impl Walk<'_, '_> {
         let sum = crc_words(&[word & ((1 << 56) - 1)]);
         let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
         let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
-        if word >> 56 != check || !(2..=24).contains(&depth) || !offset.is_multiple_of(64) {
+        if word >> 56 != check || !(1..=23).contains(&depth) || !offset.is_multiple_of(64) {
             let expected = "a directory's offset and depth";
             return Err(Damage::new(place, expected, format!("{word:#x}")).into());
         }
@@ -146,7 +132,7 @@ impl Walk<'_, '_> {
             return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
         }
         // The claim comes before the read, because it fails unless there is a block of that size.
-        let cells = 3 << depth;
+        let cells = 1 << depth;
         self.claim(offset, (DIRECTORY_HEADER + 8 * cells).max(256), Owner::Structure)?;
         let first = offset + DIRECTORY_HEADER;
         let read = self.image.words(first, cells)?;
@@ -214,26 +200,19 @@ impl Walk<'_, '_> {
         }
         let [found, low, sibling, chain] = self.image.array(offset)?;
         let shape = found >> 16 & 0xffff;
-        let (size, depth) = (shape & 7, (shape >> 3 & 0x3f) as u32);
-        let (count, number) = ((shape >> 9 & 3) + 1, shape >> 11 & 3);
-        let known = shape >> 13 == 0
-            && size <= largest
-            && (1..directory).contains(&depth)
-            && number < count
-            && (count == 1 || (count <= 3 && size == largest));
+        let (size, depth) = (shape & 7, (shape >> 3) as u32);
+        let known = size <= largest && (1..=directory).contains(&depth);
         if !known || found != identity(SEGMENT, shape, offset, low) {
             return Err(bad(format!("{found:#x}, first hash {low:#x}")));
         }
-        let rest = 64 - depth;
-        let part = |number: u64| (u128::from(number) << rest).div_ceil(u128::from(count));
-        let group = low >> rest << rest;
-        if low - group != part(number) as u64 {
+        let rest = u64::MAX >> depth;
+        if low & rest != 0 {
             return Err(bad(format!("first hash {low:#x}")));
         }
-        let high = group + (part(number + 1) - 1) as u64;
+        let high = low | rest;
         let (sibling, _) = unpack(offset + 16, sibling)?;
         let (chain, _) = unpack(offset + 24, chain)?;
-        Ok(Segment { offset, size, depth, count, number, low, high, sibling, chain })
+        Ok(Segment { offset, size, depth, low, high, sibling, chain })
     }
 
     /// Checks that the cells of a segment's range, from `cell` on, lead to it. Returns the segment

@@ -267,7 +267,7 @@ fn check(image: &Image, chains: bool) {
             assert!(areas > 10, "{name}: {areas} chunks and annexes");
         }
         Scheme::Line => {
-            let deep = count(|what| matches!(what, What::LineDirectory { depth } if *depth > 2));
+            let deep = count(|what| matches!(what, What::LineDirectory { depth } if *depth > 1));
             let rebuilt = count(|what| *what == What::LineIntent);
             assert!(
                 chains || (deep >= 1 && rebuilt >= 3),

@@ -1,6 +1,7 @@
 // A version lock over one of loom's atomics. The modules that include this file import the protocol
 // as `version`.
 
+pub(crate) use super::sync::fence;
 use super::version::LockWord;
 use loom::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -43,23 +44,6 @@ impl LockWord for &Word {
 
     fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
         (**self).compare_exchange(current, new, success)
-    }
-}
-
-/// The word as a turn.
-impl Word {
-    pub(crate) fn read_turn(&self) -> Option<u64> {
-        let found = super::turn::read(self);
-        (!super::turn::is_changing(found)).then_some(found)
-    }
-    pub(crate) fn is_same_turn(&self, found: u64) -> bool {
-        super::sync::fence(Ordering::Acquire);
-        super::turn::is_same(self, found)
-    }
-    pub(crate) fn switch(&self, change: impl FnOnce()) {
-        super::turn::begin(std::iter::once(self));
-        change();
-        super::turn::end(std::iter::once(self));
     }
 }
 

@@ -121,8 +121,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         "An iteration reads a segment that was freed and used again",
-        Seeded::InCode(&line_bugs::TURN_UNCHECKED_SCAN),
-        "try_read_segment",
+        Seeded::InCode(&line_bugs::CELL_UNCHECKED_SCAN),
+        "is_current",
         Held("scan-rebuild"),
     ),
     bug(
@@ -157,8 +157,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         "A lookup reads a segment that was freed and used again",
-        Seeded::InCode(&line_bugs::TURN_UNCHECKED),
-        "read_once",
+        Seeded::InCode(&line_bugs::CELL_UNCHECKED),
+        "is_valid",
         Held("late-rebuild"),
     ),
     bytes(

@@ -42,11 +42,11 @@ pub fn shape(form: RecordForm, segment_bits: u32) -> Shape {
     Shape { form, config: config(segment_bits) }
 }
 
-/// Checks that the directory has not been doubled for keys that no growth separates: beyond depth 6,
-/// it has at least one segment for every 192 cells.
+/// Checks that the directory has not been doubled for keys that no growth separates: beyond depth 7,
+/// it has at least one segment for every 64 cells.
 fn closed(map: &MapReport) -> Checked {
     let cells = DIRECTORY.entries(map.depth);
-    ensure(cells <= (map.segments * 192).max(192), || {
+    ensure(cells <= (map.segments * 64).max(128), || {
         format!("a directory of {cells} cells for {} segments", map.segments)
     })
 }

@@ -63,27 +63,30 @@ fn a_change_flushes_one_line() {
 fn a_rebuild_flushes_the_new_segments_the_intent_and_the_cells() {
     for form in RecordForm::ALL {
         let mut bench = Bench::new(shape(form, 1));
-        let (mut rebuilds, mut doublings) = ([0; 4], 0);
+        let (mut rebuilds, mut doublings) = ([0; 2], 0);
         for key in 10..1500 {
             let events = of_index(bench.change(key, Do::Insert(VALUE + key)));
             if has(&events, &points::DOUBLE_COMMIT) {
                 doublings += 1;
                 let (lines, fences) = cost_at(&events, &points::DOUBLE_NEW);
                 assert_eq!(fences, 1);
-                assert!((3..14).any(|depth| lines == 1 + DIRECTORY.entries(depth) / 8), "{lines}");
+                assert!(
+                    (2..14).any(|depth| lines == DIRECTORY.bytes(depth).div_ceil(64)),
+                    "{lines}"
+                );
                 assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (1, 1));
             }
             if !has(&events, &points::REBUILD_COMMIT) {
                 continue;
             }
             let (lines, fences) = cost_at(&events, &points::REBUILD_NEW);
-            let made = (1..=4).find(|made| lines == made * u64::from(SIZES[1].lines));
+            let made = (1..=2).find(|made| lines == made * u64::from(SIZES[1].lines));
             rebuilds[made.expect("whole segments") as usize - 1] += 1;
             assert_eq!(lines_stored(&events, &points::REBUILD_NEW), lines);
             assert_eq!(fences, 1, "{form}");
             assert_eq!(cost_at(&events, &points::REBUILD_COMMIT), (1, 1), "{form}");
             let (cells, fences) = cost_at(&events, &points::REBUILD_CELLS);
-            assert!((1..=24).contains(&cells) && fences == 1, "{form}: {cells} {fences}");
+            assert!((1..=16).contains(&cells) && fences == 1, "{form}: {cells} {fences}");
         }
         assert!(rebuilds.iter().all(|&times| times > 0) && doublings > 1, "{form}: {rebuilds:?}");
     }

@@ -11,8 +11,6 @@ crate::seeded_bugs! {
     CELL_UNCHECKED = "CellUnchecked";
     /// Iterations do not look at the cell again.
     CELL_UNCHECKED_SCAN = "CellUncheckedScan";
-    /// A rebuild leaves the versions of the new segments' stripes as they were.
-    STRIPES_KEPT = "StripesKept";
     /// The old segments of a rebuild are freed before readers are led away from them.
     FREED_BEFORE_SWITCH = "FreedBeforeSwitch";
     /// A rebuild's intent is stored after its cells.

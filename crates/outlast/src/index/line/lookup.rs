@@ -252,7 +252,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// The stripe is looked at last. If the cell has led elsewhere meanwhile, and to the same place
     /// again, the rebuild that has led it back gave the stripe a new version first.
     #[inline(always)]
-    fn is_valid(&self, (way, word): Route<'_>, lock: &VersionLock<'_, S>, before: u64) -> bool {
+    pub(super) fn is_valid(
+        &self,
+        (way, word): Route<'_>,
+        lock: &VersionLock<'_, S>,
+        before: u64,
+    ) -> bool {
         // Pairs with the Release stores of the cells: a reader that has seen a store by a thread that
         // acted on a changed cell sees the cell changed.
         fence(Ordering::Acquire);

@@ -16,27 +16,26 @@
 //! the *block*, in the *stash* (a window of at most 8 lines, which the hash names), or in a node. A
 //! record outside of its home line is *away*.
 //!
-//! Segments have 1 to 32 KiB. The 1 to 3 segments whose hashes share a prefix are a *group*. A group
-//! grows by a *rebuild*, which copies its segments into new ones: to twice the size up to 32 KiB, then
-//! from one segment to two, to three, and to two groups of two. After many removals, the pool's worker
-//! lets groups shrink the same way back, but not to a depth far below the directory's. There are three
-//! times a power of two cells, so each segment of a group has a whole number of them.
+//! Segments have 1 to 32 KiB. A segment that is full grows by a *rebuild*, which copies it into new ones:
+//! into one of twice the size up to 32 KiB, then into two, each with half of its hashes. After many
+//! removals, the pool's worker lets segments shrink the same way back, but not to a depth far below the
+//! directory's.
 //!
 //! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
-//! *stripe*), which several blocks can share, a lock for each stash, a hint word (`hints`) for
-//! each block, and for each 1/64 of the map's hashes a `turn`.
+//! *stripe*), which several blocks share, locks for the stashes, and a hint word (`hints`) for each
+//! block.
 //!
 //! # Invariants
 //!
 //! 1. A slot holds a record if and only if its first word is not the *empty word*: for byte strings 0,
 //!    for inline records a key whose hash is in the half of the hash space to which the segment does
-//!    not belong. That is why the depth of a group is at least 1.
+//!    not belong. That is why the depth of a segment is at least 1.
 //! 2. Each record is in its home line, in another line of its block, in its window of the stash, or in
 //!    a node of its segment. A key has one record.
 //! 3. The hint word of a block says where its records are that are away; see `hints`.
 //! 4. All changes of a key, and of its block's hint word, happen under the block's stripe while it is
 //!    marked as changing. What is stored is durable when the mark goes.
-//! 5. The directory's depth is greater than that of any group.
+//! 5. The directory's depth is at least that of any segment.
 //! 6. The intent leads to the segments that the last rebuild has made. The cells of all earlier
 //!    rebuilds are durable.
 //!
@@ -68,23 +67,26 @@
 //! Linearization points: a change takes effect with the store that unlocks its stripe, or, if it does
 //! not apply, with its search. A lookup takes effect with its load of the stripe's version.
 //!
-//! A lookup reads the turn of its hash, the cell, the stripe's version, and then slots and hints. It is
-//! valid if version and turn are the same afterwards. The turn tells that no rebuild has led operations
-//! to another segment meanwhile. A rebuild frees the old segments at once, so neither the cell nor the
-//! version would do: both can be the same again after a rebuild has put another segment there.
+//! A lookup reads the cell, the stripe's version, and then slots and hints. It is valid if cell and
+//! version are the same afterwards; it looks at the cell first. A rebuild frees the old segments at once.
+//! If a reader was led to a segment whose block has another use meanwhile, the cell has changed. It can
+//! have changed back, if a later rebuild has put a segment of the same shape into the same block. But
+//! that rebuild has given all stripes of its new segments new versions, once their content was durable
+//! and before it changed the cells. A reader that has loaded the version before that sees it changed.
+//! One that has loaded it later has read the new segment.
 //!
 //! A change locks the stripe and looks at the cell again. A rebuild freezes the cells, locks and
 //! unlocks each stripe once (*grace*), and copies. So each change either ends before the copy, or sees
 //! that the cell is frozen and waits. Readers go on in the old segments.
 //!
-//! Lock order: one stripe; then the stash lock; `structure` is never taken with one of them held, and
+//! Lock order: one stripe; then the stash lock. `structure` is never taken with one of them held, and
 //! none is taken under it. No thread allocates from the pool while it holds a lock, and a frozen cell
 //! is waited for with nothing held.
 //!
 //! Changes of several keys (`many.rs`) keep their stripes until the fence that they share. They only
 //! try-lock, and never wait while they hold a lock.
 //!
-//! An iteration reads a part of a segment under the versions of its blocks and the turns of its range.
+//! An iteration reads a part of a segment under the versions of its blocks.
 //! After 1,024 invalid reads it freezes the segment for the next one.
 //!
 //! # After a crash

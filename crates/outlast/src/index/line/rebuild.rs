@@ -7,7 +7,7 @@ use super::layout::{
 };
 use super::lookup::Part;
 use super::recover::Hints;
-use super::{At, Line, bugs, points, whose, with_hint};
+use super::{Line, bugs, points, whose, with_hint};
 use crate::error::{Damage, Result};
 use crate::index::BlockKind;
 use crate::index::hints::STASH;
@@ -18,6 +18,7 @@ use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::version::version;
 use crate::pmem::Seam;
 use std::cell::Cell;
+use std::sync::atomic::{Ordering, fence};
 
 /// The outcome of a rebuild.
 pub(super) enum Outcome {
@@ -285,7 +286,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             for number in 0..segment.size().blocks() {
                 let (_, lock) = self.block(segment.offset, segment.size(), number);
                 let mut held = lock.hold(&self.core, segment.offset)?;
-                unless_seeded!(self, bugs::STRIPES_KEPT => held.changing());
+                held.changing();
                 held.unlock();
             }
         }
@@ -516,5 +517,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         for segment in new {
             self.cells.set(self.seam(), segment.cells(depth), segment.word());
         }
+        // Pairs with the Acquire fence in `is_valid`: a reader that sees another use of an old segment's
+        // block also sees that the cell has changed.
+        fence(Ordering::Release);
     }
 }
