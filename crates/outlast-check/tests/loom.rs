@@ -1,5 +1,5 @@
-//! The version lock, cells that lead to places used again, the epochs and the notes of changed lines, in every order that the memory
-//! model allows.
+//! The version lock, cells that lead to places used again, the epochs and the notes of changed lines, in
+//! every order that the memory model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
 //! are compiled a third time without the fences. The tests must notice that, and also a lock or an
