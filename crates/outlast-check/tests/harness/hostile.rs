@@ -357,7 +357,7 @@ fn a_cell_that_recovery_stores_may_hold_anything() {
         report(&failures, "cells are not what recovery makes of them");
         tried += cells.len();
     }
-    assert!(tried > 10, "{tried} cells");
+    assert!(tried > 6, "{tried} cells");
 }
 
 #[test]
