@@ -71,7 +71,7 @@ fn a_rebuild_flushes_the_new_segments_the_intent_and_the_cells() {
                 let (lines, fences) = cost_at(&events, &points::DOUBLE_NEW);
                 assert_eq!(fences, 1);
                 assert!(
-                    (2..14).any(|depth| lines == DIRECTORY.bytes(depth).div_ceil(64)),
+                    (2..14).any(|depth| lines == 1 + DIRECTORY.entries(depth).div_ceil(8)),
                     "{lines}"
                 );
                 assert_eq!(cost_at(&events, &points::DOUBLE_COMMIT), (1, 1));
