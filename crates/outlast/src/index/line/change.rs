@@ -388,8 +388,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 /// Returns how many slots these are, which are given as bits of their first words.
 #[inline(always)]
 pub(super) fn count(slots: u32) -> u32 {
-    // The sum of bits 0, 2, 4 and 6.
-    slots * 0x55 >> 6 & 7
+    let pairs = (slots & 0x11) + (slots >> 2 & 0x11);
+    pairs + (pairs >> 4) & 7
 }
 
 /// Returns the first of some slots, which are given as bits of their first words.
@@ -415,4 +415,14 @@ pub(super) fn node_words(
         *slot = [record.first, record.second];
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn slots_are_counted() {
+        for slots in (0..=0x55).filter(|slots| slots & !0x55 == 0) {
+            assert_eq!(super::count(slots), slots.count_ones());
+        }
+    }
 }
