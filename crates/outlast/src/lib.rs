@@ -195,6 +195,7 @@ compile_error!("outlast runs on 64-bit little-endian Linux");
     feature = "dash-lh",
     feature = "ea-pht",
     feature = "group",
+    feature = "line",
     feature = "phast"
 )))]
 compile_error!("enable the feature of at least one scheme of outlast, such as `dash-eh`");

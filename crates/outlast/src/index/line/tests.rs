@@ -131,7 +131,7 @@ fn records_are_found_while_the_table_grows_and_after_it_is_opened_again() {
     }
 }
 
-/// If a group is rebuilt between two reads of a step, the segment of the second read can hold hashes
+/// If segments are merged between two reads of a step, the segment of the second read can hold hashes
 /// that the first read has returned.
 #[test]
 fn a_step_of_an_iteration_reads_no_hash_below_the_one_that_it_has_come_to() {
@@ -139,7 +139,7 @@ fn a_step_of_an_iteration_reads_no_hash_below_the_one_that_it_has_come_to() {
     (1..=400).for_each(|key| insert(&table, key));
     for part in 0..walk::PARTS {
         for at in (0..64).map(|number| number << 58 | 0x155 << 48) {
-            let cursor = Cursor { part, ..Cursor::start() };
+            let cursor = Cursor { part, high: u64::MAX, ..Cursor::start() };
             let mut found = Vec::new();
             let mut collector = Collector::<Inline>::new(Care::Trust, &mut found);
             let range = table.collect(at, &cursor, &mut collector, 0).unwrap();
