@@ -1,7 +1,6 @@
 // A version lock over one of loom's atomics. The modules that include this file import the protocol
 // as `version`.
 
-pub(crate) use super::sync::fence;
 use super::version::LockWord;
 use loom::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -66,4 +65,9 @@ impl Word {
     pub(crate) fn is_unchanged(&self, before: u64) -> bool {
         version::is_unchanged(self, before)
     }
+}
+
+/// The fence of `version`'s module.
+pub(crate) fn fence(order: Ordering) {
+    super::sync::fence(order);
 }
