@@ -74,7 +74,7 @@ fn settled_cells(image: &Image) -> HashSet<u64> {
                     let shape = line::shape_of(image.word(next)).expect("a sound pool");
                     let segment = line::Segment::new(next, shape, image.word(next + 8));
                     settled.extend(cells.clone().step_by(8).filter(|at| {
-                        let first = (at - cells.start) / 8 << (64 - depth);
+                        let first = ((at - cells.start) / 8) << (64 - depth);
                         (segment.low..=segment.high).contains(&first)
                     }));
                     next = image.word(next + 16) & LOW48;
