@@ -1,5 +1,5 @@
-//! The version lock, the epochs and the notes of changed lines, in every order that the memory
-//! model allows.
+//! The version lock, cells that lead to places used again, the epochs and the notes of changed lines, in
+//! every order that the memory model allows.
 //!
 //! Method: the library's own files are compiled here a second time, with loom's atomics. Then they
 //! are compiled a third time without the fences. The tests must notice that, and also a lock or an
@@ -145,6 +145,62 @@ fn a_reader_accepts_no_half_of_a_write() {
 #[should_panic(expected = "half of a write")]
 fn a_version_lock_without_fences_is_noticed() {
     readers_see_whole_writes!(unfenced);
+}
+
+/// A writer leads readers from one place to another, uses the old place for something else, puts what
+/// belongs there into it again, and leads readers back to it. Checks that a reader accepts nothing of the
+/// use in between. Before readers are led back, the lock of the place gets a new version if `renewed`.
+macro_rules! readers_see_no_reuse {
+    ($lock:path, $renewed:expr) => {{
+        use $lock as lock;
+        loom::model(|| {
+            let word = Arc::new(lock::Word::new(lock::Orders::Kept));
+            let cell = Arc::new(AtomicUsize::new(0));
+            let places: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(7), AtomicU64::new(7)]);
+            let writer = {
+                let (word, cell) = (Arc::clone(&word), Arc::clone(&cell));
+                let places = Arc::clone(&places);
+                thread::spawn(move || {
+                    cell.store(1, Ordering::Release);
+                    lock::fence(Ordering::Release);
+                    places[0].store(8, Ordering::Relaxed);
+                    places[0].store(9, Ordering::Relaxed);
+                    if $renewed {
+                        let held = word.try_lock().expect("nobody else locks");
+                        let held = word.set_changing(held);
+                        word.unlock(held);
+                    }
+                    cell.store(0, Ordering::Release);
+                })
+            };
+            let found = cell.load(Ordering::Acquire);
+            if let Some(version) = word.version() {
+                let seen = places[found].load(Ordering::Relaxed);
+                lock::fence(Ordering::Acquire);
+                if cell.load(Ordering::Acquire) == found && word.is_unchanged(version) {
+                    assert_ne!(seen, 8, "another use of the place");
+                }
+            }
+            writer.join().unwrap();
+        });
+    }};
+}
+
+#[test]
+fn a_reader_accepts_nothing_of_a_reused_place() {
+    readers_see_no_reuse!(whole, true);
+}
+
+#[test]
+#[should_panic(expected = "another use of the place")]
+fn a_place_that_comes_back_with_its_old_version_is_noticed() {
+    readers_see_no_reuse!(whole, false);
+}
+
+#[test]
+#[should_panic(expected = "another use of the place")]
+fn a_cell_without_fences_is_noticed() {
+    readers_see_no_reuse!(unfenced, true);
 }
 
 /// Runs two writers, each of which tries at most twice to take the lock.

@@ -18,6 +18,7 @@ use outlast::{Damage, Error, Result};
 use std::collections::{HashMap, HashSet};
 
 mod buckets;
+mod lines;
 
 /// A map, after it was walked.
 pub(super) struct Walked {
@@ -51,8 +52,12 @@ pub(super) struct Seen {
 impl Seen {
     /// Adds a segment. Returns its number.
     pub(super) fn add(&mut self, map: &MapReport, offset: u64, low: u64, depth: u32) -> usize {
+        self.add_range(map, offset, (low, low | u64::MAX >> depth))
+    }
+
+    /// Adds a segment with this range. Returns its number.
+    pub(super) fn add_range(&mut self, map: &MapReport, offset: u64, range: (u64, u64)) -> usize {
         if map.form == RecordForm::Inline {
-            let range = (low, low | u64::MAX >> depth);
             self.segments.push(Segment { offset, range, is_whole: false });
         }
         self.segments.len()
@@ -170,6 +175,7 @@ impl Walk<'_, '_> {
             },
             3 => self.take_leaves(map, is_one, take),
             6..=8 => self.take_buckets(map, take),
+            9 => self.take_lines(map, take),
             // All records of clevel have blocks.
             _ => Ok(()),
         }

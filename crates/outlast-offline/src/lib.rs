@@ -23,6 +23,7 @@ mod ea_pht;
 mod group;
 mod hidden;
 mod image;
+mod line;
 mod phast;
 mod record;
 mod repairs;
@@ -191,6 +192,12 @@ pub enum What {
     PhtTable,
     PhtArea,
     PhtLink,
+    LineRoot,
+    LineIntent,
+    LineDirectory { depth: u32 },
+    Cell,
+    LineSegment { size: u32 },
+    LineNode,
     LiveSlot { form: RecordForm, depth: u32 },
     Record,
 }
@@ -290,7 +297,7 @@ struct SchemeWalk {
 /// configuration.
 type WalkMap = fn(&mut Walk<'_, '_>, &mut MapReport, u64, &[u64], [u64; 3]) -> Result<()>;
 
-static WALKS: [SchemeWalk; 8] = [
+static WALKS: [SchemeWalk; 9] = [
     dash_eh::WALK,
     clevel::WALK,
     phast::WALK,
@@ -299,6 +306,7 @@ static WALKS: [SchemeWalk; 8] = [
     ea_pht::WALK,
     ea_pht::WALK_H,
     ea_pht::WALK_HPR,
+    line::WALK,
 ];
 
 /// Numbers and names of the schemes that the walk knows.

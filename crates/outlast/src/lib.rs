@@ -195,6 +195,7 @@ compile_error!("outlast runs on 64-bit little-endian Linux");
     feature = "dash-lh",
     feature = "ea-pht",
     feature = "group",
+    feature = "line",
     feature = "phast"
 )))]
 compile_error!("enable the feature of at least one scheme of outlast, such as `dash-eh`");
@@ -239,7 +240,9 @@ pub mod internals {
 /// let config = DashEh { stash_buckets: 4, ..Default::default() };
 /// ```
 pub mod config {
-    pub use crate::index::config::{Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Phast};
+    pub use crate::index::config::{
+        Clevel, DashEh, DashLh, EaPht, EaPhtH, EaPhtHpr, Group, Line, Phast,
+    };
 }
 
 pub use db::backup::Backup;

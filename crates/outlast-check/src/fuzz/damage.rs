@@ -49,7 +49,12 @@ pub fn excused(image: &Image, mutant: &[u8], strict: bool) -> Vec<Excused> {
             map = None;
         } else if matches!(
             region.what,
-            What::RootScheme | What::ClevelRoot | What::PhastRoot | What::GroupRoot | What::PhtRoot
+            What::RootScheme
+                | What::ClevelRoot
+                | What::PhastRoot
+                | What::GroupRoot
+                | What::PhtRoot
+                | What::LineRoot
         ) {
             let before = maps.iter().flatten().max().map_or(0, |&m: &usize| m + 1);
             map = Some(before);

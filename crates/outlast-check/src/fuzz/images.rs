@@ -1,9 +1,9 @@
 //! The pools that are damaged, and what is known of them.
 //!
 //! The images of each scheme have maps of both record forms. Together they contain half-done
-//! splits, stash records and a deep directory, levels of which one is being emptied, leaves from
-//! which pairs are being moved, chains of overflow nodes, and pages of three sizes. Each pool
-//! exists as it was closed and as a kill left it, both with the file's content at an earlier time.
+//! splits and rebuilds, stash records and a deep directory, levels of which one is being emptied,
+//! leaves from which pairs are being moved, chains of overflow nodes, and pages of three sizes. Each
+//! pool exists as it was closed and as a kill left it, both with the file's content at an earlier time.
 
 use super::pool::{Pool, bytes_of, create, map_info, open_map, set_word, word_at};
 use outlast::internals::db::roots::MapInfo;
@@ -179,7 +179,8 @@ impl Plan {
     fn make(&self) -> [Image; 2] {
         let Plan { name, scheme, chains, page_bits, steps } = *self;
         let store = create(if chains { 0x7e57 } else { 1 }, page_bits);
-        let count = 260;
+        // Line hashing doubles its directory only for more records.
+        let count = if scheme == Scheme::Line { 420 } else { 260 };
         let infos = [
             (RecordForm::Inline, 1, 2, "words"),
             (RecordForm::Bytes, 1, 4, "texts"),
@@ -248,7 +249,9 @@ fn check(image: &Image, chains: bool) {
     let count = |is: fn(&What) -> bool| image.regions.iter().filter(|r| is(&r.what)).count();
     let levels = count(|what| matches!(what, What::Level { .. }));
     let deep = count(|what| matches!(what, What::Directory { depth } if *depth > 2));
-    let nodes = count(|what| matches!(what, What::Node | What::ChainNode | What::GroupNode { .. }));
+    let nodes = count(|what| {
+        matches!(what, What::Node | What::ChainNode | What::GroupNode { .. } | What::LineNode)
+    });
     let segments = count(|what| matches!(what, What::GroupSegment { .. }));
     let name = &image.name;
     match image.scheme {
@@ -263,10 +266,20 @@ fn check(image: &Image, chains: bool) {
             let areas = count(|what| *what == What::PhtArea);
             assert!(areas > 10, "{name}: {areas} chunks and annexes");
         }
+        Scheme::Line => {
+            let deep = count(|what| matches!(what, What::LineDirectory { depth } if *depth > 1));
+            let rebuilt = count(|what| *what == What::LineIntent);
+            assert!(
+                chains || (deep >= 1 && rebuilt >= 3),
+                "{name}: {deep} deep, {rebuilt} rebuilt"
+            );
+        }
         _ => assert!(count(|what| matches!(what, What::LeafHead { .. })) > 50, "{name}"),
     }
-    let has_nodes =
-        matches!(image.scheme, Scheme::DashEh | Scheme::Clevel | Scheme::Group | Scheme::DashLh);
+    let has_nodes = matches!(
+        image.scheme,
+        Scheme::DashEh | Scheme::Clevel | Scheme::Group | Scheme::DashLh | Scheme::Line
+    );
     assert!(!chains || !has_nodes || nodes > 4, "{name}: {nodes} nodes");
 }
 
@@ -279,6 +292,7 @@ pub fn small_images(scheme: Scheme) -> Vec<Image> {
         match scheme {
             Scheme::DashEh if !chains => images.push(half_split(&dirty)),
             Scheme::Phast if !chains => images.push(moving(&dirty)),
+            Scheme::Line if !chains => images.push(half_rebuilt(&dirty)),
             _ => {}
         }
         if scheme == Scheme::DashEh && !chains {
@@ -351,6 +365,36 @@ fn half_split(image: &Image) -> Image {
     }
     assert!(done > 2, "{done} splits");
     Image { name: format!("{} half-split", image.name), ..image.with_bytes(bytes) }
+}
+
+/// Returns the image as if the process had died after the commit of the last rebuild of each map, when
+/// only some of its cells were durable. The others lead to a place where no segment is any more.
+fn half_rebuilt(image: &Image) -> Image {
+    const LOW48: u64 = (1 << 48) - 1;
+    let mut bytes = image.bytes.clone();
+    // A map's cells come before its intent.
+    let (mut cells, mut done) = (0..0, 0);
+    for region in &image.regions {
+        match region.what {
+            What::Cell => cells = region.offset..region.offset + region.bytes,
+            What::LineIntent => {
+                let mut segment = image.word(region.offset) & LOW48;
+                let mut durable = 1;
+                while segment != 0 {
+                    let own = cells.clone().step_by(8).filter(|&cell| image.word(cell) == segment);
+                    for cell in own.skip(durable) {
+                        set_word(&mut bytes, cell, segment ^ 1024);
+                        done += 1;
+                    }
+                    durable = 0;
+                    segment = image.word(segment + 16) & LOW48;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(done > 1, "{done} cells");
+    Image { name: format!("{} half-rebuilt", image.name), ..image.with_bytes(bytes) }
 }
 
 /// Returns the image as if the process had died in splits, between the commit and the clearing of

@@ -6,6 +6,7 @@ use outlast::internals::index::dash_eh::layout as dash;
 use outlast::internals::index::dash_lh::layout as dash_lh;
 use outlast::internals::index::ea_pht::layout as pht;
 use outlast::internals::index::group::layout as group;
+use outlast::internals::index::line::layout as line;
 use outlast::internals::index::phast::layout as phast;
 use outlast::internals::pool::layout::{self, field};
 use outlast_offline::{Region, What};
@@ -64,7 +65,7 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             set_word(bytes, at + 16, crc(&words[3..]));
         }
         What::Directory { depth } => {
-            let word = dash::directory_identity(at, depth);
+            let word = dash::DIRECTORY.identity(at, depth);
             set_word(bytes, at, word);
         }
         What::Segment { shape } => {
@@ -166,7 +167,27 @@ pub fn repair(bytes: &mut [u8], region: &Region) {
             set_link(bytes, at + 8, at + 8);
             set_link(bytes, at + 16, at + 16);
         }
+        What::LineRoot => {
+            let word = word_at(bytes, at);
+            let depth = (word >> 48) as u32 & 0xff;
+            set_word(bytes, at, line::pack_root(word & ((1 << 48) - 1), depth));
+        }
+        What::LineIntent => set_link(bytes, at, at),
+        What::LineDirectory { depth } => {
+            set_word(bytes, at, line::DIRECTORY.identity(at, depth));
+        }
+        What::LineSegment { .. } => {
+            if let Some(shape) = line::shape_of(word_at(bytes, at)) {
+                let low = word_at(bytes, at + 8);
+                set_word(bytes, at, line::segment_identity(at, low, shape));
+            }
+            set_link(bytes, at + 16, at + 16);
+            set_link(bytes, at + 24, at + 24);
+        }
+        // The identity names the segment, which the region does not tell.
+        What::LineNode => set_link(bytes, at + 8, at + 8),
         What::Entry
+        | What::Cell
         | What::Bucket { .. }
         | What::LiveSlot { .. }
         | What::ClevelSlot

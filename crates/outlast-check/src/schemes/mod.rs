@@ -14,6 +14,7 @@ pub mod dash_eh;
 pub mod dash_lh;
 pub mod ea_pht;
 pub mod group;
+pub mod line;
 pub mod phast;
 mod plays;
 
@@ -31,6 +32,7 @@ pub fn parts(scheme: Scheme) -> &'static Parts {
         Scheme::EaPht => &ea_pht::PLAIN,
         Scheme::EaPhtH => &ea_pht::HYBRID,
         Scheme::EaPhtHpr => &ea_pht::PARALLEL,
+        Scheme::Line => &line::PARTS,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

@@ -9,6 +9,7 @@ pub mod dash_eh;
 pub mod dash_lh;
 pub mod ea_pht;
 pub mod group;
+pub mod line;
 pub mod phases;
 pub mod phast;
 
@@ -62,6 +63,7 @@ pub fn structure(scheme: Scheme) -> &'static Structure {
         Scheme::EaPht => &ea_pht::plain::STRUCTURE,
         Scheme::EaPhtH => &ea_pht::hybrid::STRUCTURE,
         Scheme::EaPhtHpr => &ea_pht::parallel::STRUCTURE,
+        Scheme::Line => &line::STRUCTURE,
         other => unreachable!("{other} has no folder in the harness"),
     }
 }

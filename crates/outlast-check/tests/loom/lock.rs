@@ -32,6 +32,20 @@ impl LockWord for Word {
     }
 }
 
+impl LockWord for &Word {
+    fn load(&self, order: Ordering) -> u64 {
+        (**self).load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        (**self).store(value, order);
+    }
+
+    fn compare_exchange(&self, current: u64, new: u64, success: Ordering) -> bool {
+        (**self).compare_exchange(current, new, success)
+    }
+}
+
 impl Word {
     pub(crate) fn new(orders: Orders) -> Word {
         Word(AtomicU64::new(0), orders)
@@ -51,4 +65,9 @@ impl Word {
     pub(crate) fn is_unchanged(&self, before: u64) -> bool {
         version::is_unchanged(self, before)
     }
+}
+
+/// The fence of `version`'s module.
+pub(crate) fn fence(order: Ordering) {
+    super::sync::fence(order);
 }

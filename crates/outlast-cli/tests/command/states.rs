@@ -493,6 +493,7 @@ for_schemes! {
     tools_agree_on_ea_pht EaPht;
     tools_agree_on_ea_pht_h EaPhtH;
     tools_agree_on_ea_pht_hpr EaPhtHpr;
+    tools_agree_on_line Line;
 }
 
 /// While a process has the pool open, every tool says that, or works on what is there.

@@ -70,6 +70,7 @@ fn is_structure(region: &Region) -> bool {
 
 /// Whether a structure is found through this line, or all of it is described there.
 fn is_head(region: &Region) -> bool {
+    use What::{Cell, LineDirectory, LineNode, LineSegment};
     use What::{
         ChainHead, ChainNode, Directory, Entry, GroupNode, GroupSegment, LeafHead, LeafPlace,
     };
@@ -91,6 +92,10 @@ fn is_head(region: &Region) -> bool {
             | GroupNode { .. }
             | PhtTable
             | PhtArea
+            | LineDirectory { .. }
+            | Cell
+            | LineSegment { .. }
+            | LineNode
     )
 }
 
@@ -270,10 +275,11 @@ fn what_was_removed_is_only_listed_if_the_pool_was_not_closed() {
             drop((map, pool));
             let (_, regions) = outlast_offline::regions(&bytes).unwrap();
             let heads = regions.iter().filter(|region| {
-                use What::{ChainHead, Entry, GroupSegment, LeafPlace, Level, PhtArea};
+                use What::{Cell, ChainHead, Entry, GroupSegment, LeafPlace, Level, PhtArea};
                 matches!(
                     region.what,
                     Entry
+                        | Cell
                         | LeafPlace { .. }
                         | GroupSegment { .. }
                         | PhtArea

@@ -44,10 +44,11 @@ impl<S: Seam> Arena<S> {
     /// Creates an arena on a mapping, which the caller has filled with zeros.
     pub fn on(mapping: Mapping, seam: S) -> Arena<S> {
         let len = mapping.len();
-        // SAFETY: the mapping's base is aligned to 2 MiB, and its shadow precedes it by a multiple
-        // of a line. Both stay mapped until the mapping is dropped, which the arena owns and drops
-        // last; nothing else has it.
-        let memory = unsafe { Memory::new(mapping.base(), mapping.shadow(), len, seam) };
+        let (base, shadow, side) = (mapping.base(), mapping.shadow(), mapping.side());
+        // SAFETY: the mapping's base is aligned to 2 MiB, and its shadow and side table precede it by
+        // multiples of a line. All stay mapped until the mapping is dropped, which the arena owns and
+        // drops last; nothing else has them.
+        let memory = unsafe { Memory::new(base, shadow, side, len, seam) };
         let (next, freed) = (AtomicU64::new(4096), Mutex::default());
         Arena { memory, len, next, freed, mapping }
     }

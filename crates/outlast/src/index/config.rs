@@ -12,6 +12,8 @@ pub const GROUP_BITS: u32 = 9;
 pub const GROUP_SIZES: RangeInclusive<u32> = 16..=1024;
 /// log2 of the segments of a new map of Dash-LH.
 pub const DASH_LH_DEPTHS: RangeInclusive<u32> = 1..=10;
+/// log2 of the size of the largest segments of line hashing, in KiB.
+pub const LINE_SEGMENT_BITS: RangeInclusive<u32> = 0..=5;
 /// log2 of the buckets of a new map of EA-PHT.
 pub const EA_PHT_DEPTHS: RangeInclusive<u32> = 1..=24;
 /// log2 of the buckets in a chunk of EA-PHT.
@@ -184,6 +186,39 @@ impl SchemeConfig for DashLh {
 impl DashLh {
     pub(crate) fn size(self) -> SegmentSize {
         SegmentSize { bucket_bits: self.bucket_bits, stash: self.stash_buckets }
+    }
+}
+
+/// The size of a map's segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// log2 of the size of the largest segments, in KiB: from 0 to 5 (the default, 32 KiB). A map begins
+    /// with segments of 1 KiB. Small values are for tests.
+    pub segment_bits: u32,
+}
+
+impl Default for Line {
+    fn default() -> Line {
+        Line { segment_bits: 5 }
+    }
+}
+
+impl SchemeConfig for Line {
+    fn small() -> Line {
+        Line { segment_bits: 0 }
+    }
+
+    fn check(self) -> Result<()> {
+        check_setting("segment_bits", self.segment_bits, LINE_SEGMENT_BITS, 1)
+    }
+
+    fn from_words([bits, rest, other]: [u64; 3]) -> Option<Line> {
+        let config = Line { segment_bits: u32::try_from(bits).ok()? };
+        (rest == 0 && other == 0 && config.check().is_ok()).then_some(config)
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        [u64::from(self.segment_bits), 0, 0]
     }
 }
 

@@ -26,7 +26,11 @@ pub mod expiring;
 mod fingerprints;
 #[cfg(feature = "group")]
 pub mod group;
+#[cfg(feature = "line")]
+mod hints;
 mod kit;
+#[cfg(feature = "line")]
+pub mod line;
 mod ordered;
 #[cfg(feature = "phast")]
 pub mod phast;
@@ -44,7 +48,7 @@ pub use record::{BlockRecord, Bytes, Inline, Record, RecordForm, SlotRecord};
 pub use registry::{Config, Scheme, SchemeRow};
 pub use schema::Schemas;
 
-/// The fence that [`version`] uses; the model checker substitutes its own.
+/// The fence that [`version`] and `turn` use; the model checker substitutes its own.
 mod sync {
     pub(super) use std::sync::atomic::fence;
 }

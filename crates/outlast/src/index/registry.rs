@@ -12,6 +12,8 @@ use super::dash_lh;
 use super::ea_pht::{self, ea_pht_h, ea_pht_hpr};
 #[cfg(feature = "group")]
 use super::group;
+#[cfg(feature = "line")]
+use super::line;
 #[cfg(feature = "phast")]
 use super::phast;
 use super::{BlockRecord, Index, OrderedRecord, Schemas, WhileOpen};
@@ -268,6 +270,15 @@ schemes! {
         lock_free: false,
         ordered: false,
         linear_recovery: true,
+        locks_in_pool: false,
+        slot_bytes: 16,
+    }
+    /// Line hashing.
+    Line = 9, "line": line::Line {
+        name: "line",
+        lock_free: false,
+        ordered: false,
+        linear_recovery: false,
         locks_in_pool: false,
         slot_bytes: 16,
     }

@@ -84,6 +84,17 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, instruction: Option<Flu
     }
 }
 
+/// Stores words and starts the flush of their lines, at the first word of each.
+pub(super) fn stream(words: &[Word], values: &[u64], instruction: FlushInstruction) {
+    for (line, values) in words.chunks(8).zip(values.chunks(8)) {
+        for (word, value) in line.iter().zip(values) {
+            word.0.store(*value, Ordering::Relaxed);
+        }
+        // SAFETY: as in `store_nontemporal`.
+        unsafe { flush(instruction, std::iter::once(line.as_ptr().expose_provenance())) }
+    }
+}
+
 /// Prefetches the cache line at `address` into all levels of the cache.
 #[inline(always)]
 pub(super) fn prefetch(address: *const i8) {

@@ -78,6 +78,13 @@ pub(super) fn store_nontemporal(word: &Word, value: u64, _instruction: Option<Fl
     }
 }
 
+/// Stores words past the caches. They are durable after this thread's next fence.
+pub(super) fn stream(words: &[Word], values: &[u64], instruction: FlushInstruction) {
+    for (word, value) in words.iter().zip(values) {
+        store_nontemporal(word, *value, Some(instruction));
+    }
+}
+
 /// Copies of at least this many bytes go through [`copy`], whose instruction takes too long to
 /// start for shorter ones.
 pub(super) const COPY_LEAST: usize = 256;

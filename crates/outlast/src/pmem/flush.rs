@@ -1,5 +1,6 @@
 //! The seam of the public maps: plain loads and stores, and the flushes that the medium needs.
 
+use super::lanes::Lanes;
 use super::{LINE, Notes, Point, Seam, Word, arch};
 use std::fmt;
 use std::sync::Arc;
@@ -108,6 +109,7 @@ pub struct Real {
     turns_of_sleep: u32,
     /// Where flushes note their lines; only with [`FlushMode::Journal`].
     notes: Option<Arc<Notes>>,
+    lanes: Lanes,
 }
 
 impl Real {
@@ -131,7 +133,7 @@ impl Real {
         }
         assert_ne!(mode, FlushMode::Journal, "it needs notes");
         let slow = latency != Latency::default();
-        Real { mode, slow, latency, turns_of_sleep: 1, notes: None }
+        Real { mode, slow, latency, turns_of_sleep: 1, notes: None, lanes: Lanes::detect() }
     }
 
     /// Creates the seam of a journaled pool, whose flushes add their lines to `notes`.
@@ -235,6 +237,20 @@ impl Seam for Real {
         }
     }
 
+    fn store_lines(&self, words: &[Word], values: &[u64], at: &'static Point) {
+        if let FlushMode::Lines(instruction) = self.mode {
+            arch::stream(words, values, instruction);
+            if self.slow {
+                delay(self.latency.per_line, words.len().div_ceil(LINE as usize / 8));
+            }
+            return;
+        }
+        for (word, value) in words.iter().zip(values) {
+            word.0.store(*value, Ordering::Relaxed);
+        }
+        self.flush(words, at);
+    }
+
     #[inline(always)]
     fn flush(&self, words: &[Word], _at: &'static Point) {
         if matches!(self.mode, FlushMode::Lines(_) | FlushMode::Journal) {
@@ -255,6 +271,11 @@ impl Seam for Real {
         if self.slow {
             delay(self.latency.per_fence, 1);
         }
+    }
+
+    #[inline(always)]
+    fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        self.lanes.matching(line, mask, word)
     }
 
     #[inline(always)]

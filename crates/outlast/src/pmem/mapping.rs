@@ -212,6 +212,11 @@ impl Mapping {
         self.range.shadow()
     }
 
+    /// Address of the [side table](super::SideTable)'s first byte. It never changes.
+    pub fn side(&self) -> *const u8 {
+        self.range.side()
+    }
+
     /// Number of bytes mapped.
     #[inline]
     pub fn len(&self) -> u64 {
@@ -492,10 +497,10 @@ impl Mapping {
         self.resident(base..base + self.len()).map(|resident| resident.huge)
     }
 
-    /// Returns the memory resident for the shadow: only pages that were stored to, however large
+    /// Returns the memory resident for the shadow and the side table: only pages that were stored to, however large
     /// the mapping is.
     pub fn shadow_resident(&self) -> Option<Resident> {
-        self.resident(self.shadow().addr() as u64..self.base().addr() as u64)
+        self.resident(self.side().addr() as u64..self.base().addr() as u64)
     }
 
     fn resident(&self, range: Range<u64>) -> Option<Resident> {

@@ -2,7 +2,7 @@
 
 use super::seam::{Mark, Point, Seam};
 use super::word::{Media, Offset, Word};
-use super::{SHADOW_SHARE, arch};
+use super::{LINE, SHADOW_SHARE, SideTable, arch};
 use crate::error::Damage;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +17,7 @@ const SCRIBBLED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 pub struct Memory<S> {
     base: *const u8,
     shadow: *const u8,
+    side: SideTable,
     len: AtomicU64,
     seam: S,
 }
@@ -28,18 +29,28 @@ unsafe impl<S: Send> Send for Memory<S> {}
 unsafe impl<S: Sync> Sync for Memory<S> {}
 
 impl<S: Seam> Memory<S> {
-    /// Wraps `len` bytes at `base`, and an eighth as many bytes of DRAM at `shadow`.
+    /// Wraps `len` bytes at `base`, an eighth as many bytes of DRAM at `shadow`, and the
+    /// [side table](SideTable) at `side`.
     ///
     /// # Safety
-    /// `base` is aligned to 4096 bytes, `shadow` to 64. The first `len` bytes at `base`, and `len`
-    /// / [`SHADOW_SHARE`] at `shadow` (and more, as announced by [`grown`](Memory::grown)), are
-    /// initialized. They stay mapped readable and writable at this address until this value is
-    /// dropped, and nothing accesses them except through it.
-    pub unsafe fn new(base: *const u8, shadow: *const u8, len: u64, seam: S) -> Self {
+    /// `base` is aligned to 4096 bytes, `shadow` and `side` to 64. The first `len` bytes at `base`,
+    /// `len` / [`SHADOW_SHARE`] at `shadow` and the side table for `len` bytes (and more, as
+    /// announced by [`grown`](Memory::grown)) are initialized. They stay mapped readable and writable at
+    /// this address until this value is dropped, and nothing accesses them except through it.
+    pub unsafe fn new(
+        base: *const u8,
+        shadow: *const u8,
+        side: *const u8,
+        len: u64,
+        seam: S,
+    ) -> Self {
         assert_eq!(base.addr() % 4096, 0, "pool memory is page aligned");
         assert_eq!(shadow.addr() % 64, 0, "its shadow begins with a line");
+        assert_eq!(side.addr() % 64, 0, "its side table begins with a line");
         seam.attach(base);
-        Memory { base, shadow, len: AtomicU64::new(len), seam }
+        // SAFETY: the caller's promise.
+        let side = unsafe { SideTable::new(side) };
+        Memory { base, shadow, side, len: AtomicU64::new(len), seam }
     }
 
     /// Announces that the memory is now `len` bytes long.
@@ -74,6 +85,12 @@ impl<S: Seam> Memory<S> {
         {
             words.iter().for_each(|word| word.0.store(SCRIBBLED, Ordering::Relaxed));
         }
+    }
+
+    /// The side table.
+    #[inline(always)]
+    pub fn side(&self) -> &SideTable {
+        &self.side
     }
 
     /// The seam that accesses the memory.
@@ -207,6 +224,22 @@ impl<S: Seam> Memory<S> {
     #[inline(always)]
     pub fn flush_words(&self, words: &[Word], at: &'static Point) {
         self.seam.flush(words, at);
+    }
+
+    /// Writes lines that nothing links to yet, and starts their flush. They are durable after this
+    /// thread's next fence.
+    #[inline(always)]
+    pub fn write_new(&self, lines: &[Word], values: &[u64], at: &'static Point) {
+        debug_assert_eq!(lines.len(), values.len());
+        debug_assert!(size_of_val(lines).is_multiple_of(LINE as usize));
+        self.seam.store_lines(lines, values, at);
+    }
+
+    /// Returns the words of a line that hold `word`, as a bit mask, among those in `mask`. A
+    /// concurrent store can make the result wrong, so it is only a filter.
+    #[inline(always)]
+    pub fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        self.seam.matching(line, mask, word)
     }
 
     /// Waits for this thread's flushes.
@@ -405,7 +438,7 @@ mod tests {
         let base = (&raw mut page).cast::<u8>();
         // SAFETY: an aligned page that nothing else uses and that outlives the memory. Its shadow
         // would be in the same page, and is not used.
-        let memory = unsafe { Memory::new(base, base, 4096, Real::new(FlushMode::None)) };
+        let memory = unsafe { Memory::new(base, base, base, 4096, Real::new(FlushMode::None)) };
         let words = memory.words(1024, 64).unwrap();
         let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 37 + (i >> 8) + 11) as u8).collect();
         assert_eq!(memory.write_bytes(words, &bytes[..61], &AT).len(), 8);

@@ -1,6 +1,6 @@
 //! A reserved range of addresses.
 
-use super::{Alive, MappingError};
+use super::{Alive, MappingError, side_bytes};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::ops::Range;
@@ -45,7 +45,7 @@ const SMALL: u64 = 4 << 30;
 
 /// A reserved range of addresses, initially without memory behind it; unmapped on drop. Just below
 /// the range lies its *shadow*, an eighth as large, which holds volatile metadata about the range,
-/// in DRAM.
+/// in DRAM. Below that lies its [side table](super::SideTable).
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
@@ -53,6 +53,8 @@ pub(super) struct Reservation {
     size: AtomicU64,
     /// Size in bytes of the shadow before the base.
     shadow: u64,
+    /// Size in bytes of the side table before the shadow.
+    side: u64,
     /// How much was added to [`RESERVED`].
     all: u64,
     alive: Alive,
@@ -72,23 +74,22 @@ impl Reservation {
         let needed = round(needed);
         let mut size = round(wanted.min(RESERVE_MAX)).max(needed);
         let least = needed.max(RESERVE_MIN.min(size));
-        let (start, shadow) = loop {
-            let shadow = round(size / SHADOW_SHARE);
-            match reserve_aligned(shadow + size, ProtFlags::empty()) {
-                Ok(start) => break (start, shadow),
+        let (start, side, shadow) = loop {
+            let (side, shadow) = (round(side_bytes(size)), round(size / SHADOW_SHARE));
+            match reserve_aligned(side + shadow + size, ProtFlags::empty()) {
+                Ok(start) => break (start, side, shadow),
                 Err(_) if size > least => size = round(size / 2).max(least),
                 Err(_) => return Err(refused(size)),
             }
         };
         // SAFETY: that many bytes were just reserved, and more after them.
-        let base = unsafe { start.add(shadow as usize) };
-        RESERVED.fetch_add(shadow + size, Ordering::Relaxed);
-        let this =
-            Reservation { base, size: AtomicU64::new(size), all: shadow + size, shadow, alive };
+        let base = unsafe { start.add((side + shadow) as usize) };
+        let all = side + shadow + size;
+        RESERVED.fetch_add(all, Ordering::Relaxed);
+        let this = Reservation { base, size: AtomicU64::new(size), all, shadow, side, alive };
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {
-            let all = (shadow + size) as usize;
-            rustix::mm::madvise(start.as_ptr().cast(), all, Advice::LinuxDontFork)
+            rustix::mm::madvise(start.as_ptr().cast(), all as usize, Advice::LinuxDontFork)
                 .map_err(io::Error::from)?;
         }
         Ok(this)
@@ -100,34 +101,44 @@ impl Reservation {
         unsafe { self.base().sub(self.shadow as usize) }
     }
 
-    /// Makes the shadow of the first `len` bytes accessible. It is zeroed, and later calls keep its
-    /// content.
+    /// Address of the side table's first byte.
+    pub(super) fn side(&self) -> *mut u8 {
+        // SAFETY: the `side` bytes before the shadow are part of the reservation.
+        unsafe { self.shadow().sub(self.side as usize) }
+    }
+
+    /// Makes the shadow and the side table of the first `len` bytes accessible. They are zeroed, and
+    /// later calls keep their content.
     pub(super) fn cover(&self, len: u64) -> io::Result<()> {
         let bytes = self.covered(len);
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the shadow is ours, and parts that are accessible already keep their content.
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        let side = self.covered_side(len);
+        // SAFETY: both are ours, and parts that are accessible already keep their content.
         unsafe {
-            let access = MprotectFlags::READ | MprotectFlags::WRITE;
             rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
+            rustix::mm::mprotect(self.side().cast(), side as usize, access)?;
         }
         Ok(())
     }
 
-    /// Allows huge pages for the shadow from now on.
+    /// Allows huge pages for the shadow and the side table from now on.
     ///
-    /// This is an optimization: errors are ignored. The first huge page's worth is left out. It
-    /// becomes accessible bit by bit and so has small pages; the kernel might later replace them by
+    /// This is an optimization: errors are ignored. The first huge page's worth of each is left out.
+    /// It becomes accessible bit by bit and so has small pages; the kernel might later replace them by
     /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {
-        if self.shadow > HUGE_PAGE {
-            // SAFETY: the shadow is ours, and the advice changes only the size of its pages.
-            let _ = unsafe {
-                let rest = self.shadow().add(HUGE_PAGE as usize);
-                let bytes = (self.shadow - HUGE_PAGE) as usize;
-                rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
-            };
+        for (start, bytes) in [(self.shadow(), self.shadow), (self.side(), self.side)] {
+            if bytes > HUGE_PAGE {
+                // SAFETY: both are ours, and the advice changes only the size of their pages.
+                let _ = unsafe {
+                    let rest = start.add(HUGE_PAGE as usize);
+                    let bytes = (bytes - HUGE_PAGE) as usize;
+                    rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
+                };
+            }
         }
     }
 
@@ -135,9 +146,12 @@ impl Reservation {
     /// above the size of a huge page is rounded up to whole huge pages, because the kernel would
     /// use small pages for a huge page that is accessible only in part.
     fn covered(&self, len: u64) -> u64 {
-        let bytes = len.div_ceil(SHADOW_SHARE);
-        let unit = if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 };
-        bytes.next_multiple_of(unit).min(self.shadow)
+        in_pages(len.div_ceil(SHADOW_SHARE)).min(self.shadow)
+    }
+
+    /// Does the same for the side table.
+    fn covered_side(&self, len: u64) -> u64 {
+        in_pages(side_bytes(len)).min(self.side)
     }
 
     /// Touches the shadow of a range below `len`, so that the kernel provides its memory now. If
@@ -220,11 +234,16 @@ impl Drop for Reservation {
             // SAFETY: the range is ours, and everything borrowed from it borrows from `self`.
             // Nothing can be done about an error.
             let _ = unsafe {
-                let all = self.shadow + self.size();
-                rustix::mm::munmap(self.shadow().cast(), all as usize)
+                let all = self.side + self.shadow + self.size();
+                rustix::mm::munmap(self.side().cast(), all as usize)
             };
         }
     }
+}
+
+/// Rounds a number of bytes up to whole pages, huge ones if it is above the size of one.
+fn in_pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 })
 }
 
 /// Reserves `bytes` of addresses, without memory behind them, which forked children do not inherit.

@@ -4,7 +4,7 @@
 //! [`Real`](super::Real), which compiles to the bare instructions. [`Traced`](super::Traced)
 //! records every access for the test harness. Nothing else in the library touches mapped memory.
 
-use super::{OfShared, Word};
+use super::{LINE, OfShared, Word};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
@@ -190,11 +190,31 @@ pub trait Seam: Clone + Send + Sync + 'static {
     /// The word must not share a line with an unfenced cached store whose order matters.
     fn store_nontemporal(&self, word: &Word, value: u64, at: &'static Point);
 
+    /// Stores words that nothing links to yet, a whole number of lines, and starts the flush of their
+    /// lines. No line is shared with another structure.
+    fn store_lines(&self, words: &[Word], values: &[u64], at: &'static Point) {
+        const LINE_WORDS: usize = LINE as usize / 8;
+        for (line, values) in words.chunks(LINE_WORDS).zip(values.chunks(LINE_WORDS)) {
+            for (word, value) in line.iter().zip(values) {
+                self.store(word, *value, Ordering::Relaxed, at);
+            }
+            self.flush(line, at);
+        }
+    }
+
     /// Starts the flush of every line that holds one of `words`.
     fn flush(&self, words: &[Word], at: &'static Point);
 
     /// Waits until this thread's earlier flushes and non-temporal stores are durable.
     fn fence(&self, at: &'static Point);
+
+    /// Returns the words of a line that hold `word`, as a bit mask, among those in `mask`. A
+    /// concurrent store can make the result wrong, so it is only a filter.
+    #[inline(always)]
+    fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        let bit = |i: usize| u32::from(self.load(&line[i], Ordering::Relaxed) == word) << i;
+        (0..8).filter(|i| mask >> i & 1 == 1).fold(0, |found, i| found | bit(i))
+    }
 
     /// Prefetches the cache line at `line`. A hint.
     #[inline(always)]

@@ -1,6 +1,10 @@
 //! The seam of the test harness. It records every access, and every access is a point where another
 //! thread may run or a fault may strike.
 
+mod counts;
+
+pub use counts::Counts;
+
 use super::seam::{Mark, Point, Seam, Seeded, SeededBug};
 use super::word::LINE;
 use super::{OfShared, Word};
@@ -423,6 +427,30 @@ impl Seam for Traced {
         value
     }
 
+    /// Makes one scheduling point for the line, and records a load of each word in `mask`.
+    fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
+        self.before(false);
+        let records =
+            self.0.recording.load(Ordering::Relaxed) && self.0.loads.load(Ordering::Relaxed);
+        let mut events = records.then(|| self.events());
+        let mut found = 0;
+        for (number, place) in line.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1) {
+            let (offset, value) = (self.offset(place), place.0.load(Ordering::Relaxed));
+            found |= u32::from(value == word) << number;
+            if let Some(events) = &mut events {
+                let access = Access::Load { offset, value };
+                if let Some(control) = &self.0.control {
+                    control.after(&access, None);
+                }
+                events.push(Event { thread: self.thread(), point: None, access });
+            }
+            if let Some(watch) = &self.0.watch {
+                watch.read(offset, value);
+            }
+        }
+        found
+    }
+
     fn reuses_at_once(&self) -> bool {
         self.0.reuses.load(Ordering::Relaxed)
     }
@@ -540,44 +568,6 @@ impl Seam for Traced {
 
     fn mark(&self, mark: impl FnOnce() -> Mark) {
         self.step(None, || ((), Some(Access::Mark(mark()))));
-    }
-}
-
-/// The cost of a part of a trace.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Stores, including successful compare-exchanges.
-    pub stores: u64,
-    /// Lines flushed.
-    pub lines: u64,
-    /// Fences.
-    pub fences: u64,
-    /// Distinct lines read; 0 if loads were not recorded.
-    pub lines_read: u64,
-}
-
-impl Counts {
-    /// Counts the events.
-    pub fn of(events: &[Event]) -> Counts {
-        let line = size_of::<[u64; 8]>() as u64;
-        let mut counts = Counts::default();
-        let mut read = std::collections::HashSet::new();
-        for event in events {
-            match &event.access {
-                Access::Load { offset, .. } => {
-                    read.insert(offset / line);
-                }
-                Access::Store { .. } => counts.stores += 1,
-                Access::CompareExchange { exchanged, .. } => counts.stores += u64::from(*exchanged),
-                Access::Flush { offset, bytes } => {
-                    counts.lines += (offset + bytes).div_ceil(line) - offset / line;
-                }
-                Access::Fence => counts.fences += 1,
-                Access::Dram | Access::Mark(_) => {}
-            }
-        }
-        counts.lines_read = read.len() as u64;
-        counts
     }
 }
 

@@ -39,6 +39,7 @@ fn is_reclaimed(scheme: Scheme, killed: bool) {
         Scheme::Clevel => matches!(what, What::ClevelSlot),
         Scheme::Phast => matches!(what, What::LeafPlace { .. }),
         Scheme::Group => matches!(what, What::GroupSegment { .. }),
+        Scheme::Line => matches!(what, What::LineSegment { .. }),
         Scheme::EaPht | Scheme::EaPhtH | Scheme::EaPhtHpr => matches!(what, What::PhtArea),
         _ => unreachable!("{scheme}"),
     };

@@ -33,7 +33,7 @@ fn open(path: &Path) -> Pool {
 /// Lists maps of each scheme: with default options, as small as possible, and with each of its
 /// settings.
 fn shapes() -> Vec<MapOptions> {
-    let own: [Config; 12] = [
+    let own: [Config; 13] = [
         config::DashEh { bucket_bits: 2, ..Default::default() }.into(),
         config::DashEh { bucket_bits: 1, stash_buckets: 4 }.into(),
         config::DashEh { stash_buckets: 4, ..Default::default() }.into(),
@@ -45,6 +45,7 @@ fn shapes() -> Vec<MapOptions> {
         config::Phast { leaf_slots: 8, node_leaves: 4, partitions: 16, ..Default::default() }
             .into(),
         config::Group { group_size: 32, initial_depth: 3 }.into(),
+        config::Line { segment_bits: 1 }.into(),
         config::EaPht { initial_depth: 3, chunk_bits: 1, ..Default::default() }.into(),
         config::EaPhtH { initial_depth: 1, chunk_bits: 1, ..Default::default() }.into(),
         config::EaPhtHpr { initial_depth: 1, chunk_bits: 1, helpers: 1 }.into(),

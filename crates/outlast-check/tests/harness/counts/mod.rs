@@ -11,6 +11,7 @@ mod dash_eh;
 mod dash_lh;
 mod ea_pht;
 mod group;
+mod line;
 mod phast;
 
 use outlast::internals::pmem::{Access, Counts, Event, Point, Traced};

@@ -9,6 +9,7 @@ use crate::error::{Boxed, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held};
+use crate::index::kit::row::change_sharing_fence;
 use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{SlotRecord, SlotWords};
@@ -135,7 +136,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Update<S, R> for Dash<S, R, A> {
         changes: &[(HashedKey<'_, R>, Plan<'_, R>)],
         done: &mut Vec<Changed<R>>,
     ) -> Boxed<()> {
-        self.change_sharing_fence(changes, done)
+        change_sharing_fence(self, changes, done)
     }
 }
 

@@ -1,8 +1,10 @@
 //! The on-media structs of segments and their directories, and nothing else. Drawn in
 //! docs/format.md.
 
+use super::points;
+pub use crate::index::kit::arrays::{DirectoryForm, pack_root};
 pub use crate::index::kit::media::Slot;
-use crate::index::kit::media::{self, LOW48, seal8, seal16};
+use crate::index::kit::media::{self, LOW48, seal16};
 use crate::pmem::{Media, Word};
 
 /// Record slots in a bucket.
@@ -118,52 +120,13 @@ impl State {
     }
 }
 
-/// Bytes of a directory before its entries.
-pub const DIRECTORY_HEADER: u64 = 64;
-/// Returns the size, in bytes, of the block of a directory of this depth. It is at least 256,
-/// because blocks of that size and more are aligned to cache lines.
-pub const fn directory_bytes(depth: u32) -> u64 {
-    let bytes = DIRECTORY_HEADER + (8 << depth);
-    if bytes < 256 { 256 } else { bytes }
-}
-
-/// The first 64 bytes of a directory. Its entries, offsets of blocks, follow.
-#[repr(C, align(64))]
-pub struct DirectoryHeader {
-    /// See [`directory_identity`].
-    pub identity: Word,
-    /// Unused, of any content.
-    pub unused: [Word; 7],
-}
-// SAFETY: consists of words.
-unsafe impl Media for DirectoryHeader {}
-
-const _: () = assert!(size_of::<DirectoryHeader>() as u64 == DIRECTORY_HEADER);
-
-/// Returns the identity word of a directory; see `kit::media::identity`.
-pub fn directory_identity(offset: u64, depth: u32) -> u64 {
-    media::identity(0xd1e0, 0, &[offset, u64::from(depth)])
-}
-
-/// Returns the root's first scheme word: the directory's offset and depth.
-///
-/// ```text
-///  63      56 55      48 47                          0
-/// +----------+----------+-----------------------------+
-/// |  check   |  depth   |     directory's offset      |
-/// +----------+----------+-----------------------------+
-/// ```
-pub fn pack_root(directory: u64, depth: u32) -> u64 {
-    seal8(directory | u64::from(depth) << 48)
-}
-
-/// Reads the root's word: the directory's offset and depth. Returns `None` if it is damaged.
-pub fn unpack_root(word: u64) -> Option<(u64, u32)> {
-    let directory = word & LOW48;
-    let depth = (word >> 48) as u32 & 0xff;
-    let whole = pack_root(directory, depth) == word;
-    (whole && (1..=MAX_DEPTH).contains(&depth)).then_some((directory, depth))
-}
+/// The directories of Dash-EH and Dash-LH.
+pub static DIRECTORY: DirectoryForm = DirectoryForm {
+    kind: 0xd1e0,
+    depths: 1..=MAX_DEPTH,
+    create: &points::CREATE,
+    double: &points::DOUBLE_NEW,
+};
 
 #[cfg(test)]
 mod tests {
@@ -171,9 +134,9 @@ mod tests {
 
     #[test]
     fn the_root_reads_back() {
-        assert_eq!(unpack_root(pack_root(0xabc00, 7)), Some((0xabc00, 7)));
-        assert_eq!(unpack_root(pack_root(0xabc00, 7) ^ 1 << 20), None);
-        assert_eq!(unpack_root(0), None);
+        assert_eq!(DIRECTORY.unpack_root(pack_root(0xabc00, 7)), Some((0xabc00, 7)));
+        assert_eq!(DIRECTORY.unpack_root(pack_root(0xabc00, 7) ^ 1 << 20), None);
+        assert_eq!(DIRECTORY.unpack_root(0), None);
     }
 
     #[test]

@@ -184,7 +184,6 @@
 
 pub mod bugs;
 mod change;
-mod directory;
 mod evict;
 pub mod layout;
 mod lock;
@@ -201,6 +200,7 @@ mod walk;
 
 use crate::error::{Damage, Result};
 pub use crate::index::config::SegmentSize;
+pub(crate) use crate::index::kit::arrays::{Directory, Doubled};
 pub(crate) use crate::index::kit::directory::Segment;
 use crate::index::kit::media::empty_words;
 use crate::index::kit::table::Table;
@@ -210,7 +210,6 @@ use crate::index::record::{SlotRecord, SlotWords};
 use crate::index::{EvictingIndex, Growth, Scheme, Visitor};
 use crate::pmem::{Offset, Seam, SeededBug};
 use crate::pool::core::Core;
-pub(crate) use directory::{Directory, Doubled};
 use layout::{BUCKET_BYTES, Bucket, LINE_SLOTS, SLOTS, Slot};
 use metadata::BucketRef;
 pub(crate) use split::write_empty;

@@ -19,11 +19,11 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Walk<S, R> for Dash<S, R, A> {
     /// Does one step of an iteration: the records of one home bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
-            Some(cursor) => self.collect(at, cursor, found),
+            Some(cursor) => Ok(self.collect(at, cursor, found)?.range()),
             None => {
                 let segment = self.route(at)?.segment;
                 self.note_strays(segment, found)?;
-                Ok(segment)
+                Ok(segment.range())
             }
         };
         scan(cursor, out, self.size.buckets(), read, |at, from, damage, found| {
@@ -60,7 +60,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Walk<S, R> for Dash<S, R, A> {
             for place in self.all_buckets(segment) {
                 records += u64::from(self.bits(place?.0).count());
             }
-            Ok((segment, [records]))
+            Ok((segment.range(), [records]))
         })?;
         let buckets = u64::from(self.size.buckets() + self.size.stash);
         Ok(IndexStats {

@@ -32,7 +32,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
         let segment = Segment { offset: block.offset(), depth: 1, low: (half as u64) << 63 };
         write_empty(&core.memory, size, segment, empty[half], &points::CREATE)?;
     }
-    let (directory, word) = Directory::create(core, 1, halves.iter().map(|b| b.offset()))?;
+    let (directory, word) =
+        Directory::create(core, &layout::DIRECTORY, 1, halves.iter().map(|b| b.offset()))?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
     halves.into_iter().chain([directory]).for_each(|mut block| block.set_linked());
@@ -87,7 +88,7 @@ impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Returns whether the directory may be doubled. Keys that no split separates must not make it
     /// grow without end.
     fn may_double(&self, depth: u32) -> Result<bool> {
-        let bytes = layout::directory_bytes(depth + 1);
+        let bytes = layout::DIRECTORY.bytes(depth + 1);
         if depth >= MAX_DEPTH || bytes > self.core.geometry.large_max() {
             return Ok(false);
         }
@@ -111,7 +112,7 @@ impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Doubles the directory, unless another thread has. Returns `false` if there is no free block
     /// for the new one.
     fn double(&self, depth: u32) -> Result<bool> {
-        let new = match UnlinkedBlock::allocate(&self.core, layout::directory_bytes(depth + 1)) {
+        let new = match UnlinkedBlock::allocate(&self.core, layout::DIRECTORY.bytes(depth + 1)) {
             // A directory takes many contiguous pages. The alternative, a longer chain of overflow
             // nodes, can use any free block.
             Err(error) if error.is_full() => return Ok(false),

@@ -19,7 +19,7 @@ impl<S: Seam, R: SlotRecord> DashLh<S, R> {
     /// Opens the table whose root is in `slot`. Reads its directory of arrays and no segment.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let memory = &core.memory;
-        let directory = Directory::open(core, slot)?;
+        let directory = Directory::open(core, &super::layout::DIRECTORY, slot)?;
         let offset = Offset::<Word>::new(root_offset(slot).raw() + 16);
         let word = memory.load(memory.at(offset)?);
         // This fails only in a forged file: no map is created whose first array is larger than the

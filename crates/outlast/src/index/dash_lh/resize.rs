@@ -48,7 +48,8 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
         write_empty(&core.memory, size, segment, empty, &points::CREATE)?;
     }
     let entries = once(array.offset()).chain(repeat(0)).take(1 << DIRECTORY_DEPTH);
-    let (mut directory, word) = Directory::create(core, DIRECTORY_DEPTH, entries)?;
+    let (mut directory, word) =
+        Directory::create(core, &layout::DIRECTORY, DIRECTORY_DEPTH, entries)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
     words[1] = Turn { late: false, depth, next: 0 }.pack();
@@ -151,7 +152,7 @@ impl<S: Seam, R: SlotRecord> DashLh<S, R> {
         if array == structure.arrays.len() {
             let of =
                 |spare: &Option<Spare<'_, S>>, bytes| spare.as_ref().is_some_and(|s| s.0 == bytes);
-            let larger = layout::directory_bytes(structure.directory.depth + 1);
+            let larger = layout::DIRECTORY.bytes(structure.directory.depth + 1);
             if entry.is_none() && larger > self.core.geometry.large_max() {
                 return Ok(Pass::End);
             }

@@ -24,8 +24,8 @@ impl<S: Seam, R: SlotRecord, V: Variant> Walk<S, R> for Pht<S, R, V> {
     /// Does one step of an iteration: the records of one bucket. See `scan_part`.
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
-            Some(cursor) => self.collect(at, cursor, found),
-            None => self.route(at).map(Self::segment),
+            Some(cursor) => Ok(self.collect(at, cursor, found)?.range()),
+            None => self.route(at).map(|route| Self::segment(route).range()),
         };
         scan(cursor, out, 1, read, |at, _, damage, found| self.salvage(at, damage, found))
     }
@@ -87,7 +87,7 @@ impl<S: Seam, R: SlotRecord, V: Variant> Walk<S, R> for Pht<S, R, V> {
                 records += bucket?.used(self.seam()).count() as u64;
                 buckets += 1;
             }
-            Ok((Self::segment(route), [records, buckets - 1]))
+            Ok((Self::segment(route).range(), [records, buckets - 1]))
         })?;
         let buckets = segments + overflow;
         Ok(IndexStats {

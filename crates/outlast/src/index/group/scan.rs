@@ -21,11 +21,11 @@ impl<S: Seam, R: SlotRecord> Walk<S, R> for Group<S, R> {
     fn scan(&self, cursor: &mut Cursor, out: &mut Vec<(R::OwnedKey, R::Owned)>) -> Result<()> {
         let parts = self.group.div_ceil(HOMES);
         let read = |at, cursor: Option<&Cursor>, found: &mut Collector<'_, R>| match cursor {
-            Some(cursor) => self.collect(at, cursor, found),
+            Some(cursor) => Ok(self.collect(at, cursor, found)?.range()),
             None => {
                 let segment = self.route(at)?.segment;
                 self.note_strays(segment, found)?;
-                Ok(segment)
+                Ok(segment.range())
             }
         };
         scan(cursor, out, parts, read, |at, _, damage, found| self.salvage(at, damage, found))
@@ -68,7 +68,7 @@ impl<S: Seam, R: SlotRecord> Walk<S, R> for Group<S, R> {
             for cells in self.all_cells(segment) {
                 records += cells?.used(self.seam()).count() as u64;
             }
-            Ok((segment, [records, self.nodes(segment).count() as u64]))
+            Ok((segment.range(), [records, self.nodes(segment).count() as u64]))
         })?;
         let cells = layout::segment_bytes(self.group) - CHUNK_BYTES;
         let bytes = segments * cells + nodes * (layout::node_bytes(self.group) - CHUNK_BYTES);

@@ -1,5 +1,6 @@
 //! Directories in DRAM, which map the first bits of a hash to a segment.
 
+use super::walk::HashRange;
 use crate::pmem::{Seam, Shared, SharedWord};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -19,6 +20,11 @@ impl Segment {
     /// Returns the last hash of the segment's range.
     pub(crate) fn high(self) -> u64 {
         self.low | (u64::MAX >> self.depth)
+    }
+
+    /// Returns the segment's range.
+    pub(crate) fn range(self) -> HashRange {
+        HashRange { low: self.low, high: self.high() }
     }
 
     pub(crate) fn holds(self, hash: u64) -> bool {

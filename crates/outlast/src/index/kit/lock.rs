@@ -136,6 +136,12 @@ impl<'m, S: Seam, P: LockPlace> HeldLock<'m, S, P> {
         self.word = version::set_changing(&self.lock, self.word);
     }
 
+    /// Returns how often the lock has been marked as changing.
+    #[inline(always)]
+    pub(crate) fn changes(&self) -> u64 {
+        self.word / (2 * CHANGING)
+    }
+
     /// Returns the lock word. After [`set_word`](Self::set_word), memory gets the new bits only
     /// when the lock is unlocked.
     #[inline(always)]

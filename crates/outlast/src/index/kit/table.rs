@@ -47,6 +47,8 @@ impl<'k, R: Record> HashedKey<'k, R> {
 pub(crate) trait Sought<R: Record>: Copy {
     /// The hash of the record.
     fn hash(self) -> u64;
+    /// What the word of the slot that is [compared first](SlotRecord::SOUGHT) must hold.
+    fn word(self) -> u64;
     /// Returns whether these are the words of the slot that is sought. See [`Record::matches`].
     fn is_in<S: Seam>(self, core: &Core<S>, words: SlotWords) -> Result<bool, Damage>;
 }
@@ -55,6 +57,11 @@ impl<R: SlotRecord> Sought<R> for HashedKey<'_, R> {
     #[inline(always)]
     fn hash(self) -> u64 {
         self.hash
+    }
+
+    #[inline(always)]
+    fn word(self) -> u64 {
+        R::sought_word(self.key, self.hash)
     }
 
     #[inline(always)]
@@ -70,9 +77,13 @@ pub(crate) struct ExactSlot {
     pub(crate) hash: u64,
 }
 
-impl<R: Record> Sought<R> for ExactSlot {
+impl<R: SlotRecord> Sought<R> for ExactSlot {
     fn hash(self) -> u64 {
         self.hash
+    }
+
+    fn word(self) -> u64 {
+        [self.words.first, self.words.second][R::SOUGHT as usize]
     }
 
     fn is_in<S: Seam>(self, _: &Core<S>, words: SlotWords) -> Result<bool, Damage> {

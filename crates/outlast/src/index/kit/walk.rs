@@ -1,7 +1,6 @@
 //! Walks over ranges of hashes, and counters.
 
 use super::collect::Collector;
-use super::directory::Segment;
 use crate::error::{Damage, Error, Result};
 use crate::index::record::Record;
 use crate::index::{Cursor, CursorState, Growth, IndexStats};
@@ -17,6 +16,26 @@ impl Cursor {
     }
 }
 
+/// Consecutive hashes: those of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HashRange {
+    /// The first.
+    pub(crate) low: u64,
+    /// The last.
+    pub(crate) high: u64,
+}
+
+impl HashRange {
+    pub(crate) fn holds(self, hash: u64) -> bool {
+        (self.low..=self.high).contains(&hash)
+    }
+
+    /// Returns the range's share of all hashes.
+    fn share(self) -> f64 {
+        ((self.high - self.low) as f64 + 1.0) / 2f64.powi(64)
+    }
+}
+
 /// The most segments that a sample reads.
 const SAMPLE: u64 = 64;
 
@@ -28,22 +47,23 @@ const SAMPLE: u64 = 64;
 /// each segment that is now in the range. So no record is returned twice, and no record that stays
 /// is missed.
 ///
-/// `read` returns the segment of a hash. If it gets the cursor, it also collects the segment's
-/// records that are in the cursor's part and range.
+/// `read` returns the range of the segment of a hash. If it gets the cursor, it also collects the
+/// segment's records that are in the cursor's part and range, and have this hash or a higher one.
+/// (Where the ranges of segments nest, those are all that are in the cursor's range.)
 pub(crate) fn scan_part(
     cursor: &mut Cursor,
     parts: u32,
-    mut read: impl FnMut(u64, Option<&Cursor>) -> Result<Segment>,
+    mut read: impl FnMut(u64, Option<&Cursor>) -> Result<HashRange>,
 ) -> Result<()> {
     if cursor.is_done() {
         return Ok(());
     }
     if cursor.part == 0 {
-        cursor.high = read(cursor.low, None)?.high();
+        cursor.high = read(cursor.low, None)?.high;
     }
     let mut at = Some(cursor.low);
     while let Some(low) = at.filter(|&low| low <= cursor.high) {
-        at = read(low, Some(cursor))?.high().checked_add(1);
+        at = read(low, Some(cursor))?.high.checked_add(1);
     }
     cursor.part += 1;
     if cursor.part == parts {
@@ -70,7 +90,7 @@ pub(crate) fn scan<R: Record>(
     cursor: &mut Cursor,
     out: &mut Vec<(R::OwnedKey, R::Owned)>,
     parts: u32,
-    mut read: impl FnMut(u64, Option<&Cursor>, &mut Collector<'_, R>) -> Result<Segment>,
+    mut read: impl FnMut(u64, Option<&Cursor>, &mut Collector<'_, R>) -> Result<HashRange>,
     salvage: impl FnOnce(u64, u64, Damage, &mut Collector<'_, R>) -> Result<Salvaged>,
 ) -> Result<()> {
     let mut found = Collector::new(cursor.care, out);
@@ -107,25 +127,24 @@ pub(crate) fn scan<R: Record>(
     step
 }
 
-/// Reads some segments, spread evenly over the hash space. `read` returns the segment of a hash and
-/// what it counts there. Returns the number of all segments and the sums for all of them,
+/// Reads some segments, spread evenly over the hash space. `read` returns the range of the segment of
+/// a hash and what it counts there. Returns the number of all segments and the sums for all of them,
 /// extrapolated. They are exact if `entries`, the number of the directory's entries, is at most
 /// [`SAMPLE`].
 pub(crate) fn sample<const N: usize>(
     entries: u64,
-    mut read: impl FnMut(u64) -> Result<(Segment, [u64; N])>,
+    mut read: impl FnMut(u64) -> Result<(HashRange, [u64; N])>,
 ) -> Result<(u64, [u64; N])> {
     let (mut sums, mut sampled, mut share) = ([0; N], 0, 0.0);
     let mut at = Some(0u64);
     while let Some(hash) = at {
-        let (segment, counts) = read(hash)?;
+        let (range, counts) = read(hash)?;
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         sampled += 1;
-        share += 0.5f64.powi(segment.depth as i32);
+        share += range.share();
         // In a table of many segments, the sample skips the segments in between.
-        let range = segment.high() - segment.low;
-        let step = if entries <= SAMPLE { range } else { range.max(u64::MAX / SAMPLE) };
-        at = hash.checked_add(step).and_then(|last| last.checked_add(1));
+        let step = if entries <= SAMPLE { 0 } else { u64::MAX / SAMPLE };
+        at = range.high.max(hash.saturating_add(step)).checked_add(1);
     }
     let whole = |count: u64| (count as f64 / share).round() as u64;
     Ok((whole(sampled), sums.map(whole)))

@@ -279,6 +279,11 @@ impl SlotRecord for Bytes {
         words.second
     }
 
+    #[inline(always)]
+    fn sought_word(_: &[u8], hash: u64) -> u64 {
+        hash
+    }
+
     #[inline]
     fn matches<S: Seam>(
         core: &Core<S>,

@@ -116,6 +116,10 @@ impl SlotRecord for Inline {
         hasher.word(words.first)
     }
     #[inline(always)]
+    fn sought_word(key: u64, _: u64) -> u64 {
+        key
+    }
+    #[inline(always)]
     fn matches<S: Seam>(_: &Core<S>, words: SlotWords, key: u64, _: u64) -> Result<bool, Damage> {
         Ok(words.first == key)
     }

@@ -171,6 +171,12 @@ pub trait SlotRecord: Record {
     /// Returns the hash of the record in a slot.
     fn slot_hash(hasher: &Hasher, words: SlotWords) -> u64;
 
+    /// The word of a slot, 0 or 1, that a search compares first: with the key, or with its hash.
+    const SOUGHT: u32 = if Self::EMPTY.is_some() { 1 } else { 0 };
+
+    /// Returns what a search for this key compares that word with.
+    fn sought_word(key: Self::Key<'_>, hash: u64) -> u64;
+
     /// Returns whether the slot holds this key.
     ///
     /// If a writer changes the slot concurrently, the result can be wrong, and can even be damage.

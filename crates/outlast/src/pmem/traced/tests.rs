@@ -24,7 +24,7 @@ fn watched(touch: impl Fn(&Memory<Traced>, &[Word])) -> (u64, Vec<u64>) {
     let base = (&raw mut page).cast::<u8>();
     // SAFETY: an aligned page that nothing else uses and that outlives the memory. Its shadow
     // would be in the same page, and is not used.
-    let memory = unsafe { Memory::new(base, base, 4096, seam.clone()) };
+    let memory = unsafe { Memory::new(base, base, base, 4096, seam.clone()) };
     let words = memory.words(0, 4096).unwrap();
     memory.store(&words[100], 7, &AT);
     touch(&memory, words);

@@ -157,7 +157,8 @@ impl<S: Seam> Core<S> {
             .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
         let hasher = Hasher::from_media(options.hash_function, seed)?;
         // SAFETY: the backing lives as long as the memory, and nothing else accesses it.
-        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
+        let memory =
+            unsafe { Memory::new(backing.base(), backing.shadow(), backing.side(), size, seam) };
         let mut header = Header::new(geometry, options.hash_function, seed, id);
         header.set(field::SIZE, size);
         header.set(field::RECLAIMED_SIZE, size);
@@ -270,7 +271,8 @@ impl<S: Seam> Core<S> {
         }
         // SAFETY: the backing lives as long as the memory, and nothing else accesses it. It is at
         // least as long as the header says, which was checked when the header was read.
-        let memory = unsafe { Memory::new(backing.base(), backing.shadow(), size, seam) };
+        let memory =
+            unsafe { Memory::new(backing.base(), backing.shadow(), backing.side(), size, seam) };
         let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
         let frontier = unpack_frontier(word)
             .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))

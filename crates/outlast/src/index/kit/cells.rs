@@ -1,0 +1,166 @@
+//! A directory in DRAM of cells: each has an equal share of the hash space.
+
+use crate::pmem::{DramWords, Seam, Shared, SharedWord};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Returns the number of the cell that has this hash, in a directory of this depth, which is not 0.
+#[inline(always)]
+pub(crate) fn cell_of(hash: u64, depth: u32) -> usize {
+    (hash >> (64 - depth)) as usize
+}
+
+/// Returns the first hash of a cell; 0 for the number after the last.
+pub(crate) fn first_hash(cell: usize, depth: u32) -> u64 {
+    (cell as u64) << (64 - depth)
+}
+
+/// The cells for one depth. What their words mean is the scheme's matter, except that 0 means
+/// nothing.
+struct Array {
+    depth: u32,
+    words: DramWords,
+}
+
+impl Array {
+    fn new(depth: u32) -> Array {
+        Array { depth, words: DramWords::zeroed(1 << depth) }
+    }
+
+    /// Returns the word of the cell that has this hash.
+    #[inline(always)]
+    fn word(&self, hash: u64) -> &SharedWord {
+        let cell = cell_of(hash, self.depth);
+        debug_assert!(cell < self.words.len());
+        // SAFETY: there are 2^depth words, and this is a number of `depth` bits.
+        unsafe { self.words.get_unchecked(cell) }
+    }
+}
+
+/// The way to a cell.
+#[derive(Clone, Copy)]
+pub(crate) struct CellWay<'c> {
+    array: &'c Array,
+    cell: &'c SharedWord,
+}
+
+/// The directory. It only grows.
+pub(crate) struct Cells {
+    /// The arrays, by depth. Those of smaller depths are kept for readers that still use them.
+    /// Together they take no more space than the current one.
+    all: Box<[Shared<OnceLock<Array>>]>,
+    /// The current array: one of `all`.
+    current: Shared<AtomicPtr<Array>>,
+}
+
+impl Cells {
+    /// Makes a directory of this depth whose cells are 0.
+    pub(crate) fn new(seam: &impl Seam, depth: u32) -> Self {
+        let all = (0..32).map(|_| Shared::once()).collect();
+        let cells = Cells { all, current: Shared::default() };
+        cells.set_current(seam, Array::new(depth));
+        cells
+    }
+
+    /// Makes `array` the current one. There must not have been one of that depth.
+    fn set_current(&self, seam: &impl Seam, array: Array) {
+        let kept = self.all[array.depth as usize].get_or_init(seam, || array);
+        // Release: pairs with the Acquire in `current`.
+        self.current.store(seam, std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn current(&self, seam: &impl Seam) -> &Array {
+        // Acquire: pairs with the Release in `set_current`.
+        // SAFETY: `new` and `double` set this pointer, always to one of `all`. These neither move
+        // nor are dropped before the directory.
+        unsafe { &*self.current.load(seam, Ordering::Acquire) }
+    }
+
+    /// Returns the directory's depth.
+    pub(crate) fn depth(&self, seam: &impl Seam) -> u32 {
+        self.current(seam).depth
+    }
+
+    /// Returns the word of the cell that has this hash.
+    #[inline(always)]
+    pub(crate) fn find(&self, seam: &impl Seam, hash: u64) -> u64 {
+        self.find_way(seam, hash).1
+    }
+
+    /// Does the same, and returns the way to the cell.
+    #[inline(always)]
+    pub(crate) fn find_way(&self, seam: &impl Seam, hash: u64) -> (CellWay<'_>, u64) {
+        let array = self.current(seam);
+        let cell = array.word(hash);
+        // Acquire: pairs with the Release in `set`, so that what the word leads to is visible.
+        (CellWay { array, cell }, cell.load(seam, Ordering::Acquire))
+    }
+
+    /// Returns the word of the cell to which a way leads, or `None` if the directory was doubled since.
+    #[inline(always)]
+    pub(crate) fn again(&self, seam: &impl Seam, way: CellWay<'_>) -> Option<u64> {
+        // Acquire: as in `find_way`.
+        std::ptr::eq(self.current(seam), way.array).then(|| way.cell.load(seam, Ordering::Acquire))
+    }
+
+    /// Stores the words of some cells. No other thread may store any, or double the directory,
+    /// meanwhile.
+    pub(crate) fn set(&self, seam: &impl Seam, cells: Range<usize>, word: u64) {
+        for cell in &self.current(seam).words[cells] {
+            // Release: pairs with the Acquire in `find`.
+            cell.store(seam, word, Ordering::Release);
+        }
+    }
+
+    /// Doubles the directory. No other thread may store a cell or double it meanwhile.
+    pub(crate) fn double(&self, seam: &impl Seam) {
+        let narrow = self.current(seam);
+        let depth = narrow.depth + 1;
+        let wide = Array::new(depth);
+        for (pair, cell) in wide.words.chunks_exact(2).zip(&*narrow.words) {
+            let word = cell.load(seam, Ordering::Relaxed);
+            pair.iter().for_each(|twin| twin.store(seam, word, Ordering::Relaxed));
+        }
+        self.set_current(seam, wide);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmem::{FlushMode, Real};
+
+    #[test]
+    fn cells_begin_where_their_first_hash_is() {
+        for depth in [1, 3, 9, 24] {
+            let cells = 1 << depth;
+            for cell in [0, 1, cells / 2 - 1, cells / 2, cells - 1] {
+                let first = first_hash(cell, depth);
+                assert_eq!(cell_of(first, depth), cell);
+                assert!(cell == 0 || cell_of(first - 1, depth) == cell - 1);
+            }
+            assert_eq!(cell_of(u64::MAX, depth), cells - 1);
+            assert_eq!(first_hash(cells, depth), 0);
+        }
+    }
+
+    #[test]
+    fn a_doubled_directory_leads_where_it_led() {
+        let seam = Real::new(FlushMode::None);
+        let cells = Cells::new(&seam, 2);
+        for cell in 0..4 {
+            cells.set(&seam, cell..cell + 1, 100 + cell as u64);
+        }
+        for depth in 3..6 {
+            cells.double(&seam);
+            assert_eq!(cells.depth(&seam), depth);
+            for cell in 0..4 {
+                let (first, last) = (first_hash(cell, 2), first_hash(cell + 1, 2).wrapping_sub(1));
+                assert_eq!(cells.find(&seam, first), 100 + cell as u64);
+                assert_eq!(cells.find(&seam, last), 100 + cell as u64);
+            }
+        }
+    }
+}
