@@ -39,6 +39,11 @@ impl<R: SlotRecord> Sought<R> for AnyOf {
         self.hash
     }
 
+    /// The word of byte strings: their records are those that a cache has.
+    fn word(self) -> u64 {
+        self.hash
+    }
+
     fn is_in<S: Seam>(self, core: &Core<S>, words: SlotWords) -> Result<bool, Damage> {
         Ok(R::slot_hash(&core.hasher, words) == self.hash)
     }
@@ -74,8 +79,8 @@ impl<S: Seam, R: SlotRecord, A: Addressing> EvictingIndex<R> for Dash<S, R, A> {
             self.prefetch_parts(cursor, parts);
             for _ in 0..parts {
                 scan_part(cursor, self.size.buckets(), |at, cursor| match cursor {
-                    Some(cursor) => self.sample_home(at, cursor, found),
-                    None => Ok(self.route(at)?.segment),
+                    Some(cursor) => Ok(self.sample_home(at, cursor, found)?.range()),
+                    None => Ok(self.route(at)?.segment.range()),
                 })?;
             }
             // The blocks were prefetched.
