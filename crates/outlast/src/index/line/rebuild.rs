@@ -15,7 +15,6 @@ use crate::index::kit::lock::Held;
 use crate::index::kit::media::Link;
 use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::version::version;
 use crate::pmem::Seam;
 use std::cell::Cell;
 use std::sync::atomic::{Ordering, fence};
@@ -240,16 +239,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok([records, in_nodes])
     }
 
-    /// Does the same. `None` if the segment was rebuilt meanwhile, or may have been: then the memory can
-    /// be another structure's.
+    /// Does the same, and waits while a change interferes. `None` if the segment was rebuilt meanwhile.
     pub(super) fn count_valid(&self, segment: &Segment) -> Result<Option<[u64; 2]>> {
-        let (_, lock) = self.block(segment.offset, segment.size(), 0);
-        let Some(before) = version(&lock) else { return Ok(None) };
-        let counts = self.count(segment);
-        match self.is_current(segment.low, segment.word(), &lock, before) {
-            true => Ok(Some(counts?)),
-            false => Ok(None),
-        }
+        let read = |now: &Segment| (*now, self.count(now));
+        let (found, counts) = self.read_segment(segment.low, 1, read)?;
+        if found == *segment { Ok(Some(counts?)) } else { Ok(None) }
     }
 
     /// Freezes the cells of these segments, so that no change begins there. `None` if the directory
