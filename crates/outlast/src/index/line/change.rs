@@ -389,7 +389,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 #[inline(always)]
 pub(super) fn count(slots: u32) -> u32 {
     let pairs = (slots & 0x11) + (slots >> 2 & 0x11);
-    pairs + (pairs >> 4) & 7
+    (pairs + (pairs >> 4)) & 7
 }
 
 /// Returns the first of some slots, which are given as bits of their first words.
