@@ -57,8 +57,8 @@ fn a_cache_holds_no_more_than_it_may() {
     assert!(kept > 80_000, "it is nearly full most of the time");
     let (stats, all) = (cache.stats().unwrap(), cache.iter().map(Result::unwrap));
     assert_eq!(all.count() as u64, stats.records);
-    // The blocks of evicted records are used again. A pool grows by at least a twelfth, so this is one step.
-    assert!(pool.stats().size <= size + size / 12, "{size}, {}", pool.stats().size);
+    // The blocks of evicted records are used again. A small pool grows by 2 MiB, so this is one step.
+    assert!(pool.stats().size <= size + (2 << 20), "{size}, {}", pool.stats().size);
     pool.verify().unwrap().ensure_sound().unwrap();
     // A record that does not fit displaces nothing but itself.
     cache.insert(&1, &[1; 8]).unwrap();
