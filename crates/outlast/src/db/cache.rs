@@ -432,6 +432,7 @@ impl RawMap {
     ///
     /// # Errors
     /// Those of [`stats`](RawMap::stats).
+    #[doc(hidden)]
     pub fn cache_stats(&self) -> Result<Option<CacheStats>> {
         let kept = self.map.cache.get().and_then(|kept| kept.downcast_ref::<Bounded>());
         match kept {
