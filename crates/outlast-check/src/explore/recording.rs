@@ -55,7 +55,8 @@ impl Recording {
         universe: Vec<u64>,
     ) -> Recording {
         let mut image = initial.clone();
-        image.bytes.resize(capacity as usize, GARBAGE);
+        // The file of a journaled pool that has its greatest size is longer: the journal's `meta` follows the pool.
+        image.bytes.resize(image.bytes.len().max(capacity as usize), GARBAGE);
         let spans = spans(&events);
         assert_eq!(spans.len(), steps.len(), "every step is marked");
         let first = spans.get(from).map_or(events.len(), |s| s.0);
