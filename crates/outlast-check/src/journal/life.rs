@@ -451,7 +451,10 @@ impl Story<'_> {
         self.disk = disk;
         self.owner.life += 1;
         let start = At { stage: self.runs.len() - 1, moment: 0 };
-        self.ledger = Arc::new(Mutex::new(Ledger::begin(epoch, start)));
+        let begun = Ledger::begin(epoch, start);
+        let earlier = fork.ledger.tries.clone();
+        let ledger = Ledger { life: self.owner.life, earlier, ..begun };
+        self.ledger = Arc::new(Mutex::new(ledger));
         let capacity = self.run().capacity();
         let pool = self.pool(Working::create(capacity, capacity, epoch)?);
         self.watch(&pool.working);

@@ -281,6 +281,10 @@ struct Ledger {
     /// The same, with the attempts at epochs that a later attempt has voided. If the segment of the
     /// later attempt is taken away, an earlier one can count again.
     tries: BTreeMap<u64, Vec<life::At>>,
+    /// The life whose epochs these are, if it is not the first.
+    life: u128,
+    /// The attempts in the life before, which count until the base says that this life has begun.
+    earlier: BTreeMap<u64, Vec<life::At>>,
     /// Everything before this moment was confirmed to be durable.
     told: life::At,
 }

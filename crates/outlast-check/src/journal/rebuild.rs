@@ -208,7 +208,9 @@ impl Rebuild<'_> {
                     format!("damage {kind}: rebuilt up to epoch {epoch}, although {least} is known")
                 })?;
                 // The pool may be older than it should be, but it must be intact.
-                let ends = self.fork.ledger.tries.get(&epoch);
+                let Ledger { tries, earlier, life, .. } = &self.fork.ledger;
+                let tries = if meta.life < *life { earlier } else { tries };
+                let ends = tries.get(&epoch);
                 let ends = ends.ok_or_else(|| Fault(format!("epoch {epoch} was never begun")))?;
                 let damaged = |fault: Fault| Fault(format!("damage {kind}: {fault}"));
                 check(&image, ends).map_err(damaged)?;
