@@ -143,7 +143,7 @@ pub fn run(
     Ok(())
 }
 
-/// What is measured, and with how many threads.
+/// The measured operations, each with its number of threads.
 const OPERATIONS: [(&str, usize); 4] = [("get", 1), ("get", 2), ("insert", 1), ("insert", 2)];
 
 /// Operations in a microsecond, and the hit ratio of lookups.

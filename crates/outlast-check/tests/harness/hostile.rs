@@ -86,7 +86,7 @@ fn settled_cells(image: &Image) -> HashSet<u64> {
     settled
 }
 
-/// What is known of an image besides its regions.
+/// Places of an image that the regions do not show.
 struct Known {
     /// The offsets of Dash's overflow nodes.
     nodes: HashSet<u64>,

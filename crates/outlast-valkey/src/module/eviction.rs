@@ -1,9 +1,9 @@
 //! Eviction: a pool that is nearly full drops keys.
 //!
-//! The pool gives its space in pages, each to blocks of one size, so a full pool can lack blocks of the one size that
-//! a change needs. So eviction begins before: from [`SHARE`] of the pool on, a change first drops keys of as many
-//! bytes as it brings. What is left is for other sizes and for the map's nodes. If a change still finds no room,
-//! neighbors go together, which frees nodes, too.
+//! The pool gives its space in pages, each to blocks of one size, so a full pool can lack blocks of the one
+//! size that a change needs. So eviction begins before: from [`SHARE`] of the pool on, a change first drops
+//! keys of as many bytes as it brings. The rest of the pool is for other sizes and for the map's nodes. If a
+//! change still finds no room, neighbors go together, which frees nodes, too.
 
 use super::{Server, replicate_call};
 use crate::command::{Call, Command};

@@ -98,8 +98,8 @@ pub(super) extern "C" fn refuse(
     raw::Status::Ok as c_int
 }
 
-/// With redirection, does what is due if a key of a command of ours is one of the server's own, such as a
-/// list. Returns the result if the command is not to run.
+/// With redirection, looks whether the server has a key of the same name, such as a list. A command that would
+/// replace it removes it first. Another one must not run: returns its result.
 pub(super) fn meet_native(
     ctx: &Context,
     server: &Server,

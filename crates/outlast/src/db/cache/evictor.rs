@@ -158,7 +158,7 @@ impl Evictor {
             order.clear();
             for (number, record) in records.iter_mut().enumerate() {
                 let mark = Mark::of(record.mark, now);
-                // What has no mark yet may be as old as any.
+                // A record without a mark counts as the oldest.
                 let age = if record.mark == 0 { u32::MAX } else { mark.age(now) };
                 let queued = has_queue && age <= queue;
                 if !mark.proved && !queued {

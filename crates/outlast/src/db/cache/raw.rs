@@ -30,8 +30,8 @@ impl Pool {
 }
 
 impl RawCache {
-    /// The map in which the cache is kept. What is inserted through it is counted; room is made for it at the
-    /// cache's own next insert.
+    /// The map of the cache. The bound counts records that are inserted through it, but only the cache's own
+    /// inserts evict others to make room.
     pub fn raw_map(&self) -> &RawMap {
         &self.map
     }

@@ -3,7 +3,7 @@
 crate::seeded_bugs! {
     /// A rebuild copies the segments immediately after it has frozen their cells.
     GRACE_SKIPPED = "RebuildGraceSkipped";
-    /// The second look at the cell ignores that it is frozen.
+    /// A change that looks at its cell again ignores that the cell is frozen.
     FROZEN_IGNORED = "FrozenIgnored";
     /// A change does not look at the cell again after it has locked its stripe.
     CELL_NOT_RECHECKED = "CellNotRechecked";

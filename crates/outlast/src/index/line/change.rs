@@ -343,8 +343,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
 
     /// Returns an empty slot of a line of the stash or a node, whose lock the caller holds.
     fn free_slot<'m>(&self, line: &'m SlotLine, empty: u64) -> Option<&'m Slot> {
-        // Acquire: pairs with the Release of the removal that has emptied the slot. So a reader that
-        // sees what is stored here next also sees that the removal's stripe was changing.
+        // Acquire: pairs with the Release of the removal that has emptied the slot. So if a reader sees
+        // the next record of this slot, it also sees that the removal's stripe was changing.
         ones::<usize>(self.free(line, empty))
             .map(|word| &line.slots[word / 2])
             .find(|slot| self.core.memory.load_acquire(&slot.first) == empty)
