@@ -354,7 +354,6 @@ fn run(
         now: SystemTime::now(),
         replicate: Replicate::Verbatim,
     };
-    eviction::make_room(ctx, server, command, call.args);
     let flushes = command.name.starts_with("flush");
     let mut result = match server.store.is_incomplete() && !flushes {
         true => Err(Fault::loading()),
@@ -363,7 +362,10 @@ fn run(
                 call.replicate = Replicate::Nothing;
                 result
             }
-            None => command.call(&mut call),
+            None => {
+                eviction::make_room(ctx, server, command, call.args);
+                command.call(&mut call)
+            }
         },
     };
     if matches!(&result, Err(fault) if fault.is_full()) {

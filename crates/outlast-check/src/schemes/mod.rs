@@ -19,7 +19,47 @@ pub mod phast;
 mod plays;
 
 use crate::parts::Parts;
-use outlast::Scheme;
+use crate::parts::scenario::Expected;
+use outlast::internals::pmem::Point;
+use outlast::{RecordForm, Scheme};
+
+/// The points of changes that the schemes with slots have, each under its own name.
+struct Changes {
+    insert: &'static Point,
+    remove: &'static Point,
+    /// Of a value, and of the link to a record.
+    update: [&'static Point; 2],
+    record: &'static Point,
+    /// Of changes that share a fence, and of their records; if the scheme has such changes.
+    many: Option<[&'static Point; 2]>,
+    /// What records of one hash reach, besides an update.
+    collide: &'static [&'static Point],
+}
+
+impl Changes {
+    /// Returns what a common scenario must reach of these points.
+    fn expected(&self, name: &str, form: RecordForm) -> Expected {
+        let bytes = form == RecordForm::Bytes;
+        let update = self.update[usize::from(bytes)];
+        let mut expected = Expected::default();
+        match (name, self.many) {
+            ("change", _) => expected.reaches.extend([self.remove, self.insert, update]),
+            ("collide", _) => {
+                expected.reaches.extend(self.collide);
+                expected.reaches.push(update);
+            }
+            ("many", Some([many, records])) => {
+                expected.reaches.push(many);
+                expected.reaches.extend(bytes.then_some(records));
+            }
+            _ => {}
+        }
+        if bytes && !["pool", "maps"].contains(&name) {
+            expected.reaches.push(self.record);
+        }
+        expected
+    }
+}
 
 /// Returns what a scheme adds.
 pub fn parts(scheme: Scheme) -> &'static Parts {

@@ -5,7 +5,7 @@
 //! keys of as many bytes as it brings. The rest of the pool is for other sizes and for the map's nodes. If a
 //! change still finds no room, neighbors go together, which frees nodes, too.
 
-use super::{Server, replicate_call};
+use super::{Server, is_replicated, replicate_call};
 use crate::command::{Call, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use valkey_module::Context;
@@ -56,7 +56,8 @@ pub(super) fn make_room(ctx: &Context, server: &Server, command: &Command, args:
         let in_use = stats.size - stats.free_page_bytes;
         eviction.is_due.store(in_use > max / 16 * SHARE, Ordering::Relaxed);
     }
-    if !eviction.is_due.load(Ordering::Relaxed) {
+    // A replica follows its primary, which has the same bound.
+    if !eviction.is_due.load(Ordering::Relaxed) || is_replicated(ctx) {
         return;
     }
     let mut wanted = bytes_of(args).min(max / 2);

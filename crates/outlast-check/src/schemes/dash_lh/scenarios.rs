@@ -3,7 +3,7 @@
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
 use crate::parts::scenario::{Expected, Scenario};
-use crate::schemes::plays;
+use crate::schemes::{Changes, plays};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::Shape;
@@ -28,36 +28,23 @@ const FILL: &[&Point] = &[
     &points::COMPACT_COPY,
     &points::COMPACT_CLEAR,
 ];
-const COLLIDE: &[&Point] =
-    &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT_OVERFLOW, &points::REMOVE];
+const CHANGES: Changes = Changes {
+    insert: &points::INSERT,
+    remove: &points::REMOVE,
+    update: [&points::UPDATE, &points::UPDATE_LINK],
+    record: &points::RECORD,
+    many: Some([&points::MANY, &points::MANY_RECORDS]),
+    collide: &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT_OVERFLOW, &points::REMOVE],
+};
 
 /// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
-    let bytes = form == RecordForm::Bytes;
-    let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
-    let mut expected = Expected::default();
-    match name {
-        "fill" => {
-            expected.reaches.extend(SPLIT);
-            expected.reaches.extend(FILL);
-            expected.phases.push(phases::SPLIT_STASH);
-            expected.mends.push(&points::REPAIR_DUPLICATE);
-        }
-        "many" => {
-            expected.reaches.push(&points::MANY);
-            if bytes {
-                expected.reaches.push(&points::MANY_RECORDS);
-            }
-        }
-        "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
-        "collide" => {
-            expected.reaches.extend(COLLIDE);
-            expected.reaches.push(update);
-        }
-        _ => {}
-    }
-    if bytes && !["pool", "maps"].contains(&name) {
-        expected.reaches.push(&points::RECORD);
+    let mut expected = CHANGES.expected(name, form);
+    if name == "fill" {
+        expected.reaches.extend(SPLIT);
+        expected.reaches.extend(FILL);
+        expected.phases.push(phases::SPLIT_STASH);
+        expected.mends.push(&points::REPAIR_DUPLICATE);
     }
     expected
 }

@@ -3,7 +3,7 @@
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
 use crate::parts::scenario::{Expected, Scenario};
-use crate::schemes::plays;
+use crate::schemes::{Changes, plays};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::Shape;
@@ -14,13 +14,25 @@ use outlast::{Config, RecordForm};
 
 const OVERFLOW: &[&Point] = &[&points::COUNTER, &points::NODE_NEW, &points::NODE_COMMIT];
 const RESIZE: &[&Point] = &[&points::RESIZE_NEW, &points::MOVE_NEW, &points::RESIZE_COMMIT];
+const CHANGES: Changes = Changes {
+    insert: &points::INSERT,
+    remove: &points::REMOVE,
+    update: [&points::UPDATE, &points::UPDATE_LINK],
+    record: &points::RECORD,
+    many: None,
+    collide: &[
+        &points::COUNTER,
+        &points::NODE_NEW,
+        &points::NODE_COMMIT,
+        &points::INSERT,
+        &points::REMOVE,
+    ],
+};
 const RESUMED: &[&Point] = &[&points::RESIZE_BEGIN, &points::MOVE_COMMIT];
 
 /// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, form: RecordForm, goes_on: bool) -> Expected {
-    let bytes = form == RecordForm::Bytes;
-    let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
-    let mut expected = Expected::default();
+    let mut expected = CHANGES.expected(name, form);
     match name {
         "fill" => {
             expected.reaches.extend(RESIZE);
@@ -31,16 +43,8 @@ pub(super) fn expected(name: &str, form: RecordForm, goes_on: bool) -> Expected 
                 expected.reaches.extend(RESUMED);
             }
         }
-        "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
-        "collide" => {
-            expected.reaches.extend(OVERFLOW);
-            expected.reaches.extend([&points::INSERT, &points::REMOVE, update]);
-            expected.phases.push(IN_CHAIN);
-        }
+        "collide" => expected.phases.push(IN_CHAIN),
         _ => {}
-    }
-    if bytes && !["pool", "maps"].contains(&name) {
-        expected.reaches.push(&points::RECORD);
     }
     expected
 }

@@ -3,7 +3,7 @@
 use crate::codec::SPECIAL;
 use crate::parts::play::Play;
 use crate::parts::scenario::{Expected, Scenario};
-use crate::schemes::plays;
+use crate::schemes::{Changes, plays};
 use crate::session::{Do, PoolShape};
 use crate::state::Checked;
 use crate::structures::group::phases::{IN_NODE, NODE_SPLIT, SECOND_LEVEL};
@@ -13,14 +13,18 @@ use outlast::internals::index::group::points;
 use outlast::internals::pmem::Point;
 
 const SPLIT: &[&Point] = &[&points::SPLIT_NEW, &points::SPLIT_COMMIT];
-const COLLIDE: &[&Point] =
-    &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT, &points::REMOVE];
+const CHANGES: Changes = Changes {
+    insert: &points::INSERT,
+    remove: &points::REMOVE,
+    update: [&points::UPDATE, &points::UPDATE_LINK],
+    record: &points::RECORD,
+    many: None,
+    collide: &[&points::NODE_NEW, &points::NODE_COMMIT, &points::INSERT, &points::REMOVE],
+};
 
 /// Returns what a common scenario must reach.
 pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
-    let bytes = form == RecordForm::Bytes;
-    let update = if bytes { &points::UPDATE_LINK } else { &points::UPDATE };
-    let mut expected = Expected::default();
+    let mut expected = CHANGES.expected(name, form);
     match name {
         "fill" => {
             expected.reaches.extend(SPLIT);
@@ -28,16 +32,8 @@ pub(super) fn expected(name: &str, form: RecordForm) -> Expected {
             expected.phases.push(SECOND_LEVEL);
             expected.mends.push(&points::OPENING);
         }
-        "change" => expected.reaches.extend([&points::REMOVE, &points::INSERT, update]),
-        "collide" => {
-            expected.reaches.extend(COLLIDE);
-            expected.reaches.push(update);
-            expected.phases.push(IN_NODE);
-        }
+        "collide" => expected.phases.push(IN_NODE),
         _ => {}
-    }
-    if bytes && !["pool", "maps"].contains(&name) {
-        expected.reaches.push(&points::RECORD);
     }
     expected
 }

@@ -129,8 +129,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(None)
     }
 
-    /// Looks for a key. No other thread changes records of its block meanwhile, or the caller validates
-    /// the result.
+    /// Looks for a key. The caller keeps other threads from changing records of its block: it holds the
+    /// stripe's lock, or the gate.
     #[inline(always)]
     pub(super) fn search<'m>(
         &'m self,
@@ -145,6 +145,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             return Ok(None);
         }
         match self.search_first(spot, hint, key)? {
+            // The segment cannot be reused meanwhile, so the search ends.
             None => self.search_away(spot.word, hint, key, || true),
             found => Ok(found),
         }
