@@ -35,8 +35,12 @@
 //!
 //! # The bound
 //!
-//! The layer of expiry counts what the records take, exactly ([`Counted`]). An insert reserves its own share, and
+//! The layer of expiry counts what the records take ([`Counted`]). An insert reserves its own share, and
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
+//!
+//! Threads that insert and evict share as little as they can: each counts in a stripe of its own what cancels out
+//! (so a large cache leaves up to 0.4% of its bound unused), and young records and victims go to and from the
+//! evictor several at a time.
 
 mod evictor;
 mod mark;
@@ -54,9 +58,9 @@ use crate::pmem::{Real, Seam};
 use crate::pool::clock::NEVER;
 use crate::pool::core::Core;
 use crate::pool::threads::thread_number;
-use evictor::{Evictor, look_around};
+use evictor::{Evictor, Victim, look_around};
 use mark::{Mark, VISITS_MAX, stamp};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -65,8 +69,12 @@ use std::time::Duration;
 const EVICTED_MAX: u32 = 1_000;
 /// An insert spares victims that were used meanwhile, or that are not young any more, this often.
 const PATIENCE: u32 = 200;
-/// Bits that count the inserts under way. There are fewer of them than threads, and each has at most 2^28 bytes.
-const RECORDS_BITS: u32 = 20;
+/// How many records are given to the evictor at a time, and got from it, in a large cache.
+const BATCH: usize = 16;
+/// A batch is at most one of this many records.
+const BATCHES: u64 = 1 << 12;
+/// How far ahead of its eviction each part of a record is prefetched.
+const AHEAD: [(usize, Part); 3] = [(8, Part::Metadata), (5, Part::Slots), (2, Part::Block)];
 /// Insertions of a whole cache in stamps.
 const STAMPS: u64 = 1 << 16;
 /// What a record is expected to take at least, to size what is kept in memory.
@@ -107,7 +115,8 @@ impl CacheOptions {
     }
 }
 
-/// What a cache did since it was opened, and what it holds.
+/// What a cache did since it was opened, and what it holds. While other threads change it, the numbers are of no
+/// single moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
@@ -125,28 +134,44 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
-/// Counters of some threads.
+/// What threads do apart from others: some of them share it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe {
     hits: AtomicU64,
     misses: AtomicU64,
+    evictions: AtomicU64,
+    /// Insertions that [`Bounded::inserted`] does not have yet.
+    inserted: AtomicU64,
+    exchanged: Mutex<Exchanged>,
 }
+
+/// What threads give to the evictor, and get from it, several at a time.
+#[derive(Default)]
+struct Exchanged {
+    /// Young records that are not queued yet: hashes and stamps.
+    young: Vec<(u64, u32)>,
+    /// The next records to evict.
+    victims: VecDeque<Victim>,
+}
+
+/// What threads seldom write stays in their caches if what others write is in other lines.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
 
 /// What all handles of a cache share.
 pub(crate) struct Bounded {
     bytes_max: AtomicU64,
     records_max: AtomicU64,
-    /// What inserts under way have reserved: bytes, and in the lowest bits records.
-    reserved: AtomicU64,
-    inserted: AtomicU64,
     /// Insertions between two stamps.
     unit: u64,
-    evictor: Mutex<Evictor>,
     ghosts: Box<[AtomicU32]>,
+    /// Insertions, those apart that stripes still have.
+    inserted: Apart<AtomicU64>,
+    evictor: Apart<Mutex<Evictor>>,
     stripes: [Stripe; 16],
-    evictions: AtomicU64,
-    flights: Mutex<HashMap<Vec<u8>, Arc<Flight>>>,
+    flights: Apart<Mutex<HashMap<Vec<u8>, Arc<Flight>>>>,
 }
 
 /// A value that a thread is loading.
@@ -168,6 +193,11 @@ struct Inserted {
     present: bool,
     /// Whether the record has got its mark.
     is_marked: bool,
+}
+
+/// Returns how many records are given to the evictor and got from it at a time in a cache with this many.
+fn batch(records: u64) -> usize {
+    ((records / BATCHES) as usize).clamp(1, BATCH)
 }
 
 /// A handle of a cache, whatever its types.
@@ -201,6 +231,7 @@ impl RawCache {
             }
         };
         let kept = kept.downcast::<Bounded>().expect("only a cache is kept there");
+        open.expiring()?.bound_count(options.records, options.bytes);
         kept.bytes_max.store(options.bytes, Ordering::Relaxed);
         kept.records_max.store(options.records, Ordering::Relaxed);
         Ok(RawCache { map, kept })
@@ -283,13 +314,10 @@ impl RawCache {
         weight: u64,
         change: impl FnMut(u32) -> Boxed<Inserted>,
     ) -> Result<bool> {
-        let kept = &*self.kept;
-        // Both are counted in one word, so that one addition reserves them.
-        let share = weight << RECORDS_BITS | 1;
-        kept.reserved.fetch_add(share, Ordering::Relaxed);
+        let expiring = self.expiring()?;
+        expiring.reserve(1, weight);
         let done = self.change_reserved(key, change);
-        // Release: pairs with the Acquire load in `is_over`.
-        kept.reserved.fetch_sub(share, Ordering::Release);
+        expiring.reserve(-1, weight);
         done
     }
 
@@ -304,9 +332,7 @@ impl RawCache {
         self.core().memory.seam().prefetch(ghost.place);
         evicting(expiring)?.prefetch(hash, Part::Metadata);
         let now = kept.now();
-        // The record is queued before it is inserted, with the lock that its victim takes.
-        let mut young = Some((hash, now));
-        while kept.is_over(expiring) && self.evict(expiring, &mut young)? {}
+        while kept.is_over(expiring) && self.evict(expiring)? {}
         let proved = ghost.take();
         let mark = Mark { visits: 0, proved, stamp: now };
         let mut evicted = 0;
@@ -314,9 +340,7 @@ impl RawCache {
             match change(mark.word()) {
                 // The pool or the disk is full before the cache is.
                 Err(error)
-                    if error.is_full()
-                        && evicted < EVICTED_MAX
-                        && self.evict(expiring, &mut young)? =>
+                    if error.is_full() && evicted < EVICTED_MAX && self.evict(expiring)? =>
                 {
                     evicted += 1;
                 }
@@ -324,18 +348,18 @@ impl RawCache {
             }
         };
         if applied {
-            kept.count_insert();
+            self.count_insert();
         } else if proved {
             ghost.remember();
         }
-        let is_young = applied && !proved && !present;
-        match young {
-            Some(young) if is_young => {
-                let records = expiring.counted().records;
-                locked(&kept.evictor).inserted(young, records, false);
+        if applied && !proved && !present {
+            let mut exchanged = locked(&self.stripe().exchanged);
+            exchanged.young.push((hash, now));
+            let records = expiring.counted_at_most().records;
+            // In a full cache, evictions queue them.
+            if exchanged.young.len() > 2 * batch(records) {
+                locked(&kept.evictor.0).inserted(exchanged.young.drain(..), records, false);
             }
-            None if !is_young => locked(&kept.evictor).take_back(hash, now),
-            _ => {}
         }
         // One that has replaced another record is proved.
         let right = Mark { proved: proved || present, ..mark };
@@ -348,24 +372,22 @@ impl RawCache {
         Ok(applied)
     }
 
-    /// Evicts a record. Returns whether there was one. Queues the record that is `young`.
-    fn evict(&self, expiring: &dyn ExpiringIndex, young: &mut Option<(u64, u32)>) -> Result<bool> {
-        let kept = &*self.kept;
-        let index = evicting(expiring)?;
+    /// Counts an insert, for the stamps. Threads that share a stripe and count at the same time may count one.
+    fn count_insert(&self) {
+        let (stripe, kept) = (self.stripe(), &*self.kept);
+        let inserted = stripe.inserted.load(Ordering::Relaxed) + 1;
+        let moves = inserted >= kept.unit.min(BATCH as u64);
+        stripe.inserted.store(if moves { 0 } else { inserted }, Ordering::Relaxed);
+        if moves {
+            kept.inserted.0.fetch_add(inserted, Ordering::Relaxed);
+        }
+    }
+
+    /// Evicts a record. Returns whether there was one.
+    fn evict(&self, expiring: &dyn ExpiringIndex) -> Result<bool> {
+        let (kept, now) = (&*self.kept, self.kept.now());
         for attempt in 1.. {
-            let (now, records) = (kept.now(), expiring.counted().records);
-            let victim = {
-                let mut evictor = locked(&kept.evictor);
-                let victim = evictor.next(index, records, now)?;
-                if let Some(hash) = evictor.soon() {
-                    self.core().memory.seam().prefetch(kept.ghost(hash).place);
-                }
-                if let Some(young) = young.take() {
-                    evictor.inserted(young, records, true);
-                }
-                victim
-            };
-            let Some(victim) = victim else { break };
+            let Some(victim) = self.next_victim(expiring, now)? else { break };
             let mut proved = false;
             let evicted = expiring.evict(victim.hash, &mut |word| {
                 proved = Mark::of(word, now).proved;
@@ -373,7 +395,7 @@ impl RawCache {
                 if attempt < PATIENCE { victim.verdict(word, now) } else { Verdict::Evict }
             })?;
             if evicted {
-                kept.evictions.fetch_add(1, Ordering::Relaxed);
+                self.stripe().evictions.fetch_add(1, Ordering::Relaxed);
                 if !proved {
                     kept.ghost(victim.hash).remember();
                 }
@@ -381,6 +403,35 @@ impl RawCache {
             }
         }
         Ok(false)
+    }
+
+    /// Returns the next record to evict. `None` if there are none.
+    fn next_victim(&self, expiring: &dyn ExpiringIndex, now: u32) -> Result<Option<Victim>> {
+        let (kept, index) = (&*self.kept, evicting(expiring)?);
+        let Exchanged { young, victims } = &mut *locked(&self.stripe().exchanged);
+        let records = expiring.counted_at_most().records;
+        let batch = batch(records);
+        // Small caches are in the processor's.
+        let ahead = if batch < BATCH { 0 } else { AHEAD[0].0 };
+        if victims.len() <= ahead {
+            let mut evictor = locked(&kept.evictor.0);
+            evictor.inserted(young.drain(..), records, true);
+            while victims.len() < ahead + batch
+                && let Some(victim) = evictor.next(index, records, now)?
+            {
+                victims.push_back(victim);
+            }
+        }
+        let victim = victims.pop_front();
+        for (ahead, part) in AHEAD {
+            if let Some(victim) = victims.get(ahead - 1) {
+                index.prefetch(victim.hash, part);
+                if part == Part::Slots {
+                    self.core().memory.seam().prefetch(kept.ghost(victim.hash).place);
+                }
+            }
+        }
+        Ok(victim)
     }
 
     /// Returns the value of a key. If it is absent, one thread loads and inserts it, and others wait.
@@ -397,7 +448,7 @@ impl RawCache {
             }
             counts = false;
             let (flight, leads) = {
-                let mut flights = locked(&self.kept.flights);
+                let mut flights = locked(&self.kept.flights.0);
                 match flights.get(key) {
                     Some(flight) => (Arc::clone(flight), false),
                     None => {
@@ -451,7 +502,7 @@ struct Landing<'c> {
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
-        locked(&self.kept.flights).remove(self.key);
+        locked(&self.kept.flights.0).remove(self.key);
         *locked(&self.flight.landed) = true;
         self.flight.changed.notify_all();
     }
@@ -487,38 +538,25 @@ impl Bounded {
         Ok(Bounded {
             bytes_max: AtomicU64::new(options.bytes),
             records_max: AtomicU64::new(options.records),
-            reserved: AtomicU64::new(0),
-            inserted: AtomicU64::new(u64::from(newest) * unit),
             unit,
-            evictor: Mutex::new(Evictor::new(strays)),
             ghosts: (0..ghosts).map(|_| AtomicU32::new(0)).collect(),
+            inserted: Apart(AtomicU64::new(u64::from(newest) * unit)),
+            evictor: Apart(Mutex::new(Evictor::new(strays))),
             stripes: Default::default(),
-            evictions: AtomicU64::new(0),
-            flights: Mutex::default(),
+            flights: Apart::default(),
         })
-    }
-
-    /// Counts an insert, for the stamps. Threads that count at the same time may count one: then stamps
-    /// change later.
-    fn count_insert(&self) {
-        let inserted = self.inserted.load(Ordering::Relaxed);
-        self.inserted.store(inserted + 1, Ordering::Relaxed);
     }
 
     /// The present stamp.
     fn now(&self) -> u32 {
-        stamp(self.inserted.load(Ordering::Relaxed) / self.unit)
+        stamp(self.inserted.0.load(Ordering::Relaxed) / self.unit)
     }
 
     /// Returns whether the records, and those that are being inserted, are more than the cache may hold.
     fn is_over(&self, expiring: &dyn ExpiringIndex) -> bool {
-        // Acquire, and before the records are counted: an insert that has given up its reservation is counted.
-        let reserved = self.reserved.load(Ordering::Acquire);
-        let (reserved, inserting) =
-            (reserved >> RECORDS_BITS, reserved & ((1 << RECORDS_BITS) - 1));
-        let Counted { records, bytes, .. } = expiring.counted();
-        bytes + reserved > self.bytes_max.load(Ordering::Relaxed)
-            || records + inserting > self.records_max.load(Ordering::Relaxed)
+        let Counted { records, bytes, .. } = expiring.counted_at_most();
+        bytes > self.bytes_max.load(Ordering::Relaxed)
+            || records > self.records_max.load(Ordering::Relaxed)
     }
 
     fn stats(&self, expiring: &dyn ExpiringIndex) -> CacheStats {
@@ -529,7 +567,7 @@ impl Bounded {
         CacheStats {
             hits: sum(|stripe| &stripe.hits),
             misses: sum(|stripe| &stripe.misses),
-            evictions: self.evictions.load(Ordering::Relaxed),
+            evictions: sum(|stripe| &stripe.evictions),
             expired,
             records,
             bytes,

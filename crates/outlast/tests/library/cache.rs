@@ -187,34 +187,50 @@ fn one_thread_loads_and_the_others_wait() {
     assert_eq!(cache.get_or_insert_with(&500, || Ok::<_, Error>(5)).unwrap(), 5);
 }
 
-#[test]
-fn threads_share_the_bound() {
+/// Lets four threads make `turns` operations each on keys below `keys` and values below `bytes`, in a cache with this
+/// bound. `exact` says whether it holds in what a thread reads while the others go on.
+fn share(bound: u64, keys: u64, bytes: u64, turns: u32, exact: bool) {
     let pool = pool();
-    let cache = pool.cache::<u64, [u8]>("c", &CacheOptions::bytes(300_000)).unwrap();
+    let cache = pool.cache::<u64, [u8]>("c", &CacheOptions::bytes(bound)).unwrap();
     std::thread::scope(|s| {
         for thread in 0..4 {
             let cache = &cache;
             s.spawn(move || {
                 let mut random = Random(thread + 1);
-                for _ in 0..5_000 {
-                    let key = random.below(2_000);
+                for _ in 0..turns {
+                    let key = random.below(keys);
                     match random.below(3) {
-                        0 => cache.insert(&key, &vec![7; random.below(3_000) as usize]).unwrap(),
+                        0 => cache.insert(&key, &vec![7; random.below(bytes) as usize]).unwrap(),
                         1 => drop(cache.remove(&key).unwrap()),
                         _ => drop(cache.get(&key).unwrap()),
                     }
-                    assert!(cache.stats().unwrap().bytes <= 300_000);
+                    assert!(!exact || cache.stats().unwrap().bytes <= bound);
                 }
             });
         }
     });
+    for key in keys..2 * keys {
+        cache.insert(&key, &vec![7; 1_000]).unwrap();
+    }
+    let stats = cache.stats().unwrap();
+    assert!(stats.bytes <= bound && stats.bytes > bound / 100 * 99, "{stats:?}");
     let keys: HashSet<u64> = cache.iter().map(|record| record.unwrap().0).collect();
-    assert_eq!(keys.len() as u64, cache.stats().unwrap().records);
+    assert_eq!(keys.len() as u64, stats.records);
     for key in keys {
         cache.remove(&key).unwrap();
     }
     let stats = cache.stats().unwrap();
     assert_eq!((stats.records, stats.bytes), (0, 0));
+}
+
+#[test]
+fn threads_share_the_bound() {
+    share(300_000, 2_000, 3_000, 5_000, true);
+}
+
+#[test]
+fn threads_that_count_apart_share_the_bound() {
+    share(40_000_000, 60_000, 20_000, 15_000, false);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::mark::{Mark, age};
 use crate::error::Result;
-use crate::index::{Bytes, Cursor, EvictingIndex, Part, Sampled, Verdict};
+use crate::index::{Bytes, Cursor, EvictingIndex, Sampled, Verdict};
 use std::collections::VecDeque;
 
 /// The share of all records that the queue of young ones holds. The oldest of the queue goes if it holds more.
@@ -21,8 +21,6 @@ const ONE_IN: usize = 12;
 /// Of this many strays in a sample, one goes; but up to [`STRAYS_FEW`] go in any case.
 const STRAYS_ONE_IN: usize = 4;
 const STRAYS_FEW: usize = 16;
-/// How far ahead in the queue of young records each part is prefetched.
-const AHEAD: [(usize, Part); 3] = [(8, Part::Metadata), (5, Part::Slots), (2, Part::Block)];
 
 /// A record that is to be evicted.
 #[derive(Debug, Clone, Copy)]
@@ -78,26 +76,20 @@ impl Evictor {
         }
     }
 
-    /// Notes the insertion of a young record, a hash and a stamp, into a cache with this many. `full` says
-    /// whether another one was evicted for it.
-    pub(super) fn inserted(&mut self, young: (u64, u32), records: u64, full: bool) {
-        self.young.push_back(young);
+    /// Notes the insertion of young records, hashes and stamps, into a cache with this many. `full` says
+    /// whether others were evicted for them.
+    pub(super) fn inserted(
+        &mut self,
+        young: impl Iterator<Item = (u64, u32)>,
+        records: u64,
+        full: bool,
+    ) {
+        self.young.extend(young);
         // While the cache fills, the queue would get as long as the cache.
-        if !full && self.young.len() > (records as f32 * QUEUED) as usize + 16 {
+        let most = (records as f32 * QUEUED) as usize + 16;
+        while !full && self.young.len() > most {
             self.young.pop_front();
             self.strays = (self.strays + 1.0 / records.max(1) as f32).min(1.0);
-        }
-    }
-
-    /// Returns the hash of a record that may be evicted soon.
-    pub(super) fn soon(&self) -> Option<u64> {
-        self.young.get(AHEAD[1].0).map(|&(hash, _)| hash)
-    }
-
-    /// Undoes the last [`inserted`](Self::inserted), if it was of this record: it is not young.
-    pub(super) fn take_back(&mut self, hash: u64, stamp: u32) {
-        if self.young.back() == Some(&(hash, stamp)) {
-            self.young.pop_back();
         }
     }
 
@@ -116,11 +108,6 @@ impl Evictor {
         loop {
             let many = self.young.len() > Self::few(records);
             if many && self.strays <= STRAYS {
-                for (ahead, part) in AHEAD {
-                    if let Some(&(hash, _)) = self.young.get(ahead) {
-                        index.prefetch(hash, part);
-                    }
-                }
                 let young = self.young.pop_front();
                 return Ok(young.map(|(hash, _)| Victim { hash, mark: None }));
             }

@@ -5,6 +5,7 @@ use crate::error::{Boxed, Result};
 use crate::index::{BlockKind, Bytes, Change, Changed, Cursor, Previous};
 use crate::pmem::Seam;
 use crate::pool::geometry::Geometry;
+use crate::pool::threads::thread_number;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// What a record's slot counts as, in bytes. A slot has 16, and the tables are about two thirds full.
@@ -21,18 +22,117 @@ pub struct Counted {
     pub expired: u64,
 }
 
+/// How many batches a bound has. So the common part is wrong by at most a thousandth of it.
+const BATCHES: u64 = 1 << 14;
+/// A batch of fewer bytes would hold hardly any record.
+const LEAST_BYTES: u64 = 1 << 11;
+/// The largest batch, for what has no bound. A stripe has less, in two signed numbers of 40 and 24 bits.
+const BATCH_MAX: u64 = 1 << 22;
+const RECORDS_BITS: u32 = 24;
+/// How many stripes a count has.
+const STRIPES: usize = 16;
+
+/// What some threads have counted: bytes, and in the lowest bits records.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe(AtomicI64);
+
+/// Records and bytes, in lines that few threads write.
+#[derive(Default)]
+#[repr(align(128))]
+struct Both {
+    records: AtomicI64,
+    bytes: AtomicI64,
+}
+
+impl Both {
+    fn add(&self, records: i64, bytes: i64) {
+        // Release: pairs with the Acquire loads. Whoever knows of a reservation's end knows of its record.
+        self.records.fetch_add(records, Ordering::Release);
+        self.bytes.fetch_add(bytes, Ordering::Release);
+    }
+
+    fn load(&self) -> (i64, i64) {
+        (self.records.load(Ordering::Acquire), self.bytes.load(Ordering::Acquire))
+    }
+}
+
+/// A count whose parts are added up only to read it exactly, like the per-CPU counters of Linux: a thread adds to
+/// its stripe, and moves what that holds to the common part as soon as it reaches a *batch*. So the common
+/// part is wrong by less than a batch for each stripe.
+#[derive(Default)]
+struct Striped {
+    common: Both,
+    /// With 0, nothing is in a stripe.
+    batch: Both,
+    stripes: [Stripe; STRIPES],
+}
+
+impl Striped {
+    fn add(&self, records: i64, bytes: i64) {
+        let batch = self.batch.load();
+        if records.abs() >= batch.0 || bytes.abs() >= batch.1 {
+            return self.common.add(records, bytes);
+        }
+        let stripe = &self.stripes[thread_number() % STRIPES];
+        let packed = (bytes << RECORDS_BITS) + records;
+        // AcqRel, and before the batch is read again: see `set_batch`.
+        let (has_records, has_bytes) =
+            unpack(stripe.0.fetch_add(packed, Ordering::AcqRel) + packed);
+        let batch = self.batch.load();
+        if has_records.abs() >= batch.0 || has_bytes.abs() >= batch.1 {
+            self.collect(stripe);
+        }
+    }
+
+    fn collect(&self, stripe: &Stripe) {
+        let (records, bytes) = unpack(stripe.0.swap(0, Ordering::AcqRel));
+        self.common.add(records, bytes);
+    }
+
+    /// Sets the batch. What the stripes hold afterwards is less.
+    fn set_batch(&self, records: i64, bytes: i64) {
+        self.batch.records.store(records, Ordering::Relaxed);
+        self.batch.bytes.store(bytes, Ordering::Relaxed);
+        // An addition to a stripe after this knows the new batch, and one before is collected.
+        self.stripes.iter().for_each(|stripe| self.collect(stripe));
+    }
+
+    fn sum(&self) -> (i64, i64) {
+        self.stripes.iter().fold(self.common.load(), |(records, bytes), stripe| {
+            let more = unpack(stripe.0.load(Ordering::Acquire));
+            (records + more.0, bytes + more.1)
+        })
+    }
+
+    /// Returns at least the [`sum`](Self::sum), and at most twice the error of the common part more.
+    fn at_most(&self) -> (i64, i64) {
+        let (common, batch) = (self.common.load(), self.batch.load());
+        (common.0 + batch.0 * STRIPES as i64, common.1 + batch.1 * STRIPES as i64)
+    }
+}
+
+/// Returns records and bytes.
+fn unpack(packed: i64) -> (i64, i64) {
+    let unused = i64::BITS - RECORDS_BITS;
+    let records = packed << unused >> unused;
+    (records, (packed - records) >> RECORDS_BITS)
+}
+
 #[derive(Default)]
 pub(super) struct Count {
     counts: AtomicBool,
-    records: AtomicI64,
-    bytes: AtomicI64,
+    made: Striped,
+    /// What inserts under way have reserved.
+    reserved: Striped,
     expired: AtomicU64,
 }
 
 impl Count {
     fn add(&self, records: i64, bytes: i64) {
-        self.records.fetch_add(records, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.counts.load(Ordering::Relaxed) {
+            self.made.add(records, bytes);
+        }
     }
 
     pub(super) fn note_expired(&self, removed: bool) {
@@ -42,11 +142,37 @@ impl Count {
     }
 
     pub(super) fn now(&self) -> Counted {
-        // A change counts after it is made, so another thread can count the removal of a record first.
-        let count = |of: &AtomicI64| of.load(Ordering::Relaxed).max(0).cast_unsigned();
+        self.counted(self.made.sum())
+    }
+
+    /// Returns at least what is there and what is reserved.
+    pub(super) fn at_most(&self) -> Counted {
+        // Before the other: an insert that gives up its reservation has counted its record.
+        let reserved = self.reserved.at_most();
+        let made = self.made.at_most();
+        self.counted((made.0 + reserved.0, made.1 + reserved.1))
+    }
+
+    pub(super) fn reserve(&self, records: i64, bytes: i64) {
+        self.reserved.add(records, bytes);
+    }
+
+    /// Sets what is counted at most.
+    pub(super) fn set_bound(&self, records: u64, bytes: u64) {
+        let batch = |bound: u64, least: u64| match bound / BATCHES {
+            few if few < least => 0,
+            batch => batch.min(BATCH_MAX).cast_signed(),
+        };
+        let (records, bytes) = (batch(records, 2), batch(bytes, LEAST_BYTES));
+        self.made.set_batch(records, bytes);
+        self.reserved.set_batch(records, bytes);
+    }
+
+    fn counted(&self, (records, bytes): (i64, i64)) -> Counted {
         Counted {
-            records: count(&self.records),
-            bytes: count(&self.bytes),
+            // A change counts after it is made, so another thread can count the removal of a record first.
+            records: records.max(0).cast_unsigned(),
+            bytes: bytes.max(0).cast_unsigned(),
             expired: self.expired.load(Ordering::Relaxed),
         }
     }
@@ -97,9 +223,7 @@ impl<S: Seam> Expiring<S> {
 
     /// Counts the eviction of a record of this size, in bytes, header included.
     pub(super) fn note_evicted(&self, bytes: u64) {
-        if self.count.counts.load(Ordering::Relaxed) {
-            self.count.add(-1, -weight(self.core.geometry, bytes).cast_signed());
-        }
+        self.count.add(-1, -weight(self.core.geometry, bytes).cast_signed());
     }
 
     /// Counts all records. The caller holds the gate.
@@ -125,8 +249,48 @@ impl<S: Seam> Expiring<S> {
                 Ok(())
             })?;
         }
-        self.count.add(records, bytes);
         self.count.counts.store(true, Ordering::Relaxed);
+        self.count.add(records, bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_numbers_of_a_stripe_have_signs() {
+        for (records, bytes) in [(0, 0), (1, -1), (-1, 1), (-7, -300), (8_388_607, -(1 << 38))] {
+            assert_eq!(unpack((bytes << RECORDS_BITS) + records), (records, bytes));
+        }
+    }
+
+    #[test]
+    fn threads_count_exactly_and_the_common_part_is_hardly_wrong() {
+        let count = Striped::default();
+        count.set_batch(10, 1_000);
+        std::thread::scope(|s| {
+            for thread in 0..8 {
+                let count = &count;
+                s.spawn(move || {
+                    for n in 0..10_000 {
+                        count.add(1, 100 + n % 7);
+                        count.add(-1, -(100 + n % 7));
+                        if n % 10 == 0 {
+                            count.add(2, 50 + thread);
+                        }
+                    }
+                });
+            }
+        });
+        let bytes = (0..8).map(|thread| 1_000 * (50 + thread)).sum();
+        assert_eq!(count.sum(), (16_000, bytes));
+        let most = count.at_most();
+        assert!((16_000..16_000 + 320).contains(&most.0), "{most:?}");
+        assert!((bytes..bytes + 32_000).contains(&most.1), "{most:?}");
+        assert_ne!(count.common.load(), count.sum(), "something is in the stripes");
+        count.set_batch(0, 0);
+        assert_eq!((count.common.load(), count.at_most()), ((16_000, bytes), (16_000, bytes)));
     }
 }

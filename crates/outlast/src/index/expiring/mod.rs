@@ -114,8 +114,18 @@ pub trait ExpiringIndex: Send + Sync {
     /// linear in the number of records, but reads few of them.
     fn begin_to_count(&self) -> Result<()>;
 
-    /// Returns what is [counted](Self::begin_to_count).
+    /// Returns what is [counted](Self::begin_to_count), exactly.
     fn counted(&self) -> Counted;
+
+    /// Tells how much is to be counted at most, so that threads share no counter while they replace records.
+    fn bound_count(&self, records: u64, bytes: u64);
+
+    /// Returns at least what is counted and [reserved](Self::reserve), and at most 0.4% of the
+    /// [bound](Self::bound_count) more.
+    fn counted_at_most(&self) -> Counted;
+
+    /// Reserves `records` more (gives them up, if negative), each of which counts as `weight`.
+    fn reserve(&self, records: i64, weight: u64);
 
     /// Returns the space that a record of a key and a value of these lengths counts as, in bytes.
     fn weight(&self, key: usize, value: usize) -> u64;
@@ -445,6 +455,18 @@ impl<S: Seam> ExpiringIndex for Expiring<S> {
 
     fn counted(&self) -> Counted {
         self.count.now()
+    }
+
+    fn bound_count(&self, records: u64, bytes: u64) {
+        self.count.set_bound(records, bytes);
+    }
+
+    fn counted_at_most(&self) -> Counted {
+        self.count.at_most()
+    }
+
+    fn reserve(&self, records: i64, weight: u64) {
+        self.count.reserve(records, records * weight.cast_signed());
     }
 
     fn weight(&self, key: usize, value: usize) -> u64 {
