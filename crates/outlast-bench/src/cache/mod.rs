@@ -128,9 +128,11 @@ pub fn run(options: &Options, report: &mut Report) -> Fallible<(Vec<Ratio>, Vec<
     }
     if options.speed_records > 0 {
         progress.next("throughput");
-        let (records, only) = (options.speed_records, &options.speed_system);
+        let mut systems = speed::systems();
+        systems.retain(|(name, _)| name.contains(&options.speed_system));
         let row = |row| report.row("throughput", &row);
-        speed::run(records, options.speed_rounds, only, options.seed, row)?;
+        let (records, rounds) = (options.speed_records, options.speed_rounds);
+        speed::run(&systems, records, rounds, options.seed, row)?;
     }
     if options.churn_seconds > 0 {
         progress.next("churn");
@@ -229,7 +231,7 @@ fn requests(cache: &Cache<u64, u64>, keys: &[u64]) -> Fallible<u64> {
 }
 
 /// The requests before the kill, and those after it.
-fn halves(keys: &[u64]) -> (&[u64], &[u64]) {
+pub fn halves(keys: &[u64]) -> (&[u64], &[u64]) {
     let (before, after) = keys.split_at(keys.len() / 2);
     (before, &after[..after.len().min(AFTER)])
 }

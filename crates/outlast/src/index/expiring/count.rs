@@ -74,7 +74,7 @@ impl Striped {
         if records.abs() >= batch.0 || bytes.abs() >= batch.1 {
             return self.common.add(records, bytes);
         }
-        let stripe = &self.stripes[thread_number() % STRIPES];
+        let stripe = self.own();
         let packed = (bytes << RECORDS_BITS) + records;
         // AcqRel, and before the batch is read again: see `set_batch`.
         let (has_records, has_bytes) =
@@ -105,10 +105,17 @@ impl Striped {
         })
     }
 
-    /// Returns at least the [`sum`](Self::sum), and at most twice the error of the common part more.
+    /// Returns at least the [`sum`](Self::sum), and at most two batches for each stripe more. A thread's own changes
+    /// show at once.
     fn at_most(&self) -> (i64, i64) {
-        let (common, batch) = (self.common.load(), self.batch.load());
-        (common.0 + batch.0 * STRIPES as i64, common.1 + batch.1 * STRIPES as i64)
+        let (common, batch, own) = (self.common.load(), self.batch.load(), self.own());
+        let own = unpack(own.0.load(Ordering::Acquire));
+        let others = STRIPES as i64 - 1;
+        (common.0 + own.0 + batch.0 * others, common.1 + own.1 + batch.1 * others)
+    }
+
+    fn own(&self) -> &Stripe {
+        &self.stripes[thread_number() % STRIPES]
     }
 }
 
