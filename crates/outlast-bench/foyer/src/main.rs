@@ -87,8 +87,8 @@ async fn child(dir: &Path, capacity: usize) -> Fallible {
     }
 }
 
-/// Kills a hybrid cache after the requests `before`. Returns the milliseconds that opening it again takes, and the share
-/// of hits of the requests `after`.
+/// Kills a hybrid cache after the requests `before`. Returns the milliseconds that opening it again
+/// takes, and the share of hits of the requests `after`.
 async fn killed(before: &[u64], after: &[u64], capacity: usize) -> Fallible<(f64, f64)> {
     let dir = tempfile::tempdir()?;
     let mut child = Command::new(std::env::current_exe()?)
