@@ -180,6 +180,11 @@ def run(program, module, directory):
         for number in range(KEYS):
             cluster("SET", f"first:{number}", number)
         cluster("HSET", "{a}large", *(word for n in range(2000) for word in (f"f{n}", n)))
+        assert cluster("COPY", "{a}large", "{a}copy") == 1
+        try:
+            raise AssertionError(cluster("COPY", "a", "b"))
+        except Refused as error:
+            assert "CROSSSLOT" in str(error), error
         print(f"ok: {KEYS} keys")
 
         def stop_loads():
@@ -207,10 +212,10 @@ def run(program, module, directory):
             wrong, missing = wrong + more[0], missing + more[1]
         for number in range(KEYS):
             wrong += cluster("GET", f"first:{number}") != str(number).encode()
-        assert cluster("HLEN", "{a}large") == 2000
+        assert cluster("HLEN", "{a}large") == cluster("HLEN", "{a}copy") == 2000
         changes = sum(len(made) for load in loads for made in load.made.values())
         total = sum(Client(port)("DBSIZE") for port in primaries(ports[0]))
-        expected = KEYS + 1 + sum(len({isinstance(v, tuple) for v, _ in made}) for load in loads for made in load.made.values())
+        expected = KEYS + 2 + sum(len({isinstance(v, tuple) for v, _ in made}) for load in loads for made in load.made.values())
         assert total == expected, f"{total} keys, expected {expected}: a slot has left records behind"
         print(f"ok: a third of the slots moved under {changes} changes: {wrong} wrong, {missing} missing")
 

@@ -85,7 +85,8 @@ impl Random {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let later = (at + Duration::from_secs(1_000 + self.below(1_000))).as_millis().to_string();
         let sorted = format!("o{}", self.below(20));
-        let words: Vec<&str> = match self.below(20) {
+        let other = format!("h{}", self.below(20));
+        let words: Vec<&str> = match self.below(24) {
             0..3 => vec!["set", &key, &number],
             3 => vec!["set", &key, &number, "px", "1000000"],
             4 => vec!["incr", &key],
@@ -101,6 +102,10 @@ impl Random {
             14 => vec!["odel", &sorted, &field],
             15 => vec!["del", &sorted],
             16 | 17 => vec!["oset", &sorted, &field, &number],
+            18 => vec!["rename", &hash, &key],
+            19 => vec!["rename", &key, &other],
+            20 => vec!["copy", &hash, &other, "replace"],
+            21 => vec!["copy", &sorted, &key],
             _ => vec!["hset", &hash, &field, &number],
         };
         words.into_iter().map(|word| word.as_bytes().to_vec()).collect()
