@@ -55,7 +55,7 @@ fn all(store: &Store) -> BTreeMap<Vec<u8>, String> {
 
 fn copy_of(store: &Store) -> Vec<u8> {
     let mut bytes = Vec::new();
-    copy::write(store, &mut bytes).unwrap();
+    copy::write(store, None, &mut bytes).unwrap();
     bytes
 }
 
