@@ -1,5 +1,6 @@
 //! Results and errors of commands.
 
+use crate::store::Pair;
 use std::fmt;
 
 /// What a command returns to the client.
@@ -15,6 +16,10 @@ pub enum Reply {
     Null,
     /// A list.
     Array(Vec<Reply>),
+    /// Fields and values: with RESP3 a map, before that one list.
+    Map(Vec<Pair>),
+    /// Fields and values: with RESP3 a list of pairs, before that one list.
+    Pairs(Vec<Pair>),
 }
 
 impl Reply {

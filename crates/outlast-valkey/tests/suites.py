@@ -22,7 +22,6 @@ REASONS = [
     (r"shared objects|modify objects in-place|ziplist", "OBJECT, DUMP and DEBUG know nothing of keys of ours"),
     (r"[Pp]ropagate|Lazy-expire should not be wrapped", "the replication stream has our names of the commands"),
     (r"should lazy expire", "DBSIZE never counts expired keys"),
-    (r"^HRANDFIELD with RESP3", "fields and values are one list with RESP3, too"),
 ]
 OPTIONS = ["--singledb", "--ignore-encoding", "--ignore-digest", "--durable", "--no-latency", "--clients", "1"]
 
