@@ -1,6 +1,5 @@
 //! Results and errors of commands.
 
-use crate::store::Pair;
 use std::fmt;
 
 /// What a command returns to the client.
@@ -17,9 +16,9 @@ pub enum Reply {
     /// A list.
     Array(Vec<Reply>),
     /// Fields and values: with RESP3 a map, before that one list.
-    Map(Vec<Pair>),
+    Map(Vec<(Vec<u8>, Vec<u8>)>),
     /// Fields and values: with RESP3 a list of pairs, before that one list.
-    Pairs(Vec<Pair>),
+    Pairs(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Reply {

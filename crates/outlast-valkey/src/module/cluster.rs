@@ -283,8 +283,8 @@ const IMPORT_STARTED: u64 = 0;
 /// What the server tells of it.
 #[repr(C)]
 struct Migration {
-    version: u64,
-    name: [c_char; 41],
+    _version: u64,
+    _name: [c_char; 41],
     ranges: *const SlotRange,
     count: u32,
 }
