@@ -156,7 +156,8 @@ impl Store {
         let stored = Content::encode_text(text);
         match expiry {
             Expiry::At(time) => drop(self.keys.put_until(&place, &stored, time)?),
-            Expiry::Never => drop(self.keys.put(&place, &stored)?),
+            // Without a copy of what was there.
+            Expiry::Never => self.keys.raw().set(&place, &stored)?,
         }
         Ok(())
     }
