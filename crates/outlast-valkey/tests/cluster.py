@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from servers import Client, Refused, Server
+from servers import Client, Refused, Server, everything
 
 KEYS = int(os.environ.get("OUTLAST_KEYS", "100000"))
 ROUNDS = int(os.environ.get("OUTLAST_ROUNDS", "3"))
@@ -241,8 +241,12 @@ def run(program, module, directory):
             # Part of what it had from the beginning, of which the first keys are a part.
             low, high = map(int, nodes(first)[first][3][0].split("-"))
             high = min(high, low + SLOTS)
-            if not migrate(first, second, low, high, cancel=True):
+            if migrate(first, second, low, high, cancel=True):
+                print("the move ended before it was cancelled")
+            else:
                 settled(ports)
+                left = [key for key in everything(servers[second]) if key[:1] != b"{" and low <= slot_of(key) <= high]
+                assert not left, f"a move that was cancelled has left {len(left)} keys"
                 migrate(first, second, low, high)
             settled(ports)
             moved += high - low + 1

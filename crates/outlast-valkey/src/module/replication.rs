@@ -12,7 +12,7 @@
 //! mark that says so is set before the first old key goes, and removed after the last new one is there. What
 //! survives a crash is a prefix of the changes in their order, so no crash leaves a mixture without the mark.
 
-use super::{SERVER, Server, cluster, lock};
+use super::{SERVER, cluster, lock};
 use crate::copy;
 use crate::store::Store;
 use std::ffi::{c_int, c_void};
