@@ -41,7 +41,7 @@ def redis_py(port, protocol):
         r.flushall()
         assert r.set("a", 1) and r.set("a", 2, nx=True) is None and r.set("a", 2, xx=True, get=True) == "1"
         assert r.get("a") == "2" and client().get("a") == b"2" and r.get("x") is None
-        assert r.setex("t", 100, "x") and 90 < r.ttl("t") <= 100 and r.getex("t", persist=True) == "x" and r.ttl("t") == -1
+        assert r.set("t", "x", ex=100) and 90 < r.ttl("t") <= 100 and r.getex("t", persist=True) == "x" and r.ttl("t") == -1
         assert r.mset({"b": 3, "c": 4}) and r.mget("a", "x", "c") == ["2", None, "4"]
         assert r.incr("a", 5) == 7 and r.decr("a") == 6 and r.incrbyfloat("a", 0.5) == 6.5
         assert r.append("a", "xy") == 5 and r.getrange("a", 3, -1) == "xy" and r.setrange("a", 0, "7") == 5
