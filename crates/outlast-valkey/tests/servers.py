@@ -489,7 +489,7 @@ def main():
         assert result["lost"] == 0
 
     def random_calls(server):
-        fuzz(server, int(os.environ.get("OUTLAST_CALLS", "1000")))
+        fuzz(server, int(os.environ.get("OUTLAST_CALLS", "10000")))
 
     def second(server):
         other = subprocess.run(
