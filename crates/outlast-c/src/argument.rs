@@ -131,14 +131,37 @@ impl Buffer {
         Ok(Buffer { data: data.cast(), capacity: capacity.min(isize::MAX as usize), len })
     }
 
+    /// How many bytes there is room for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Stores the length of what belongs in the buffer. Returns whether there is room for it.
+    fn has_room(&self, len: usize) -> bool {
+        self.len.set(len);
+        len <= self.capacity
+    }
+
+    /// Stores the length of `bytes`, and copies them to the buffer if there is room.
+    pub fn put(self, bytes: &[u8]) -> outlast_code {
+        if !self.has_room(bytes.len()) {
+            return OUTLAST_BUFFER_TOO_SMALL;
+        }
+        if !bytes.is_empty() {
+            // SAFETY: there is room for them, so `data` is not null, and whoever made the buffer vouches for the
+            // bytes there, which nobody else uses.
+            unsafe { self.data.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+        OUTLAST_OK
+    }
+
     /// Stores the length of what belongs in the buffer, and lets `fill` write it there if there is room.
     pub fn fill(
         self,
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<outlast_code> {
-        self.len.set(len);
-        if len > self.capacity {
+        if !self.has_room(len) {
             return Ok(OUTLAST_BUFFER_TOO_SMALL);
         }
         if len > 0 {

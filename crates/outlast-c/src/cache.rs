@@ -121,10 +121,7 @@ pub unsafe extern "C" fn outlast_cache_get(
         let found = cache.cache.get(cache.map.encoded_key(key)?.bytes(), true)?;
         let Some(mut value) = found else { return Ok(OUTLAST_NOT_FOUND) };
         cache.map.value.decode(&mut value);
-        buffer.fill(value.len(), |out| {
-            out.copy_from_slice(&value);
-            Ok(())
-        })
+        Ok(buffer.put(&value))
     })
 }
 
@@ -136,12 +133,8 @@ pub unsafe extern "C" fn outlast_cache_insert(
     key: outlast_bytes,
     value: outlast_bytes,
 ) -> outlast_code {
-    let expiry = |cache: &outlast_cache| match cache.live_for {
-        0 => Expiry::Never,
-        duration => after(duration),
-    };
     // SAFETY: the header's rules.
-    unsafe { insert(cache, key, value, expiry) }
+    unsafe { insert(cache, key, value, None) }
 }
 
 /// As outlast_cache_insert; the record expires once `duration` (nanoseconds) has passed.
@@ -153,7 +146,7 @@ pub unsafe extern "C" fn outlast_cache_insert_for(
     duration: u64,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { insert(cache, key, value, |_| after(duration)) }
+    unsafe { insert(cache, key, value, Some(duration)) }
 }
 
 /// Removes `key`; OUTLAST_NOT_FOUND if it is absent.
@@ -201,13 +194,15 @@ pub unsafe extern "C" fn outlast_cache_map(cache: *const outlast_cache) -> *cons
     unsafe { cache.as_ref() }.map_or(std::ptr::null(), |cache| &raw const cache.map)
 }
 
+/// Inserts a record that expires after `duration`; without one, after that of the cache.
+///
 /// # Safety
 /// The rules of the header.
 unsafe fn insert(
     cache: *const outlast_cache,
     key: outlast_bytes,
     value: outlast_bytes,
-    expiry: impl FnOnce(&outlast_cache) -> Expiry,
+    duration: Option<u64>,
 ) -> outlast_code {
     answer(|| {
         // SAFETY: the header's rules.
@@ -215,7 +210,8 @@ unsafe fn insert(
             unsafe { (borrow(cache, "cache")?, slice(key, "key")?, slice(value, "value")?) };
         let key = cache.map.encoded_key(key)?;
         let value = cache.map.encoded_value(value)?;
-        cache.cache.put_until(key.bytes(), value.bytes(), expiry(cache))?;
+        let duration = duration.or((cache.live_for > 0).then_some(cache.live_for));
+        cache.cache.put_until(key.bytes(), value.bytes(), duration.map_or(Expiry::Never, after))?;
         Ok(OUTLAST_OK)
     })
 }

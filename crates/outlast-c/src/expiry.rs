@@ -2,7 +2,7 @@
 
 use crate::argument::{Out, outlast_bytes};
 use crate::batch::{self, outlast_batch};
-use crate::code::{OUTLAST_NOT_FOUND, OUTLAST_OK, Result, outlast_code};
+use crate::code::{OUTLAST_NOT_FOUND, OUTLAST_OK, outlast_code};
 use crate::map::{Request, on_key, on_record, outlast_map};
 use crate::pool::outlast_pool;
 use crate::transaction::{self, outlast_transaction};
@@ -47,12 +47,7 @@ pub unsafe extern "C" fn outlast_put_until(
     time: u64,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe {
-        on_record(map, key, value, |map, key, value| {
-            map.raw.put_until(key, value, at(time))?;
-            Ok(OUTLAST_OK)
-        })
-    }
+    unsafe { put(map, key, value, at(time)) }
 }
 
 /// As outlast_put_until; the record expires once `duration` has passed from now on.
@@ -64,12 +59,7 @@ pub unsafe extern "C" fn outlast_put_for(
     duration: u64,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe {
-        on_record(map, key, value, |map, key, value| {
-            map.raw.put_until(key, value, after(duration))?;
-            Ok(OUTLAST_OK)
-        })
-    }
+    unsafe { put(map, key, value, after(duration)) }
 }
 
 /// Sets when the record of `key` expires; OUTLAST_NOT_FOUND if the key is absent. If the time has passed, the key is
@@ -81,7 +71,7 @@ pub unsafe extern "C" fn outlast_expire_at(
     time: u64,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { on_key(map, key, |map, key| set(map, key, at(time))) }
+    unsafe { expire(map, key, at(time)) }
 }
 
 /// As outlast_expire_at; the record expires once `duration` has passed from now on.
@@ -92,7 +82,7 @@ pub unsafe extern "C" fn outlast_expire_for(
     duration: u64,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { on_key(map, key, |map, key| set(map, key, after(duration))) }
+    unsafe { expire(map, key, after(duration)) }
 }
 
 /// Makes the record of `key` one that never expires; OUTLAST_NOT_FOUND if the key is absent.
@@ -102,7 +92,7 @@ pub unsafe extern "C" fn outlast_persist(
     key: outlast_bytes,
 ) -> outlast_code {
     // SAFETY: the header's rules.
-    unsafe { on_key(map, key, |map, key| set(map, key, Expiry::Never)) }
+    unsafe { expire(map, key, Expiry::Never) }
 }
 
 /// Stores in `*time` when the record of `key` expires, or OUTLAST_NEVER. OUTLAST_NOT_FOUND if the key is absent.
@@ -160,8 +150,32 @@ pub unsafe extern "C" fn outlast_transaction_put_until(
     }
 }
 
-fn set(map: &outlast_map, key: &[u8], expiry: Expiry) -> Result<outlast_code> {
-    Ok(if map.raw.expire_at(key, expiry)? { OUTLAST_OK } else { OUTLAST_NOT_FOUND })
+/// # Safety
+/// The rules of the header.
+unsafe fn put(
+    map: *const outlast_map,
+    key: outlast_bytes,
+    value: outlast_bytes,
+    expiry: Expiry,
+) -> outlast_code {
+    // SAFETY: the header's rules.
+    unsafe {
+        on_record(map, key, value, |map, key, value| {
+            map.raw.put_until(key, value, expiry)?;
+            Ok(OUTLAST_OK)
+        })
+    }
+}
+
+/// # Safety
+/// The rules of the header.
+unsafe fn expire(map: *const outlast_map, key: outlast_bytes, expiry: Expiry) -> outlast_code {
+    // SAFETY: the header's rules.
+    unsafe {
+        on_key(map, key, |map, key| {
+            Ok(if map.raw.expire_at(key, expiry)? { OUTLAST_OK } else { OUTLAST_NOT_FOUND })
+        })
+    }
 }
 
 /// Reads a time of C.

@@ -198,7 +198,7 @@ pub unsafe extern "C" fn outlast_put(
     // SAFETY: the header's rules.
     unsafe {
         on_record(map, key, value, |map, key, value| {
-            map.raw.put(key, value)?;
+            map.raw.set(key, value)?;
             Ok(OUTLAST_OK)
         })
     }

@@ -76,6 +76,10 @@ pub unsafe extern "C" fn outlast_view_read(
     })
 }
 
+/// The capacity up to which outlast_get copies a value twice. A reference would pin it, and two atomic exchanges take
+/// longer than to copy a short value once more.
+const SHORT: usize = 4096;
+
 /// Copies the value of `key` into `buffer`, and stores its length in `*len`, unless `len` is null. If the buffer's
 /// `capacity` is less than that, nothing is copied, and the call returns OUTLAST_BUFFER_TOO_SMALL: the length is the
 /// needed one, but another thread may replace the value before the next call. `buffer` may be null if `capacity` is
@@ -93,9 +97,13 @@ pub unsafe extern "C" fn outlast_get(
         let (map, key, buffer) = unsafe {
             (borrow(map, "map")?, slice(key, "key")?, Buffer::new(buffer, capacity, len)?)
         };
-        let Some(record) = map.raw.get_ref(map.encoded_key(key)?.bytes())? else {
-            return Ok(OUTLAST_NOT_FOUND);
-        };
+        let key = map.encoded_key(key)?;
+        if (1..=SHORT).contains(&buffer.capacity()) {
+            let Some(mut value) = map.raw.get(key.bytes())? else { return Ok(OUTLAST_NOT_FOUND) };
+            map.value.decode(&mut value);
+            return Ok(buffer.put(&value));
+        }
+        let Some(record) = map.raw.get_ref(key.bytes())? else { return Ok(OUTLAST_NOT_FOUND) };
         let view = outlast_view::of(record, map.value)?;
         buffer.fill(view.len(), |out| view.read(0, out))
     })

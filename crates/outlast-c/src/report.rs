@@ -63,10 +63,7 @@ pub unsafe extern "C" fn outlast_pool_stats(
             (borrow(pool, "pool")?, text(name, "name")?, Buffer::new(buffer, capacity, len)?)
         };
         let stats = pool.pool.stats().prometheus(name);
-        buffer.fill(stats.len(), |out| {
-            out.copy_from_slice(stats.as_bytes());
-            Ok(())
-        })
+        Ok(buffer.put(stats.as_bytes()))
     })
 }
 

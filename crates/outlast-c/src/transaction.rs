@@ -81,10 +81,7 @@ pub unsafe extern "C" fn outlast_transaction_get(
         let found = transaction.0.borrow_mut().get_raw(&map.raw, key)?;
         let Some(mut value) = found else { return Ok(OUTLAST_NOT_FOUND) };
         map.value.decode(&mut value);
-        buffer.fill(value.len(), |out| {
-            out.copy_from_slice(&value);
-            Ok(())
-        })
+        Ok(buffer.put(&value))
     };
     // SAFETY: the header's rules.
     unsafe { on_key(map, key, get) }

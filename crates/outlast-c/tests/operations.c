@@ -40,6 +40,31 @@ static void a_buffer_that_is_too_small_gets_nothing(void) {
     outlast_pool_free(pool);
 }
 
+/* Buffers of up to 4096 bytes and larger ones take different ways. */
+static void values_of_all_lengths_fill_buffers_of_all_capacities(void) {
+    enum { MOST = 5000 };
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, MOST};
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    outlast_pool *pool = new_pool();
+    outlast_map *map = new_map(pool, "map", "bytes", "bytes");
+    char value[MOST], buffer[MOST + 1];
+    for (size_t i = 0; i < MOST; i++) {
+        value[i] = (char)(i * 7 + 1);
+    }
+    for (size_t i = 0; i < SIZES; i++) {
+        OK(outlast_put(map, OUTLAST_TEXT("k"), outlast_bytes_of(value, sizes[i])));
+        for (size_t j = 0; j < SIZES; j++) {
+            size_t len = 99, filled = sizes[i] <= sizes[j] ? sizes[i] : 0;
+            memset(buffer, '.', sizeof buffer);
+            EXPECT_CODE(sizes[i] <= sizes[j] ? OUTLAST_OK : OUTLAST_BUFFER_TOO_SMALL,
+                        outlast_get(map, OUTLAST_TEXT("k"), buffer, sizes[j], &len));
+            EXPECT(len == sizes[i] && memcmp(buffer, value, filled) == 0 && buffer[filled] == '.');
+        }
+    }
+    outlast_map_free(map);
+    outlast_pool_free(pool);
+}
+
 static void changes_tell_what_they_did(void) {
     outlast_pool *pool = new_pool();
     outlast_map *map = new_map(pool, "map", "str", "str");
@@ -455,6 +480,7 @@ static void a_transaction_runs_again_if_it_was_overtaken(void) {
 int main(void) {
     RUN(strings_are_kept_as_they_are);
     RUN(a_buffer_that_is_too_small_gets_nothing);
+    RUN(values_of_all_lengths_fill_buffers_of_all_capacities);
     RUN(changes_tell_what_they_did);
     RUN(the_value_before_can_be_had);
     RUN(a_view_reads_parts_of_a_long_value);

@@ -35,7 +35,7 @@ impl Batch {
         expire: Option<f64>,
     ) -> Result<()> {
         let (map, expiry) = (map.get(), after(expire)?);
-        let encoded = map.value(value)?;
+        let encoded = map.codecs.encode_value(value)?;
         let value = encoded.bytes();
         self.add(map, key, |batch, key| match expire {
             Some(_) => batch.put_raw_until(&map.raw, key, value, expiry).map(drop),
@@ -57,7 +57,7 @@ impl Batch {
         value: &Bound<'_, PyAny>,
     ) -> Result<()> {
         let map = map.get();
-        let encoded = map.value(value)?;
+        let encoded = map.codecs.encode_value(value)?;
         let value = encoded.bytes();
         self.add(map, key, |batch, key| batch.require_raw(&map.raw, key, Some(value)).map(drop))
     }
@@ -92,7 +92,7 @@ impl Batch {
         key: &Bound<'_, PyAny>,
         add: impl FnOnce(&mut library::Batch, &[u8]) -> library::Result<()> + Send,
     ) -> Result<()> {
-        let encoded: Encoded<'_> = map.key(key)?;
+        let encoded: Encoded<'_> = map.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
         Ok(self.locked(key.py(), |batch| add(batch, bytes))?)
     }

@@ -2,13 +2,13 @@
 
 use crate::codec::Codec;
 use crate::expiry::{after, unix_time};
-use crate::fail::{Fail, Result};
+use crate::fail::{Fail, Result, absent};
 use crate::held::Held;
 use crate::map::{Codecs, key_codec, value_codec};
 use crate::pool::Pool;
 use crate::records::{Part, Records, Source};
 use library::{CacheOptions, Expiry, RawCache, RawMap, RecordForm};
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,7 +72,7 @@ impl Cache {
     }
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
-        self.value_of(key)?.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
+        self.value_of(key)?.ok_or_else(|| absent(key))
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<()> {
@@ -80,19 +80,15 @@ impl Cache {
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> Result<()> {
-        if self.delete(key)? {
-            Ok(())
-        } else {
-            Err(PyKeyError::new_err(key.clone().unbind()).into())
-        }
+        if self.delete(key)? { Ok(()) } else { Err(absent(key)) }
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
-        Ok(self.raw_map().contains_key(self.codecs.key.encode(key, "key")?.bytes())?)
+        Ok(self.raw_map().contains_key(self.codecs.encode_key(key)?.bytes())?)
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
-        self.detached(py, |cache| {
+        self.cache.detached(py, |cache| {
             // A cache that is open for reading only does not count.
             let counted = cache.stats()?.records;
             let records = if counted > 0 { counted } else { cache.raw_map().len()? };
@@ -123,7 +119,7 @@ impl Cache {
         if !expire_time {
             return Ok(self.value_of(key)?.or(default));
         }
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let found = self.cache.get_timed(encoded.bytes(), self.counts())?;
         self.with_time(key.py(), found, default).map(Some)
     }
@@ -137,13 +133,10 @@ impl Cache {
         expire: Option<f64>,
     ) -> Result<bool> {
         let expiry = after(expire)?;
-        let (key, value, py) = (
-            self.codecs.key.encode(key, "key")?,
-            self.codecs.value.encode(value, "value")?,
-            key.py(),
-        );
+        let (key, value, py) =
+            (self.codecs.encode_key(key)?, self.codecs.encode_value(value)?, key.py());
         let (key, value) = (key.bytes(), value.bytes());
-        self.detached(py, |cache| cache.put_until(key, value, expiry))?;
+        self.cache.detached(py, |cache| cache.put_until(key, value, expiry))?;
         Ok(true)
     }
 
@@ -156,11 +149,11 @@ impl Cache {
         expire: Option<f64>,
     ) -> Result<bool> {
         let (py, expiry) = (key.py(), after(expire)?);
-        let value = self.codecs.value.encode(value, "value")?;
+        let value = self.codecs.encode_value(value)?;
         let value = (value.bytes(), expiry);
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let key = encoded.bytes();
-        self.detached(py, |cache| {
+        self.cache.detached(py, |cache| {
             Ok(!cache.raw_map().contains_key(key)? && cache.exchange(key, None, Some(value))?)
         })
     }
@@ -179,20 +172,20 @@ impl Cache {
             Some(delta) => delta.clone(),
             None => 1i64.into_pyobject(py).map_err(PyErr::from)?.into_any(),
         };
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
         loop {
             let before = self.cache.get_timed(bytes, false)?;
             let (number, expiry) = match (&before, default) {
                 (Some((stored, expiry)), _) => (self.codecs.value.decode(py, stored)?, *expiry),
                 (None, Some(default)) => (default.clone(), Expiry::Never),
-                (None, None) => return Err(PyKeyError::new_err(key.clone().unbind()).into()),
+                (None, None) => return Err(absent(key)),
             };
             let sum = number.add(&delta)?;
-            let new = self.codecs.value.encode(&sum, "value")?;
+            let new = self.codecs.encode_value(&sum)?;
             let new = (new.bytes(), expiry);
             let old = before.as_ref().map(|(stored, expiry)| (&**stored, *expiry));
-            if self.detached(py, |cache| cache.exchange(bytes, old, Some(new)))? {
+            if self.cache.detached(py, |cache| cache.exchange(bytes, old, Some(new)))? {
                 return Ok(sum);
             }
             py.check_signals()?;
@@ -203,9 +196,9 @@ impl Cache {
     #[pyo3(signature = (key, expire = None))]
     fn touch(&self, key: &Bound<'_, PyAny>, expire: Option<f64>) -> Result<bool> {
         let expiry = after(expire)?;
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        self.detached(key.py(), |cache| cache.raw_map().expire_at(bytes, expiry))
+        self.cache.detached(key.py(), |cache| cache.raw_map().expire_at(bytes, expiry))
     }
 
     /// Remove a key, and return the value that it had, or ``default``; with ``expire_time``, also when it would have
@@ -218,9 +211,9 @@ impl Cache {
         expire_time: bool,
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let py = key.py();
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        let taken = self.detached(py, |cache| {
+        let taken = self.cache.detached(py, |cache| {
             loop {
                 let Some((value, expiry)) = cache.get_timed(bytes, false)? else { return Ok(None) };
                 if cache.exchange(bytes, Some((&value, expiry)), None)? {
@@ -231,25 +224,24 @@ impl Cache {
         if expire_time {
             return self.with_time(py, taken, default).map(Some);
         }
-        let value = taken.map(|(stored, _)| self.codecs.value.decode(py, &stored)).transpose()?;
-        Ok(value.or(default))
+        Ok(self.codecs.decoded(py, taken.map(|(stored, _)| stored))?.or(default))
     }
 
     /// Remove a key, and return whether it was present.
     fn delete(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
-        let encoded = self.codecs.key.encode(key, "key")?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        self.detached(key.py(), |cache| cache.raw_map().delete(bytes))
+        self.cache.detached(key.py(), |cache| cache.raw_map().delete(bytes))
     }
 
     /// Remove every record, and return how many.
     fn clear(&self, py: Python<'_>) -> Result<u64> {
-        self.detached(py, |cache| cache.raw_map().clear())
+        self.cache.detached(py, |cache| cache.raw_map().clear())
     }
 
     /// Remove the records whose time has passed, and return how many. The pool's background thread does so, too.
     fn expire(&self, py: Python<'_>) -> Result<u64> {
-        self.detached(py, |cache| {
+        self.cache.detached(py, |cache| {
             let before = cache.stats()?.expired;
             // To find such a record is to remove it.
             cache.raw_map().len()?;
@@ -311,9 +303,8 @@ impl Cache {
 
     /// Looks a key up, attached, as `Map::value_of` does.
     fn value_of<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyAny>>> {
-        let encoded = self.codecs.key.encode(key, "key")?;
-        let Some(stored) = self.cache.get(encoded.bytes(), self.counts())? else { return Ok(None) };
-        self.codecs.value.decode(key.py(), &stored).map(Some)
+        let encoded = self.codecs.encode_key(key)?;
+        self.codecs.decoded(key.py(), self.cache.get(encoded.bytes(), self.counts())?)
     }
 
     /// Returns a value and the time at which it expires.
@@ -329,14 +320,5 @@ impl Cache {
             None => (default, None),
         };
         Ok(pair.into_pyobject(py).map_err(Fail::from)?.into_any())
-    }
-
-    fn detached<T: Send>(
-        &self,
-        py: Python<'_>,
-        run: impl FnOnce(&RawCache) -> library::Result<T> + Send,
-    ) -> Result<T> {
-        let cache: &RawCache = &self.cache;
-        Ok(py.detach(|| run(cache))?)
     }
 }

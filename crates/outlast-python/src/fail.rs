@@ -1,6 +1,7 @@
 //! Errors, as exceptions of the package.
 
 use library::Error;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -49,6 +50,12 @@ impl From<Fail> for PyErr {
 #[cold]
 pub fn invalid(what: &'static str, why: impl Into<String>) -> Fail {
     Fail::Library(Error::Invalid { what, why: why.into() })
+}
+
+/// Makes a `KeyError` of a key that is absent.
+#[cold]
+pub fn absent(key: &Bound<'_, PyAny>) -> Fail {
+    PyKeyError::new_err(key.clone().unbind()).into()
 }
 
 /// Makes an exception by a function of `outlast/_errors.py`.

@@ -1,5 +1,6 @@
 //! Handles of the library that Python objects hold.
 
+use crate::fail::Result;
 use pyo3::Python;
 use std::ops::Deref;
 
@@ -10,6 +11,19 @@ pub struct Held<T: Send>(Option<T>);
 impl<T: Send> Held<T> {
     pub fn new(handle: T) -> Held<T> {
         Held(Some(handle))
+    }
+
+    /// Runs something on the handle, detached from the interpreter.
+    pub fn detached<R: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&T) -> library::Result<R> + Send,
+    ) -> Result<R>
+    where
+        T: Sync,
+    {
+        let handle: &T = self;
+        Ok(py.detach(|| run(handle))?)
     }
 }
 

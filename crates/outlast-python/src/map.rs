@@ -2,13 +2,13 @@
 
 use crate::codec::{Codec, Encoded};
 use crate::expiry::{after, seconds_left};
-use crate::fail::{Fail, Result, invalid};
+use crate::fail::{Fail, Result, absent, invalid};
 use crate::held::Held;
 use crate::pool::Pool;
 use crate::records::{Part, Records, Source};
 use crate::schema::Type;
 use library::{Error, Expiry, MapOptions, RawMap, RecordForm, Scheme};
-use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use std::ops::Bound as Limit;
@@ -18,6 +18,25 @@ use std::sync::Arc;
 pub struct Codecs {
     pub key: Codec,
     pub value: Codec,
+}
+
+impl Codecs {
+    pub fn encode_key<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Encoded<'py>> {
+        self.key.encode(key, "key")
+    }
+
+    pub fn encode_value<'py>(&self, value: &Bound<'py, PyAny>) -> Result<Encoded<'py>> {
+        self.value.encode(value, "value")
+    }
+
+    /// Decodes a value, if there is one.
+    pub fn decoded<'py>(
+        &self,
+        py: Python<'py>,
+        stored: Option<Vec<u8>>,
+    ) -> Result<Option<Bound<'py, PyAny>>> {
+        stored.map(|stored| self.value.decode(py, &stored)).transpose()
+    }
 }
 
 /// The native part of `outlast.Map`.
@@ -112,31 +131,27 @@ impl Map {
     // ---- As a mapping -----------------------------------------------------------
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
-        self.value_of(key)?.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()).into())
+        self.value_of(key)?.ok_or_else(|| absent(key))
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> Result<()> {
-        self.change(key, value, |raw, key, value| raw.put(key, value).map(drop))
+        self.change(key, value, RawMap::set)
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> Result<()> {
-        if self.remove(key)? {
-            Ok(())
-        } else {
-            Err(PyKeyError::new_err(key.clone().unbind()).into())
-        }
+        if self.remove(key)? { Ok(()) } else { Err(absent(key)) }
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
-        Ok(self.raw.contains_key(self.key(key)?.bytes())?)
+        Ok(self.raw.contains_key(self.codecs.encode_key(key)?.bytes())?)
     }
 
     fn __len__(&self, py: Python<'_>) -> Result<usize> {
-        Ok(self.detached(py, RawMap::len)? as usize)
+        Ok(self.raw.detached(py, RawMap::len)? as usize)
     }
 
     fn __bool__(&self, py: Python<'_>) -> Result<bool> {
-        Ok(!self.detached(py, RawMap::is_empty)?)
+        Ok(!self.raw.detached(py, RawMap::is_empty)?)
     }
 
     fn __iter__(&self) -> Records {
@@ -155,7 +170,7 @@ impl Map {
 
     /// Remove every record, one after another. ``Pool.drop_map`` removes a map in one step.
     fn clear(&self, py: Python<'_>) -> Result<()> {
-        self.detached(py, RawMap::clear).map(drop)
+        self.raw.detached(py, RawMap::clear).map(drop)
     }
 
     // ---- More than a mapping ----------------------------------------------------
@@ -172,9 +187,9 @@ impl Map {
 
     /// Remove a key, and return whether it was present.
     fn remove(&self, key: &Bound<'_, PyAny>) -> Result<bool> {
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        self.detached(key.py(), |raw| raw.delete(bytes))
+        self.raw.detached(key.py(), |raw| raw.delete(bytes))
     }
 
     /// Put a value, and return the one before, or ``default``.
@@ -186,7 +201,7 @@ impl Map {
         default: Option<Bound<'py, PyAny>>,
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let before = self.change(key, value, RawMap::put)?;
-        Ok(self.decoded(key.py(), before)?.or(default))
+        Ok(self.codecs.decoded(key.py(), before)?.or(default))
     }
 
     /// Removes a key, and returns the value that it had, or `default`.
@@ -195,10 +210,10 @@ impl Map {
         key: &Bound<'py, PyAny>,
         default: Bound<'py, PyAny>,
     ) -> Result<Bound<'py, PyAny>> {
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        let before = self.detached(key.py(), |raw| raw.remove(bytes))?;
-        Ok(self.decoded(key.py(), before)?.unwrap_or(default))
+        let before = self.raw.detached(key.py(), |raw| raw.remove(bytes))?;
+        Ok(self.codecs.decoded(key.py(), before)?.unwrap_or(default))
     }
 
     /// Replace the value of a key if it is ``expected``, byte by byte as it is stored. Return whether it was.
@@ -208,7 +223,7 @@ impl Map {
         expected: &Bound<'_, PyAny>,
         new: &Bound<'_, PyAny>,
     ) -> Result<bool> {
-        let new = self.value(new)?;
+        let new = self.codecs.encode_value(new)?;
         let new = new.bytes();
         self.change(key, expected, |raw, key, expected| raw.compare_swap(key, expected, new))
     }
@@ -228,16 +243,16 @@ impl Map {
         change: &Bound<'py, PyAny>,
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let py = key.py();
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let key = encoded.bytes();
         loop {
             let before = self.raw.get(key)?;
             let given =
                 before.as_deref().map(|stored| self.codecs.value.decode(py, stored)).transpose()?;
             let after = change.call1((given,))?;
-            let new = if after.is_none() { None } else { Some(self.value(&after)?) };
+            let new = if after.is_none() { None } else { Some(self.codecs.encode_value(&after)?) };
             let new_bytes = new.as_ref().map(Encoded::bytes);
-            let done = self.detached(py, |raw| match (&before, new_bytes) {
+            let done = self.raw.detached(py, |raw| match (&before, new_bytes) {
                 (None, None) => Ok(true),
                 (None, Some(new)) => raw.insert(key, new),
                 (Some(before), Some(new)) => raw.compare_swap(key, before, new),
@@ -266,7 +281,7 @@ impl Map {
             Some(amount) => amount,
             None => 1i64.into_pyobject(py).map_err(PyErr::from)?.into_any(),
         };
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let key = encoded.bytes();
         loop {
             let before = self.raw.get(key)?;
@@ -274,9 +289,9 @@ impl Map {
                 Some(stored) => self.codecs.value.decode(py, stored)?.add(&amount)?,
                 None => amount.clone(),
             };
-            let new = self.value(&sum)?;
+            let new = self.codecs.encode_value(&sum)?;
             let new = new.bytes();
-            let done = self.detached(py, |raw| match &before {
+            let done = self.raw.detached(py, |raw| match &before {
                 None => raw.insert(key, new),
                 Some(before) => raw.compare_swap(key, before, new),
             })?;
@@ -314,9 +329,9 @@ impl Map {
     /// Return the seconds until the record of a key expires, or ``None`` if it never does. An absent key is a
     /// ``KeyError``.
     fn ttl(&self, key: &Bound<'_, PyAny>) -> Result<Option<f64>> {
-        match self.raw.expiry_of(self.key(key)?.bytes())? {
+        match self.raw.expiry_of(self.codecs.encode_key(key)?.bytes())? {
             Some(expiry) => Ok(seconds_left(expiry)),
-            None => Err(PyKeyError::new_err(key.clone().unbind()).into()),
+            None => Err(absent(key)),
         }
     }
 
@@ -334,7 +349,7 @@ impl Map {
             while row.len() < ROW && bytes < ROW_BYTES {
                 let Some(pair) = pairs.next() else { break };
                 let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-                let record = (self.key(&key)?, self.value(&value)?);
+                let record = (self.codecs.encode_key(&key)?, self.codecs.encode_value(&value)?);
                 bytes += record.0.bytes().len() + record.1.bytes().len();
                 row.push(record);
             }
@@ -343,8 +358,8 @@ impl Map {
             }
             let slices: Vec<_> =
                 row.iter().map(|(key, value)| (key.bytes(), value.bytes())).collect();
-            self.detached(py, |raw| {
-                slices.iter().try_for_each(|(key, value)| raw.put(key, value).map(drop))
+            self.raw.detached(py, |raw| {
+                slices.iter().try_for_each(|(key, value)| raw.set(key, value))
             })?;
             py.check_signals()?;
         }
@@ -352,7 +367,7 @@ impl Map {
 
     /// Estimate the number of records from a sample of the map.
     fn len_estimate(&self, py: Python<'_>) -> Result<u64> {
-        self.detached(py, RawMap::len_estimate)
+        self.raw.detached(py, RawMap::len_estimate)
     }
 
     fn _values(&self) -> Records {
@@ -403,7 +418,7 @@ impl Map {
         is_reverse: bool,
         part: &str,
     ) -> Result<Records> {
-        let [low, high] = bounds.map(|key| key.map(|key| self.key(&key)).transpose());
+        let [low, high] = bounds.map(|key| key.map(|key| self.codecs.encode_key(&key)).transpose());
         let (low, high) = (low?, high?);
         let range = self.raw.range(limit(&low, includes[0]), limit(&high, includes[1]))?;
         let source = if is_reverse { Source::Backward(range) } else { Source::Forward(range) };
@@ -417,7 +432,7 @@ impl Map {
         bounds: [Option<Bound<'py, PyAny>>; 2],
         is_reverse: bool,
     ) -> Result<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-        let [low, high] = bounds.map(|key| key.map(|key| self.key(&key)).transpose());
+        let [low, high] = bounds.map(|key| key.map(|key| self.codecs.encode_key(&key)).transpose());
         let (low, high) = (low?, high?);
         let mut range = self.raw.range(limit(&low, true), limit(&high, true))?.with_batch(1);
         let first = if is_reverse { range.next_back() } else { range.next() };
@@ -450,18 +465,10 @@ impl Map {
 }
 
 impl Map {
-    pub fn key<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Encoded<'py>> {
-        self.codecs.key.encode(key, "key")
-    }
-
-    pub fn value<'py>(&self, value: &Bound<'py, PyAny>) -> Result<Encoded<'py>> {
-        self.codecs.value.encode(value, "value")
-    }
-
     fn set_expiry(&self, key: &Bound<'_, PyAny>, expiry: Expiry) -> Result<bool> {
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
-        self.detached(key.py(), |raw| raw.expire_at(bytes, expiry))
+        self.raw.detached(key.py(), |raw| raw.expire_at(bytes, expiry))
     }
 
     fn all(&self, part: Part) -> Records {
@@ -472,17 +479,9 @@ impl Map {
     /// same few records.
     #[inline]
     fn value_of<'py>(&self, key: &Bound<'py, PyAny>) -> Result<Option<Bound<'py, PyAny>>> {
-        let encoded = self.key(key)?;
+        let encoded = self.codecs.encode_key(key)?;
         let Some(record) = self.raw.get_ref(encoded.bytes())? else { return Ok(None) };
         self.codecs.value.decode_ref(key.py(), &record).map(Some)
-    }
-
-    fn decoded<'py>(
-        &self,
-        py: Python<'py>,
-        stored: Option<Vec<u8>>,
-    ) -> Result<Option<Bound<'py, PyAny>>> {
-        stored.map(|stored| self.codecs.value.decode(py, &stored)).transpose()
     }
 
     /// Encodes a record, and makes a change of it, detached.
@@ -492,18 +491,10 @@ impl Map {
         value: &Bound<'_, PyAny>,
         change: impl FnOnce(&RawMap, &[u8], &[u8]) -> library::Result<T> + Send,
     ) -> Result<T> {
-        let (encoded_key, encoded_value) = (self.key(key)?, self.value(value)?);
+        let (encoded_key, encoded_value) =
+            (self.codecs.encode_key(key)?, self.codecs.encode_value(value)?);
         let (key_bytes, value_bytes) = (encoded_key.bytes(), encoded_value.bytes());
-        self.detached(key.py(), |raw| change(raw, key_bytes, value_bytes))
-    }
-
-    fn detached<T: Send>(
-        &self,
-        py: Python<'_>,
-        run: impl FnOnce(&RawMap) -> library::Result<T> + Send,
-    ) -> Result<T> {
-        let raw: &RawMap = &self.raw;
-        Ok(py.detach(|| run(raw))?)
+        self.raw.detached(key.py(), |raw| change(raw, key_bytes, value_bytes))
     }
 }
 

@@ -48,32 +48,32 @@ impl Pool {
 
     /// Close the pool: make it durable and mark it as closed cleanly.
     fn close(&self, py: Python<'_>) -> Result<()> {
-        self.detached(py, |pool| pool.clone().close())
+        self.pool.detached(py, |pool| pool.clone().close())
     }
 
     /// Make the effects of all calls that have returned durable against a power loss. Writers wait meanwhile.
     fn sync(&self, py: Python<'_>) -> Result<()> {
-        self.detached(py, library::Pool::sync)
+        self.pool.detached(py, library::Pool::sync)
     }
 
     /// Wait until everything done before survives a power loss. With a journal, waiting threads share one sync.
     fn wait_durable(&self, py: Python<'_>) -> Result<()> {
-        self.detached(py, library::Pool::wait_durable)
+        self.pool.detached(py, library::Pool::wait_durable)
     }
 
     /// Copy the pool to ``path`` as a cleanly closed pool, and replace any file there.
     fn snapshot(&self, py: Python<'_>, path: PathBuf) -> Result<()> {
-        self.detached(py, |pool| pool.snapshot(path))
+        self.pool.detached(py, |pool| pool.snapshot(path))
     }
 
     /// Do one step of background work, for a pool opened with ``background=False``.
     fn step(&self, py: Python<'_>) -> Result<bool> {
-        self.detached(py, library::Pool::step)
+        self.pool.detached(py, library::Pool::step)
     }
 
     /// Remove a map with all its records, in one step.
     fn drop_map(&self, py: Python<'_>, name: &str) -> Result<()> {
-        self.detached(py, |pool| pool.drop_map(name))
+        self.pool.detached(py, |pool| pool.drop_map(name))
     }
 
     /// Run a function as a transaction, and return what it returns.
@@ -87,7 +87,7 @@ impl Pool {
 
     /// Returns the records, the bytes in use, the leaked bytes, and each damaged place with its text.
     fn _verify(&self, py: Python<'_>) -> Result<Verified> {
-        let found = self.detached(py, library::Pool::verify)?;
+        let found = self.pool.detached(py, library::Pool::verify)?;
         let damage =
             found.all_damage().map(|damage| (damage.offset(), damage.to_string())).collect();
         Ok((found.is_sound(), found.records(), found.used_bytes, found.leaked_bytes, damage))
@@ -138,17 +138,6 @@ impl Pool {
 
 /// See [`Pool::_verify`].
 type Verified = (bool, u64, u64, Option<u64>, Vec<(u64, String)>);
-
-impl Pool {
-    fn detached<T: Send>(
-        &self,
-        py: Python<'_>,
-        run: impl FnOnce(&library::Pool) -> library::Result<T> + Send,
-    ) -> Result<T> {
-        let pool: &library::Pool = &self.pool;
-        Ok(py.detach(|| run(pool))?)
-    }
-}
 
 /// Copies a pool that another process may have open.
 #[pyfunction]

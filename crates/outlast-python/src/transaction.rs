@@ -58,11 +58,10 @@ impl Transaction {
         default: Option<Bound<'py, PyAny>>,
     ) -> Result<Option<Bound<'py, PyAny>>> {
         let map = map.get();
-        let encoded = map.key(key)?;
+        let encoded = map.codecs.encode_key(key)?;
         let bytes = encoded.bytes();
         let found = self.with(|transaction| transaction.get_raw(&map.raw, bytes))?;
-        let Some(stored) = found else { return Ok(default) };
-        map.codecs.value.decode(key.py(), &stored).map(Some)
+        Ok(map.codecs.decoded(key.py(), found)?.or(default))
     }
 
     /// Put a value: the key has it in the map once the transaction ends. Unless ``expire`` is ``None``, it expires
@@ -76,7 +75,7 @@ impl Transaction {
         expire: Option<f64>,
     ) -> Result<()> {
         let (map, expiry) = (map.get(), after(expire)?);
-        let (key, value) = (map.key(key)?, map.value(value)?);
+        let (key, value) = (map.codecs.encode_key(key)?, map.codecs.encode_value(value)?);
         let (key, value) = (key.bytes(), value.bytes());
         self.with(|transaction| match expire {
             Some(_) => transaction.put_raw_until(&map.raw, key, value, expiry),
@@ -87,7 +86,7 @@ impl Transaction {
     /// Remove a key, if it is present, once the transaction ends.
     fn remove(&self, map: &Bound<'_, Map>, key: &Bound<'_, PyAny>) -> Result<()> {
         let map = map.get();
-        let key = map.key(key)?;
+        let key = map.codecs.encode_key(key)?;
         self.with(|transaction| transaction.change_raw(&map.raw, key.bytes(), None))
     }
 }

@@ -168,6 +168,7 @@ commands! {
     "touch" 1..=ANY, READ, ALL, keyspace::exists;
     "rename" 2..=2, WRITE, BOTH, keyspace::rename;
     "renamenx" 2..=2, WRITE, BOTH, keyspace::renamenx;
+    "copy" 2..=ANY, WRITE, BOTH, keyspace::copy;
     "type" 1..=1, READ, ONE, keyspace::type_of;
     "expire" 2..=ANY, REMOVE, ONE, keyspace::expire;
     "pexpire" 2..=ANY, REMOVE, ONE, keyspace::pexpire;

@@ -1,4 +1,4 @@
-//! A copy of everything, as a stream of calls: what a replica gets when it begins.
+//! A copy of everything, as a stream of calls: what a replica gets when it begins. Also of a slot, if it moves.
 //!
 //! The calls set values and never depend on earlier ones. So the copy may be made while the data change: whoever
 //! makes its calls, and then every call that was replicated since it was begun, has what the primary has. A key's
@@ -121,12 +121,12 @@ pub fn import(store: &Store, call: &[u8]) -> Result<()> {
     command::run(store, name, &words[1..], SystemTime::now()).map(drop)
 }
 
-/// Writes a copy of all keys.
+/// Writes a copy of all keys, or of those of a slot.
 ///
 /// # Errors
 /// Those of the store and of `out`.
-pub fn write(store: &Store, out: &mut impl Write) -> Result<()> {
-    export(store, None, &mut |words| frame(out, &encode(words)).map_err(Fault::new))?;
+pub fn write(store: &Store, slot: Option<u16>, out: &mut impl Write) -> Result<()> {
+    export(store, slot, &mut |words| frame(out, &encode(words)).map_err(Fault::new))?;
     frame(out, &[]).and_then(|()| out.flush()).map_err(Fault::new)
 }
 

@@ -66,24 +66,24 @@ pub fn hmget(call: &mut Call<'_>) -> Result {
     call.args[1..].iter().map(one).collect::<Result<_>>().map(Reply::Array)
 }
 
-fn all(call: &Call<'_>, of: fn(Pair) -> Vec<Vec<u8>>) -> Result {
-    let Some(hash) = call.store.hash(call.arg(0), Kind::Hash)? else {
-        return Ok(Reply::Array(Vec::new()));
-    };
-    let (_, fields) = call.store.fields_from(hash, 0, usize::MAX)?;
-    Ok(Reply::Array(fields.into_iter().flat_map(of).map(Reply::Bulk).collect()))
+/// Returns all fields of the key in the first argument, and their values.
+fn all(call: &Call<'_>) -> Result<Vec<Pair>> {
+    Ok(match call.store.hash(call.arg(0), Kind::Hash)? {
+        Some(hash) => call.store.fields_from(hash, 0, usize::MAX)?.1,
+        None => Vec::new(),
+    })
 }
 
 pub fn hgetall(call: &mut Call<'_>) -> Result {
-    all(call, |(field, value)| vec![field, value])
+    all(call).map(Reply::Map)
 }
 
 pub fn hkeys(call: &mut Call<'_>) -> Result {
-    all(call, |(field, _)| vec![field])
+    Ok(Reply::Array(all(call)?.into_iter().map(|(field, _)| Reply::Bulk(field)).collect()))
 }
 
 pub fn hvals(call: &mut Call<'_>) -> Result {
-    all(call, |(_, value)| vec![value])
+    Ok(Reply::Array(all(call)?.into_iter().map(|(_, value)| Reply::Bulk(value)).collect()))
 }
 
 pub fn hdel(call: &mut Call<'_>) -> Result {
@@ -144,10 +144,7 @@ pub fn hrandfield(call: &mut Call<'_>) -> Result {
     if count.is_some_and(|count| count.unsigned_abs() > i64::MAX as u64 / 2) {
         return Err(Fault::new("value is out of range"));
     }
-    let mut fields = match call.store.hash(call.arg(0), Kind::Hash)? {
-        Some(hash) => call.store.fields_from(hash, 0, usize::MAX)?.1,
-        None => Vec::new(),
-    };
+    let mut fields = all(call)?;
     let Some(count) = count else {
         return Ok(Reply::bulk(
             (!fields.is_empty()).then(|| fields.swap_remove(random(fields.len())).0),
@@ -159,8 +156,10 @@ pub fn hrandfield(call: &mut Call<'_>) -> Result {
         let at = random(fields.len());
         chosen.push(if count < 0 { fields[at].clone() } else { fields.swap_remove(at) });
     }
-    let words = |(field, value)| [Some(field), with_values.then_some(value)].into_iter().flatten();
-    Ok(Reply::Array(chosen.into_iter().flat_map(words).map(Reply::Bulk).collect()))
+    Ok(match with_values {
+        true => Reply::Pairs(chosen),
+        false => Reply::Array(chosen.into_iter().map(|(field, _)| Reply::Bulk(field)).collect()),
+    })
 }
 
 /// Returns a number below `end`.

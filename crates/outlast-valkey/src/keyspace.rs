@@ -42,22 +42,62 @@ fn move_to(call: &mut Call<'_>, replaces: bool) -> Result {
         call.unless(false);
         return Ok(if replaces { done } else { Reply::Int(0) });
     }
-    call.store.rename(from, to)?;
-    // Replicas hear of the result: what the key is now, and that the other is gone.
-    let mut calls = vec![vec![b"ol.del".to_vec(), to.to_vec()]];
-    let expiry = call.store.expiry(to)?;
-    if let Some(content) = call.store.get(to)? {
-        let expiry = expiry.unwrap_or(Expiry::Never);
-        copy::export_key(call.store, to, content, expiry, &mut |words| {
+    if !call.store.rename(from, to)? {
+        return Err(Fault::no_such_key());
+    }
+    let mut calls = calls_for(call, to)?;
+    calls.push(vec![b"ol.del".to_vec(), from.to_vec()]);
+    call.replicate = Replicate::Calls(calls);
+    Ok(done)
+}
+
+pub fn copy(call: &mut Call<'_>) -> Result {
+    let (from, to) = (call.arg(0), call.arg(1));
+    let replaces = copy_replaces(&call.args[2..])?;
+    if from == to {
+        return Err(Fault::new("source and destination objects are the same"));
+    }
+    let is_free = replaces || !call.store.exists(to)?;
+    if !is_free || !call.store.copy(from, to)? {
+        call.unless(false);
+        return Ok(Reply::Int(0));
+    }
+    call.replicate = Replicate::Calls(calls_for(call, to)?);
+    Ok(Reply::Int(1))
+}
+
+/// Reads the options of `COPY`. Returns whether it replaces what is there.
+pub fn copy_replaces(options: &[&[u8]]) -> Result<bool> {
+    let (mut replaces, mut rest) = (false, options);
+    loop {
+        rest = match rest {
+            [] => return Ok(replaces),
+            [option, rest @ ..] if is_word(option, "replace") => {
+                replaces = true;
+                rest
+            }
+            [option, number, rest @ ..] if is_word(option, "db") => match need_integer(number)? {
+                0 => rest,
+                _ => return Err(Fault::new("DB index is out of range")),
+            },
+            _ => return Err(Fault::syntax()),
+        };
+    }
+}
+
+/// Returns what replicas do so that a key, whatever it was, stands for what it stands for now.
+fn calls_for(call: &Call<'_>, key: &[u8]) -> Result<Vec<Vec<Vec<u8>>>> {
+    let mut calls = vec![vec![b"ol.del".to_vec(), key.to_vec()]];
+    let expiry = call.store.expiry(key)?.unwrap_or(Expiry::Never);
+    if let Some(content) = call.store.get(key)? {
+        copy::export_key(call.store, key, content, expiry, &mut |words| {
             let mut call: Vec<Vec<u8>> = words.iter().map(|word| word.to_vec()).collect();
             call[0].splice(0..0, *b"ol.");
             calls.push(call);
             Ok(())
         })?;
     }
-    calls.push(vec![b"ol.del".to_vec(), from.to_vec()]);
-    call.replicate = Replicate::Calls(calls);
-    Ok(done)
+    Ok(calls)
 }
 
 pub fn type_of(call: &mut Call<'_>) -> Result {

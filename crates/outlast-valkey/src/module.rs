@@ -491,14 +491,7 @@ unsafe fn send_reply(ctx: *mut raw::RedisModuleCtx, reply: &Reply) {
             Reply::Int(number) => {
                 raw::RedisModule_ReplyWithLongLong.expect("all servers have it")(ctx, *number);
             }
-            Reply::Bulk(bytes) => {
-                let start = bytes.as_ptr().cast::<c_char>();
-                raw::RedisModule_ReplyWithStringBuffer.expect("all servers have it")(
-                    ctx,
-                    start,
-                    bytes.len(),
-                );
-            }
+            Reply::Bulk(bytes) => send_bulk(ctx, bytes),
             Reply::Null => {
                 raw::RedisModule_ReplyWithNull.expect("all servers have it")(ctx);
             }
@@ -511,7 +504,45 @@ unsafe fn send_reply(ctx: *mut raw::RedisModuleCtx, reply: &Reply) {
                     send_reply(ctx, reply);
                 }
             }
+            Reply::Map(pairs) => {
+                raw::RedisModule_ReplyWithMap.expect("servers since 7.0 have it")(
+                    ctx,
+                    pairs.len() as std::ffi::c_long,
+                );
+                for (field, value) in pairs {
+                    send_bulk(ctx, field);
+                    send_bulk(ctx, value);
+                }
+            }
+            Reply::Pairs(pairs) => {
+                let array = raw::RedisModule_ReplyWithArray.expect("all servers have it");
+                let nests = Context::new(ctx).get_flags().contains(ContextFlags::FLAGS_RESP3);
+                array(ctx, (if nests { pairs.len() } else { 2 * pairs.len() }) as std::ffi::c_long);
+                for (field, value) in pairs {
+                    if nests {
+                        array(ctx, 2);
+                    }
+                    send_bulk(ctx, field);
+                    send_bulk(ctx, value);
+                }
+            }
         }
+    }
+}
+
+/// Sends a byte string.
+///
+/// # Safety
+/// The context is that of a client.
+unsafe fn send_bulk(ctx: *mut raw::RedisModuleCtx, bytes: &[u8]) {
+    let start = bytes.as_ptr().cast::<c_char>();
+    // SAFETY: as the caller says; the bytes live during the call.
+    unsafe {
+        raw::RedisModule_ReplyWithStringBuffer.expect("all servers have it")(
+            ctx,
+            start,
+            bytes.len(),
+        );
     }
 }
 

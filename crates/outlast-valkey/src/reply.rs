@@ -15,6 +15,10 @@ pub enum Reply {
     Null,
     /// A list.
     Array(Vec<Reply>),
+    /// Fields and values: with RESP3 a map, before that one list.
+    Map(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Fields and values: with RESP3 a list of pairs, before that one list.
+    Pairs(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Reply {

@@ -19,6 +19,7 @@
 //! a hash expires, its key goes without a batch, so each time that a hash gets is noted in `timed` with it,
 //! and looked at when it has passed.
 
+mod moves;
 pub mod uses;
 
 pub use crate::content::{Content, HashInfo, Kind};
@@ -149,22 +150,16 @@ impl Store {
     pub fn set_text(&self, key: &[u8], text: &[u8], expiry: Expiry) -> Result<()> {
         let place = place_of(key);
         self.note_use(&place);
+        if self.hash_at(&place)?.is_some() {
+            return self.replace(self.pool.batch(), key, Content::Text(text.to_vec()), expiry);
+        }
         let stored = Content::encode_text(text);
-        let Some(hash) = self.hash_at(&place)? else {
-            match expiry {
-                Expiry::At(time) => drop(self.keys.put_until(&place, &stored, time)?),
-                Expiry::Never => drop(self.keys.put(&place, &stored)?),
-            }
-            return Ok(());
-        };
-        let mut batch = self.pool.batch();
         match expiry {
-            Expiry::At(time) => batch.put_until(&self.keys, &place[..], &stored[..], time)?,
-            Expiry::Never => batch.put(&self.keys, &place[..], &stored[..])?,
-        };
-        batch.put(&self.garbage, &hash.number, &())?;
-        batch.commit()?;
-        self.forget(hash)
+            Expiry::At(time) => drop(self.keys.put_until(&place, &stored, time)?),
+            // Without a copy of what was there.
+            Expiry::Never => self.keys.raw().set(&place, &stored)?,
+        }
+        Ok(())
     }
 
     /// Makes keys strings, all or none of them.
@@ -225,32 +220,6 @@ impl Store {
         batch.commit()?;
         self.forget(hash)?;
         Ok(true)
-    }
-
-    /// Gives what a key stands for, and its time, to another key, whatever that was.
-    pub fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
-        let Some(content) = self.get(from)? else { return Ok(()) };
-        let expiry = self.expiry(from)?.unwrap_or(Expiry::Never);
-        let (place, replaced) = (place_of(to), self.hash_at(&place_of(to))?);
-        let mut batch = self.pool.batch();
-        match content {
-            Content::Hash(hash) => self.put_hash(&mut batch, to, hash, expiry)?,
-            Content::Text(text) => {
-                let stored = Content::encode_text(&text);
-                match expiry {
-                    Expiry::At(time) => {
-                        batch.put_until(&self.keys, &place[..], &stored[..], time)?
-                    }
-                    Expiry::Never => batch.put(&self.keys, &place[..], &stored[..])?,
-                };
-            }
-        }
-        batch.remove(&self.keys, &place_of(from)[..])?;
-        if let Some(hash) = replaced {
-            batch.put(&self.garbage, &hash.number, &())?;
-        }
-        batch.commit()?;
-        replaced.map_or(Ok(()), |hash| self.forget(hash))
     }
 
     /// Returns the hash at a place, if there is one.

@@ -1,9 +1,9 @@
 """Tests the module in a cluster of six servers. Usage: cluster.py NAME SERVER MODULE
 
 Three primaries and their replicas on this machine, with redirection. Loads keys, moves a third of the slots under load
-with `redis-cli --cluster reshard`, and kills primaries with SIGKILL. What was acknowledged must be there, but for what
-asynchronous replication may lose: changes of the second before a kill. Needs Python and redis-cli. The last line is a
-summary in JSON.
+with `redis-cli --cluster reshard`, and some back with `CLUSTER MIGRATESLOTS` where the server has it, and kills primaries
+with SIGKILL. What was acknowledged must be there, but for what asynchronous replication may lose: changes of the
+second before a kill. Needs Python and redis-cli. The last line is a summary in JSON.
 """
 
 import json
@@ -17,11 +17,13 @@ import tempfile
 import threading
 import time
 
-from servers import Client, Refused, Server
+from servers import Client, Refused, Server, everything
 
 KEYS = int(os.environ.get("OUTLAST_KEYS", "100000"))
 ROUNDS = int(os.environ.get("OUTLAST_ROUNDS", "3"))
 SLOTS = int(os.environ.get("OUTLAST_SLOTS", "2731"))
+# Keys of the server's own.
+LISTS = 200
 
 
 def slot_of(key):
@@ -160,6 +162,34 @@ def primaries(port):
     return [of for of, (_, flags, _, slots) in nodes(port).items() if "master" in flags and slots]
 
 
+def migrate(source, target, first, last, cancel=False):
+    """Moves slots at once, or begins to. Returns whether they have moved."""
+    client, name = Client(source), nodes(source)[target][0]
+    client("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", name)
+    end, cancelled = time.monotonic() + 120, False
+    while True:
+        # The newest one comes first.
+        job = client("CLUSTER", "GETSLOTMIGRATIONS")[0]
+        job = dict(zip(job[::2], job[1::2]))
+        state = job[b"state"]
+        if state in (b"success", b"failed", b"cancelled"):
+            assert state == (b"cancelled" if cancelled else b"success"), job
+            return state == b"success"
+        if cancel and not cancelled and state in (b"snapshotting", b"replicating"):
+            client("CLUSTER", "CANCELSLOTMIGRATIONS")
+            cancelled = True
+        assert time.monotonic() < end, f"the slots do not move: {job}"
+        time.sleep(0.001)
+
+
+def has_migration(port):
+    """Whether a server can move slots at once."""
+    try:
+        return Client(port)("CLUSTER", "GETSLOTMIGRATIONS") == []
+    except Refused:
+        return False
+
+
 def run(program, module, directory):
     servers = {}
     while len(servers) < 6:
@@ -180,6 +210,13 @@ def run(program, module, directory):
         for number in range(KEYS):
             cluster("SET", f"first:{number}", number)
         cluster("HSET", "{a}large", *(word for n in range(2000) for word in (f"f{n}", n)))
+        assert cluster("COPY", "{a}large", "{a}copy") == 1
+        for number in range(LISTS):
+            cluster("RPUSH", f"list:{number}", number)
+        try:
+            raise AssertionError(cluster("COPY", "a", "b"))
+        except Refused as error:
+            assert "CROSSSLOT" in str(error), error
         print(f"ok: {KEYS} keys")
 
         def stop_loads():
@@ -199,6 +236,20 @@ def run(program, module, directory):
             cli("--cluster", "reshard", f"127.0.0.1:{first}", "--cluster-from", ids[source][0], "--cluster-to",
                 ids[first][0], "--cluster-slots", SLOTS, "--cluster-yes")
             settled(ports)
+        moved = 2 * SLOTS
+        if has_migration(first):
+            # Part of what it had from the beginning, of which the first keys are a part.
+            low, high = map(int, nodes(first)[first][3][0].split("-"))
+            high = min(high, low + SLOTS)
+            if migrate(first, second, low, high, cancel=True):
+                print("the move ended before it was cancelled")
+            else:
+                settled(ports)
+                left = [key for key in everything(servers[second]) if key[:1] != b"{" and low <= slot_of(key) <= high]
+                assert not left, f"a move that was cancelled has left {len(left)} keys"
+                migrate(first, second, low, high)
+            settled(ports)
+            moved += high - low + 1
         stop_loads()
         settled(ports)
         wrong, missing = 0, 0
@@ -207,12 +258,14 @@ def run(program, module, directory):
             wrong, missing = wrong + more[0], missing + more[1]
         for number in range(KEYS):
             wrong += cluster("GET", f"first:{number}") != str(number).encode()
-        assert cluster("HLEN", "{a}large") == 2000
+        assert cluster("HLEN", "{a}large") == cluster("HLEN", "{a}copy") == 2000
+        for number in range(LISTS):
+            wrong += cluster("LRANGE", f"list:{number}", 0, -1) != [str(number).encode()]
         changes = sum(len(made) for load in loads for made in load.made.values())
         total = sum(Client(port)("DBSIZE") for port in primaries(ports[0]))
-        expected = KEYS + 1 + sum(len({isinstance(v, tuple) for v, _ in made}) for load in loads for made in load.made.values())
+        expected = KEYS + LISTS + 2 + sum(len({isinstance(v, tuple) for v, _ in made}) for load in loads for made in load.made.values())
         assert total == expected, f"{total} keys, expected {expected}: a slot has left records behind"
-        print(f"ok: a third of the slots moved under {changes} changes: {wrong} wrong, {missing} missing")
+        print(f"ok: {moved} slots moved under {changes} changes: {wrong} wrong, {missing} missing")
 
         for number in range(ROUNDS):
             loads = [Load(ports, 100 * (number + 1) + thread) for thread in range(2)]

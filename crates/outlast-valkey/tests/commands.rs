@@ -122,14 +122,9 @@ fn hashes_have_fields() {
     assert_eq!(call(&s, "HSETNX h a 0"), int(0));
     assert_eq!(call(&s, "HSTRLEN h a"), int(2));
     assert_eq!(call(&s, "HEXISTS h b"), int(1));
-    let Ok(Reply::Array(all)) = call(&s, "HGETALL h") else { panic!() };
-    let all: BTreeMap<_, _> = all
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .map(|[field, value]| (format!("{field:?}"), value.clone()))
-        .collect();
-    assert_eq!(all.len(), 4);
+    let Ok(Reply::Map(all)) = call(&s, "HGETALL h") else { panic!() };
+    let all: BTreeMap<_, _> = all.into_iter().collect();
+    assert_eq!(all.keys().collect::<Vec<_>>(), [b"a", b"b", b"c", b"f"]);
     assert_eq!(call(&s, "HDEL h a b b x"), int(2));
     assert_eq!(call(&s, "HDEL h c f"), int(2));
     assert_eq!(call(&s, "EXISTS h"), int(0), "a hash without fields is none");
@@ -145,7 +140,6 @@ fn hashes_have_fields() {
     fails(&s, "HSET t a b", "WRONGTYPE");
 }
 
-/// Returns how many records of fields there are, whatever hash they belong to.
 #[test]
 fn ordered_maps_have_ranges() {
     let s = store();
@@ -186,6 +180,66 @@ fn ordered_maps_have_ranges() {
     fails(&s, "RANGE p - + COUNT 1", "syntax error");
 }
 
+#[test]
+fn keys_are_renamed_and_copied() {
+    let s = store();
+    fails(&s, "RENAME a b", "no such key");
+    fails(&s, "RENAMENX a b", "no such key");
+    assert_eq!(call(&s, "COPY a b"), int(0));
+    call(&s, "SET a 1 EX 1000").unwrap();
+    assert_eq!(call(&s, "COPY a b"), int(1));
+    assert_eq!((call(&s, "GET b"), call(&s, "TTL b")), (text("1"), int(1000)));
+    call(&s, "APPEND b 2").unwrap();
+    assert_eq!((call(&s, "GET a"), call(&s, "GET b")), (text("1"), text("12")));
+    assert_eq!(call(&s, "COPY a b"), int(0));
+    assert_eq!(call(&s, "COPY a b DB 0 REPLACE"), int(1));
+    assert_eq!(call(&s, "GET b"), text("1"));
+    assert_eq!(call(&s, "RENAMENX a b"), int(0));
+    assert_eq!(call(&s, "RENAME a b"), OK);
+    assert_eq!((call(&s, "EXISTS a"), call(&s, "TTL b")), (int(0), int(1000)));
+    call(&s, "SET a 3").unwrap();
+    assert_eq!(call(&s, "COPY a b REPLACE"), int(1));
+    assert_eq!(call(&s, "TTL b"), int(-1), "of a key that never expires");
+    fails(&s, "COPY a a", "source and destination objects are the same");
+    fails(&s, "COPY a a REPLACE", "source and destination objects are the same");
+    fails(&s, "COPY a b DB 1", "DB index is out of range");
+    fails(&s, "COPY a b DB x", "not an integer");
+    for line in ["COPY a b DB", "COPY a b REPLACED", "COPY a b DB 0 REPLACE x"] {
+        fails(&s, line, "syntax error");
+    }
+    fails(&s, "COPY a", "wrong number of arguments for 'ol.copy'");
+
+    let many: String = (0..2_500).map(|n| format!(" f{n} v{n}")).collect();
+    for set in ["HSET", "OSET"] {
+        call(&s, "FLUSHALL").unwrap();
+        clean(&s, SystemTime::now());
+        call(&s, &format!("{set} h{many}")).unwrap();
+        call(&s, "EXPIRE h 1000").unwrap();
+        call(&s, "HSET i a 1").unwrap();
+        assert_eq!(call(&s, "COPY h i"), int(0));
+        assert_eq!(call(&s, "COPY h i REPLACE"), int(1));
+        clean(&s, SystemTime::now());
+        assert_eq!(fields(&s), 5_000, "those of what was replaced are gone");
+        assert_eq!((call(&s, "TYPE i"), call(&s, "TTL i")), (call(&s, "TYPE h"), int(1000)));
+        let get = format!("{}GET i f2499", &set[..1]);
+        assert_eq!(call(&s, &get), text("v2499"));
+        call(&s, &format!("{set} i f2499 other")).unwrap();
+        assert_eq!(call(&s, &get.replace(" i ", " h ")), text("v2499"), "they are independent");
+        assert_eq!(call(&s, "RENAME i h"), OK);
+        assert_eq!(call(&s, &get.replace(" i ", " h ")), text("other"));
+        clean(&s, SystemTime::now());
+        assert_eq!(fields(&s), 2_500);
+        // The time of both passes.
+        assert_eq!(call(&s, "COPY h j"), int(1));
+        call(&s, "PEXPIRE h 1").unwrap();
+        call(&s, "PEXPIRE j 1").unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        clean(&s, SystemTime::now() + Duration::from_secs(2_000));
+        assert_eq!((call(&s, "DBSIZE"), fields(&s)), (int(0), 0), "{set}");
+    }
+}
+
+/// Returns how many records of fields there are, whatever hash they belong to.
 fn fields(s: &Store) -> u64 {
     s.pool().ordered_map::<(u64, u32, Vec<u8>), [u8]>("fields").unwrap().len().unwrap()
 }

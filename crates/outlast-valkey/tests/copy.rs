@@ -3,6 +3,7 @@
 use outlast::PoolOptions;
 use outlast_valkey::command::{self, Call, Replicate};
 use outlast_valkey::copy;
+use outlast_valkey::place::slot_of;
 use outlast_valkey::reply::Fault;
 use outlast_valkey::store::{Content, Kind, Store};
 use std::collections::BTreeMap;
@@ -53,9 +54,9 @@ fn all(store: &Store) -> BTreeMap<Vec<u8>, String> {
     all
 }
 
-fn copy_of(store: &Store) -> Vec<u8> {
+fn copy_of(store: &Store, slot: Option<u16>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    copy::write(store, &mut bytes).unwrap();
+    copy::write(store, slot, &mut bytes).unwrap();
     bytes
 }
 
@@ -85,7 +86,8 @@ impl Random {
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let later = (at + Duration::from_secs(1_000 + self.below(1_000))).as_millis().to_string();
         let sorted = format!("o{}", self.below(20));
-        let words: Vec<&str> = match self.below(20) {
+        let other = format!("h{}", self.below(20));
+        let words: Vec<&str> = match self.below(24) {
             0..3 => vec!["set", &key, &number],
             3 => vec!["set", &key, &number, "px", "1000000"],
             4 => vec!["incr", &key],
@@ -101,6 +103,10 @@ impl Random {
             14 => vec!["odel", &sorted, &field],
             15 => vec!["del", &sorted],
             16 | 17 => vec!["oset", &sorted, &field, &number],
+            18 => vec!["rename", &hash, &key],
+            19 => vec!["rename", &key, &other],
+            20 => vec!["copy", &hash, &other, "replace"],
+            21 => vec!["copy", &sorted, &key],
             _ => vec!["hset", &hash, &field, &number],
         };
         words.into_iter().map(|word| word.as_bytes().to_vec()).collect()
@@ -130,8 +136,21 @@ fn a_copy_has_everything() {
     call(&from, &hset).unwrap();
     call(&from, &[b"set", b"", b""]).unwrap();
     call(&from, &[b"set", &[0, 255, 10], &vec![7; 300_000]]).unwrap();
-    load(&to, &copy_of(&from));
+    load(&to, &copy_of(&from, None));
     assert!(all(&from).len() > 40);
+    assert_eq!(all(&to), all(&from));
+}
+
+#[test]
+fn a_copy_of_a_slot_has_its_keys() {
+    let (from, to) = (store(), store());
+    call(&from, &[b"mset", b"{a}1", b"x", b"{a}2", b"y", b"{b}1", b"z"]).unwrap();
+    call(&from, &[b"hset", b"{a}h", b"f", b"v"]).unwrap();
+    load(&to, &copy_of(&from, Some(slot_of(b"a"))));
+    let mut expected = all(&from);
+    expected.remove(&b"{b}1"[..]);
+    assert_eq!((expected.len(), &all(&to)), (3, &expected));
+    load(&to, &copy_of(&from, Some(slot_of(b"b"))));
     assert_eq!(all(&to), all(&from));
 }
 
@@ -171,7 +190,7 @@ fn a_copy_during_changes_and_the_changes_make_what_there_is() {
 fn a_damaged_copy_is_refused() {
     let from = store();
     call(&from, &[b"set", b"key", b"value"]).unwrap();
-    let bytes = copy_of(&from);
+    let bytes = copy_of(&from, None);
     // Without its end.
     let mut rest = &bytes[..bytes.len() - 1];
     assert!(copy::read(&mut rest).unwrap().is_some());

@@ -127,6 +127,11 @@ def commands(server):
     assert client("OL.MGET", "a", "x", "h") == [b"2", None, None]
     assert client("OL.SET", "t", "x", "PX", 100_000) == b"OK"
     assert 99 <= client("OL.TTL", "t") <= 100
+    assert client("OL.COPY", "h", "a") == 0 and client("OL.COPY", "h", "a", "REPLACE") == 1
+    assert client("OL.HGET", "a", "f") == b"v" and client("OL.TYPE", "a") == b"hash"
+    assert client("OL.RENAME", "a", "i") == b"OK" and client("OL.EXISTS", "a") == 0
+    assert client("OL.SET", "a", 2) == b"OK"
+    refused(client, "source and destination objects are the same", "OL.COPY", "a", "a")
     assert client("OL.WAITDURABLE") == b"OK"
     assert client("OL.VERIFY").endswith(b"sound")
     copy = os.path.join(server.directory, "copy.pool")
@@ -181,29 +186,72 @@ def redirected(server):
     assert sorted(client("KEYS", "*")) == [b"a", b"list"]
     assert client("DBSIZE") == 2
     assert client("EXPIRE", "list", 100) == 1 and client("TTL", "list") == 100
+    moves(client)
     assert client("DEL", "a", "list") == 2
     assert client("DBSIZE") == 0
 
 
+def moves(client):
+    """RENAME, RENAMENX and COPY between keys of ours (here: a) and of the server's (list)."""
+    value = client("GET", "a")
+    # Of what is not there, nothing takes the place of anything.
+    refused(client, "no such key", "RENAME", "x", "list")
+    assert client("COPY", "x", "list", "REPLACE") == 0
+    refused(client, "wrong number of arguments", "COPY", "list")
+    refused(client, "syntax", "COPY", "a", "list", "REPLACED")
+    refused(client, "out of range", "COPY", "a", "list", "DB", 1, "REPLACE")
+    assert client("LLEN", "list") == 2
+    # From ours to the server's.
+    assert client("COPY", "a", "list") == 0 and client("RENAMENX", "a", "list") == 0
+    assert client("COPY", "list", "copy") == 1 and client("COPY", "a", "copy", "REPLACE") == 1
+    assert client("TYPE", "copy") == b"string" and client("GET", "copy") == value
+    # From the server's to ours.
+    assert client("COPY", "list", "a") == 0 and client("RENAMENX", "list", "a") == 0
+    assert client("COPY", "list", "copy", "REPLACE") == 1 and client("TYPE", "copy") == b"list"
+    assert client("GET", "a") == value and client("LLEN", "list") == 2
+    assert client("RENAME", "a", "copy") == b"OK" and client("GET", "copy") == value
+    assert client("RENAME", "list", "a") == b"OK" and client("LRANGE", "a", 0, -1) == [b"1", b"2"]
+    assert client("RENAME", "a", "list") == b"OK" and client("RENAME", "copy", "a") == b"OK"
+    assert client("DBSIZE") == 2
+
+
+def anonymous(server):
+    """The memory of a server that is not a part of a file, in bytes."""
+    with open(f"/proc/{server.process.pid}/smaps_rollup") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("Anonymous:"))
+
+
 def fuzz(server, calls):
-    """Calls every command with random arguments."""
+    """Calls every command with random arguments, also with keys of the server's own. Nothing may be left afterwards."""
     client, rng = Client(server.port), random.Random(1)
-    words = ["a", "h", "", 0, -1, 1, 2**63 - 1, -(2**63), "x", "EX", "PX", "NX", "XX", "GET", "KEEPTTL", "MATCH"]
+    words = ["a", "h", "list", "", 0, -1, 1, 2**63 - 1, -(2**63), "x", "EX", "PX", "NX", "XX", "GET", "KEEPTTL", "MATCH"]
     words += ["COUNT", "*", "[", b"\xff\0\r\n", "1e400", "nan", 0.5, "GT", "LT", "PERSIST", 2**64 - 1, "a" * 5000]
+    words += ["REPLACE", "DB", "LIMIT", "WITHVALUES", "-", "+", "[a", "(b"]
     names = [reply[0] for reply in client("COMMAND") if reply[0].startswith(b"ol.")]
-    names = [name for name in names if name not in (b"ol.backup", b"ol.verify", b"ol.waitdurable")]
+    names = [name for name in names if name not in (b"ol.backup", b"ol.verify", b"ol.waitdurable", b"ol.refused")]
     assert len(names) > 50, names
-    fine = wrong = 0
-    for name in names:
-        for _ in range(calls // 100):
-            for _ in range(100):
-                client.send(name, *(rng.choice(words) for _ in range(rng.randrange(7))))
-            for _ in range(100):
-                if isinstance(client.read_or_error(), Refused):
-                    wrong += 1
-                else:
-                    fine += 1
+    if "redirect" in server.settings:
+        names = [name.removeprefix(b"ol.") for name in names]
+    fine, wrong, sizes = 0, 0, []
+    for _ in range(2):
+        for name in names:
+            for _ in range(calls // 200):
+                client.send("RPUSH", "list", 1)
+                for _ in range(100):
+                    client.send(name, *(rng.choice(words) for _ in range(rng.randrange(7))))
+                client.read_or_error()
+                for _ in range(100):
+                    reply = client.read_or_error()
+                    assert "fault of the module" not in str(reply), name
+                    if isinstance(reply, Refused):
+                        wrong += 1
+                    else:
+                        fine += 1
+        client("FLUSHALL")
+        client("OL.FLUSHALL")
+        sizes.append(anonymous(server))
     assert fine > 1000 and wrong > 1000, (fine, wrong)
+    assert sizes[1] < sizes[0] + (8 << 20), f"it takes more and more memory: {sizes}"
     assert client("OL.VERIFY").endswith(b"sound")
 
 
@@ -440,6 +488,9 @@ def main():
         result["restart_ms"] = round(1000 * sorted(times)[len(times) // 2], 1)
         assert result["lost"] == 0
 
+    def random_calls(server):
+        fuzz(server, int(os.environ.get("OUTLAST_CALLS", "10000")))
+
     def second(server):
         other = subprocess.run(
             [program, "--port", "0", "--loadmodule", module, "path", os.path.join(directory, "plain", "pool")],
@@ -450,9 +501,10 @@ def main():
     try:
         for kind, settings, steps in [
             ("plain", [], [("commands", commands), ("two servers on one pool", second),
-                           ("random arguments", lambda s: fuzz(s, int(os.environ.get("OUTLAST_CALLS", "1000")))),
+                           ("random arguments", random_calls),
                            (f"{rounds} kills", killed)]),
-            ("redirect", ["redirect", "yes", "survive", "process-death"], [("redirection", redirected)]),
+            ("redirect", ["redirect", "yes", "survive", "process-death"],
+             [("redirection", redirected), ("random arguments, redirected", random_calls)]),
             ("evict", ["evict", "yes", "max-size", str(32 << 20), "survive", "process-death"], [("eviction", evicts)]),
             ("durable", ["durable-replies", "yes"], [("commands, every reply durable", commands)]),
         ]:

@@ -12,6 +12,11 @@
 //! - *When a stub goes, the records of its slot go*: the server removes it once the new place has it, and so do
 //!   its replicas.
 //!
+//! *Valkey also moves slots at once* (`CLUSTER MIGRATESLOTS`): a child of the old place writes calls that make the
+//! slots' keys, and then come the changes since the fork, as for a replica. For a stub, the calls are those of a copy
+//! of its slot, for which the child asks its parent. The new place removes what it has of the slots when
+//! it hears that they come, and if the move fails, the server removes the stubs that were made for it.
+//!
 //! *A crash* of the old place after the new one has the slot leaves some of the slot's records there, behind the
 //! server's back: it sends clients to the new place. If the slot comes back, what is left is removed before the
 //! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
@@ -25,7 +30,7 @@ use crate::command::Command;
 use crate::copy;
 use crate::place::{SLOTS, slot_of};
 use crate::store::Store;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -263,6 +268,86 @@ pub(super) extern "C" fn unlink(_: *mut raw::RedisModuleString, value: *const c_
     lock(&slots.stubs)[number] = false;
     if let Err(fault) = server.store.clear_slot(stub.slot) {
         log(&format!("records of slot {number} are left here: {fault}"));
+    }
+}
+
+// ---- Atomic slot migration --------------------------------------------------------------
+
+/// The option that says that the module can handle it, in Valkey since 9.0.
+pub(super) const MIGRATION_OPTION: c_int = if cfg!(feature = "redis") { 0 } else { 1 << 5 };
+/// The event that tells of it. Redis has another one of this number, later than 7.0.
+pub(super) const MIGRATION_EVENT: u64 = if cfg!(feature = "redis") { u64::MAX } else { 19 };
+/// Its first kind: another server begins to send slots.
+const IMPORT_STARTED: u64 = 0;
+
+/// What the server tells of it.
+#[repr(C)]
+struct Migration {
+    _version: u64,
+    _name: [c_char; 41],
+    ranges: *const SlotRange,
+    count: u32,
+}
+
+/// The first and the last slot of a range.
+#[repr(C)]
+struct SlotRange {
+    first: c_int,
+    last: c_int,
+}
+
+/// Slots come from another server, or have come, or do not come.
+pub(super) extern "C" fn migration(
+    _: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    which: u64,
+    data: *mut c_void,
+) {
+    let Some(server) = SERVER.get().filter(|_| which == IMPORT_STARTED) else { return };
+    // SAFETY: the server passes this structure, which lives during the call, with so many ranges.
+    let ranges = unsafe {
+        let migration = &*data.cast::<Migration>();
+        std::slice::from_raw_parts(migration.ranges, migration.count as usize)
+    };
+    for slot in ranges.iter().flat_map(|range| range.first..=range.last) {
+        // What an earlier move has left here, if the server died before all of it was removed.
+        if let Err(fault) = server.store.clear_slot(slot as u16) {
+            log(&format!("old records of slot {slot} are left here: {fault}"));
+        }
+    }
+}
+
+/// In a child, writes the calls that make a slot's records elsewhere. The server's log gets none.
+pub(super) extern "C" fn rewrite(
+    aof: *mut raw::RedisModuleIO,
+    _: *mut raw::RedisModuleString,
+    value: *mut c_void,
+) {
+    let Some(server) = SERVER.get().filter(|server| !server.copies.is_log()) else { return };
+    // SAFETY: the server passes a value of ours.
+    let slot = unsafe { &*value.cast::<Stub>() }.slot;
+    if let Err(error) = server.copies.ask(Some(slot), |call| emit(aof, call)) {
+        log(&format!("slot {slot} cannot be read: {error}"));
+        // The server takes the move for failed.
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(1) }
+    }
+}
+
+/// Writes a call of a copy.
+fn emit(aof: *mut raw::RedisModuleIO, call: &[u8]) {
+    let words = copy::decode(call).expect("a call of the parent");
+    let name = CString::new([b"ol.", words[0]].concat()).expect("a name without zeros");
+    // SAFETY: the format says that a vector of strings and its length follow. The strings are freed after the call.
+    unsafe {
+        let create = raw::RedisModule_CreateString.expect("all servers have it");
+        let free = raw::RedisModule_FreeString.expect("all servers have it");
+        let args =
+            words[1..].iter().map(|word| create(null_mut(), word.as_ptr().cast(), word.len()));
+        let args: Vec<_> = args.collect();
+        let emit = raw::RedisModule_EmitAOF.expect("all servers have it");
+        emit(aof, name.as_ptr(), c"v".as_ptr(), args.as_ptr(), args.len());
+        args.into_iter().for_each(|arg| free(null_mut(), arg));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{SERVER, Server, bytes, cluster, keys_of};
 use crate::command::Command;
+use crate::keyspace;
 use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
 use std::ffi::c_int;
@@ -62,7 +63,7 @@ pub(super) const REFUSED: &str = "ol.refused";
 /// The server's commands that we do not have, whose first argument is a key.
 #[rustfmt::skip]
 const OTHERS: &[&str] = &[
-    "bitcount", "bitfield", "bitfield_ro", "bitpos", "blpop", "brpop", "bzpopmax", "bzpopmin", "copy", "dump", "geoadd",
+    "bitcount", "bitfield", "bitfield_ro", "bitpos", "blpop", "brpop", "bzpopmax", "bzpopmin", "dump", "geoadd",
     "geodist", "geohash", "geopos", "georadius", "lcs", "lindex", "linsert", "llen", "lmove",
     "lpop", "lpos", "lpush", "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "pfcount", "pfmerge", "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "scard", "sdiff", "sinter", "sismember",
     "smembers", "smismember", "smove", "sort", "sort_ro", "spop", "srandmember", "srem", "sscan", "sunion", "xack", "xadd",
@@ -107,7 +108,8 @@ pub(super) fn meet_native(
     args: &[&[u8]],
     strings: &[*mut raw::RedisModuleString],
 ) -> Option<crate::reply::Result> {
-    if !server.settings.redirect || COMMON.contains(&command.name) {
+    let is_complete = command.arguments.contains(&args.len());
+    if !server.settings.redirect || !is_complete || COMMON.contains(&command.name) {
         return None;
     }
     // SAFETY: the context is the server's.
@@ -135,8 +137,8 @@ pub(super) fn meet_native(
     }
     let has = |option| args.iter().skip(2).any(|arg| is_word(arg, option));
     match command.name {
-        "rename" | "renamenx" => {
-            rename_native(ctx, server, command.name, [args[0], args[1]], &native)
+        "rename" | "renamenx" | "copy" => {
+            move_native(ctx, server, command.name, args, &native).transpose()
         }
         "setnx" | "msetnx" => Some(Ok(Reply::Int(0))),
         "set" if has("get") => Some(Err(Fault::wrong_type())),
@@ -149,34 +151,40 @@ pub(super) fn meet_native(
     }
 }
 
-/// Renames a key of the server's own, or makes room for one of ours.
-fn rename_native(
+/// Moves or copies a key of the server's own, or makes room for one of ours. Returns `None` if the command is to run.
+fn move_native(
     ctx: &Context,
     server: &Server,
     name: &str,
-    [from, to]: [&[u8]; 2],
+    args: &[&[u8]],
     native: &[&[u8]],
-) -> Option<crate::reply::Result> {
-    let is_free = || Ok::<_, Fault>(!native.contains(&to) && !server.store.exists(to)?);
-    match (native.contains(&from), name) {
-        (false, "rename") => self::native(ctx, "del", &[to]).err().map(Err),
-        (false, _) => match server.store.exists(from) {
-            Ok(true) => Some(Ok(Reply::Int(0))),
-            Ok(false) => None,
-            Err(fault) => Some(Err(fault)),
-        },
-        (true, "rename") => Some(self::native(ctx, name, &[from, to]).and_then(|reply| {
-            if server.store.remove(to)? {
-                super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
+) -> Result<Option<Reply>, Fault> {
+    let (from, to) = (args[0], args[1]);
+    let replaces = match name {
+        "rename" => true,
+        "renamenx" => false,
+        _ if native.contains(&from) => args[2..].iter().any(|option| is_word(option, "replace")),
+        _ => keyspace::copy_replaces(&args[2..])?,
+    };
+    if !native.contains(&from) {
+        return Ok(match server.store.exists(from)? {
+            true if replaces => {
+                self::native(ctx, "del", &[to])?;
+                None
             }
-            Ok(reply)
-        })),
-        (true, _) => Some(match is_free() {
-            Ok(true) => self::native(ctx, name, &[from, to]),
-            Ok(false) => Ok(Reply::Int(0)),
-            Err(fault) => Err(fault),
-        }),
+            true => Some(Reply::Int(0)),
+            false => None,
+        });
     }
+    let meets_ours = server.store.exists(to)?;
+    if meets_ours && !replaces {
+        return Ok(Some(Reply::Int(0)));
+    }
+    let reply = self::native(ctx, name, args)?;
+    if meets_ours && server.store.remove(to)? {
+        super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
+    }
+    Ok(Some(reply))
 }
 
 /// Commands on keys of any type, which [`with_native`] completes, and one that passes over other types.
@@ -255,7 +263,7 @@ fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply::Result {
     let result: CallResult<'_> = ctx.call_ext(name, &options, args);
     match result {
         Ok(value) => Ok(match (name, convert((&value).into())) {
-            ("flushall" | "flushdb", _) => Reply::OK,
+            ("flushall" | "flushdb" | "rename", _) => Reply::OK,
             (_, reply) => reply,
         }),
         Err(error) => Err(Fault::new(ValkeyError::from(error))),

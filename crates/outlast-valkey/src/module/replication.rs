@@ -2,8 +2,9 @@
 //!
 //! The server forks, and its child writes what the replica loads, with a part of ours (`aux_save`). In a child, a
 //! pool is closed, so the child asks its parent: a pair of sockets is there before each fork, and a thread of the
-//! parent writes a [copy](crate::copy) into it. The copy is made while the data change, after the fork. The server
-//! sends all changes since the fork to the replica afterwards, and those give new values, never differences.
+//! parent writes a [copy](crate::copy) into it each time that the child asks. The copy is made while the data change,
+//! after the fork. The server sends all changes since the fork to the replica afterwards, and those give new values,
+//! never differences.
 //!
 //! *The replica* loads the copy only if the server says that it comes from a primary. A snapshot that a server loads
 //! at its start, or a log, can be older than the pool, so what it has of ours is passed over. While a copy is
@@ -11,7 +12,7 @@
 //! mark that says so is set before the first old key goes, and removed after the last new one is there. What
 //! survives a crash is a prefix of the changes in their order, so no crash leaves a mixture without the mark.
 
-use super::{SERVER, Server, cluster, lock};
+use super::{SERVER, cluster, lock};
 use crate::copy;
 use crate::store::Store;
 use std::ffi::{c_int, c_void};
@@ -21,12 +22,14 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use valkey_module::native_types::ValkeyType;
 use valkey_module::{Context, raw};
 
 /// The format of our part of a snapshot.
 const FORMAT: u64 = 1;
+/// What a child asks for that wants the records of all slots.
+const ALL: u16 = u16::MAX;
 
 /// The type that has a part in snapshots, and in a cluster the [stubs](cluster).
 pub(super) static TYPE: ValkeyType = ValkeyType::new(
@@ -36,7 +39,7 @@ pub(super) static TYPE: ValkeyType = ValkeyType::new(
         version: raw::REDISMODULE_TYPE_METHOD_VERSION as u64,
         rdb_load: Some(cluster::load),
         rdb_save: Some(cluster::save),
-        aof_rewrite: None,
+        aof_rewrite: Some(cluster::rewrite),
         mem_usage: None,
         digest: None,
         free: Some(cluster::free),
@@ -63,10 +66,14 @@ pub(super) struct Copies {
     from_primary: AtomicBool,
     /// Whether the server itself, without a child, writes a snapshot now.
     saves: AtomicBool,
+    /// Whether the server, or in a child this process, rewrites its log now.
+    logs: AtomicBool,
     /// The ends of the pair of sockets: the parent's, the child's.
     ends: [AtomicI32; 2],
     /// The child's end, as long as the pair is used.
     child: Mutex<Option<UnixStream>>,
+    /// In a child, its end.
+    end: OnceLock<UnixStream>,
     /// To the thread that writes copies.
     pairs: Mutex<Sender<UnixStream>>,
 }
@@ -78,11 +85,14 @@ impl Copies {
         let store = Arc::clone(store);
         std::thread::Builder::new().name("outlast-copies".into()).spawn(move || {
             for mut end in receive {
-                // A child asks at most once.
-                if end.read_exact(&mut [0]).is_ok() {
+                let mut slot = [0; 2];
+                while end.read_exact(&mut slot).is_ok() {
+                    let slot = Some(u16::from_le_bytes(slot)).filter(|&slot| slot != ALL);
                     let mut out = BufWriter::with_capacity(1 << 16, &end);
                     // Whatever fails here, the child misses the end of the copy.
-                    let _ = copy::write(&store, &mut out);
+                    if copy::write(&store, slot, &mut out).is_err() {
+                        break;
+                    }
                 }
                 let _ = end.shutdown(Shutdown::Both);
             }
@@ -91,8 +101,10 @@ impl Copies {
             process: std::process::id(),
             from_primary: AtomicBool::new(false),
             saves: AtomicBool::new(false),
+            logs: AtomicBool::new(false),
             ends: [const { AtomicI32::new(-1) }; 2],
             child: Mutex::new(None),
+            end: OnceLock::new(),
             pairs: Mutex::new(send),
         };
         copies.renew()?;
@@ -119,6 +131,27 @@ impl Copies {
         self.saves.load(Ordering::Relaxed) || std::process::id() != self.process
     }
 
+    /// Returns whether what is saved now is the server's log.
+    pub(super) fn is_log(&self) -> bool {
+        self.logs.load(Ordering::Relaxed)
+    }
+
+    /// In a child, asks the parent for a copy of everything, or of a slot, and passes its calls to `sink`.
+    pub(super) fn ask(
+        &self,
+        slot: Option<u16>,
+        mut sink: impl FnMut(&[u8]),
+    ) -> std::io::Result<()> {
+        // The parent has no use for this, so no thread can have been about to set it at the fork.
+        let mut end = self.end.get_or_init(|| self.take());
+        end.write_all(&slot.unwrap_or(ALL).to_le_bytes())?;
+        let mut input = BufReader::with_capacity(1 << 16, end);
+        while let Some(call) = copy::read(&mut input)? {
+            sink(&call);
+        }
+        Ok(())
+    }
+
     /// In a child, returns its end of the pair. Takes no lock: another thread may have held it at the fork.
     fn take(&self) -> UnixStream {
         // SAFETY: the child has a copy of both descriptors, and nothing in it uses them but this, once.
@@ -130,15 +163,17 @@ impl Copies {
 }
 
 pub(super) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 4] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 5] = [
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(forked)),
         (raw::REDISMODULE_EVENT_PERSISTENCE, Some(saving)),
         (raw::REDISMODULE_EVENT_FLUSHDB, Some(flushed)),
+        // Servers that do not have it refuse this one.
+        (cluster::MIGRATION_EVENT, Some(cluster::migration)),
     ];
     for (id, callback) in events {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context is the server's; the servers have these events.
+        // SAFETY: the context is the server's, and the callback lives as long as the module.
         unsafe {
             raw::RedisModule_SubscribeToServerEvent.expect("servers since 6.0 have it")(
                 ctx.ctx, event, callback,
@@ -146,12 +181,10 @@ pub(super) fn subscribe(ctx: &Context) {
         }
     }
     // A primary that dies while it sends a copy ends the loading, not the server.
+    let handled = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int | cluster::MIGRATION_OPTION;
     // SAFETY: as above.
     unsafe {
-        raw::RedisModule_SetModuleOptions.expect("servers since 6.0 have it")(
-            ctx.ctx,
-            raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS as c_int,
-        );
+        raw::RedisModule_SetModuleOptions.expect("servers since 6.0 have it")(ctx.ctx, handled);
     }
 }
 
@@ -181,6 +214,11 @@ extern "C" fn saving(
             raw::REDISMODULE_SUBEVENT_PERSISTENCE_SYNC_AOF_START,
         ];
         server.copies.saves.store(starts.contains(&which), Ordering::Relaxed);
+        let logs = [
+            raw::REDISMODULE_SUBEVENT_PERSISTENCE_AOF_START,
+            raw::REDISMODULE_SUBEVENT_PERSISTENCE_SYNC_AOF_START,
+        ];
+        server.copies.logs.store(logs.contains(&which), Ordering::Relaxed);
     }
 }
 
@@ -227,7 +265,8 @@ extern "C" fn save(rdb: *mut raw::RedisModuleIO, _: c_int) {
         })
         .map_err(|fault| fault.to_string())
     } else {
-        relay(rdb, server).map_err(|error| error.to_string())
+        let copies = &server.copies;
+        copies.ask(None, |call| raw::save_slice(rdb, call)).map_err(|error| error.to_string())
     };
     if let Err(why) = done {
         valkey_module::logging::log_warning(format!("outlast: no copy: {why}"));
@@ -238,17 +277,6 @@ extern "C" fn save(rdb: *mut raw::RedisModuleIO, _: c_int) {
         }
     }
     raw::save_slice(rdb, &[]);
-}
-
-/// In a child, asks the parent for a copy, and writes it.
-fn relay(rdb: *mut raw::RedisModuleIO, server: &Server) -> std::io::Result<()> {
-    let mut end = server.copies.take();
-    end.write_all(&[1])?;
-    let mut input = BufReader::with_capacity(1 << 16, end);
-    while let Some(call) = copy::read(&mut input)? {
-        raw::save_slice(rdb, &call);
-    }
-    Ok(())
 }
 
 /// Reads our part of a snapshot, and makes its calls if it comes from a primary.

@@ -75,6 +75,12 @@ impl RawMap {
         Ok(self.change(key, Some(value), Kind::Put, true)?.1)
     }
 
+    /// Does what [`put`](RawMap::put) does, and does not copy the previous value.
+    #[doc(hidden)]
+    pub fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.change(key, Some(value), Kind::Put, false).map(drop)
+    }
+
     /// Replaces the value of `key` if it is present. Returns whether it did.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(key, Some(value), Kind::Update, false)?.0)
