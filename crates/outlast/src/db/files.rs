@@ -5,8 +5,10 @@ use crate::pool::core::root_offset;
 use crate::pool::header::Header;
 use crate::pool::layout::{HEADER_WORDS, ROOT_SLOTS};
 use rustix::fs::FlockOperation;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -62,6 +64,23 @@ pub(super) fn may_have_map(file: &File) -> bool {
         let read = file.read_exact_at(&mut commit, root_offset(slot).raw());
         read.is_err() || commit != [0; 8]
     })
+}
+
+/// Returns the paths at which pools are kept that were at this path.
+pub(super) fn kept_from(path: &Path) -> Vec<PathBuf> {
+    // A look at all names of the directory takes less than one at each name that there could be.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let there: Option<HashSet<OsString>> = match std::fs::read_dir(parent.unwrap_or(".".as_ref())) {
+        Ok(entries) => Some(entries.flatten().map(|entry| entry.file_name()).collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),
+        // It may still be possible to look at single names.
+        Err(_) => None,
+    };
+    let is_there = |path: &PathBuf| match (&there, path.file_name()) {
+        (Some(there), Some(name)) => there.contains(name),
+        _ => path.symlink_metadata().is_ok(),
+    };
+    names_of_old(path).filter(is_there).collect()
 }
 
 /// How many names are tried for the old pool.

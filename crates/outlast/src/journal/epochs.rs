@@ -301,9 +301,11 @@ pub(super) fn strays(
 ) -> io::Result<(Option<Mark>, u64)> {
     let mut last = 0;
     for at in (from / SECTOR..file.len()?.div_ceil(SECTOR)).map(|sector| sector * SECTOR) {
+        // Most of a file is zeros, and has no header.
+        let Some(begun) = Block::read(file, at, None)? else { continue };
         let Some(block) = Block::read(file, at, Some(&mut Change::default()))? else {
             // The header alone still shows that the epoch was begun, so the one before it was durable.
-            if let (Some(epoch), Some(begun)) = (epoch, Block::read(file, at, None)?)
+            if let Some(epoch) = epoch
                 && Some(begun.mark) == mark
                 && begun.epoch > epoch
                 && !seeded(&bugs::STRAYS_IGNORED)

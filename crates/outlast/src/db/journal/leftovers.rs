@@ -3,7 +3,7 @@
 use super::base::peek;
 use super::options::{JournalOptions, MEMORY};
 use super::working::{Owned, is_unfinished_name, is_working_name, open_unknown};
-use crate::db::files::{lock, names_of_old};
+use crate::db::files::{kept_from, lock};
 use crate::db::options::PoolOptions;
 use crate::error::Result;
 use crate::pmem::Notes;
@@ -126,8 +126,7 @@ fn look_at(path: &Path, boot: u128) -> Option<WorkingFile> {
 /// Returns whether a pool needs a working file that belongs to `of`, which is of the current boot. The
 /// pool was at this path, and a restore may have kept it under another name.
 fn use_by(base: &Path, of: Owned) -> WorkingFileUse {
-    let kept = names_of_old(base).filter(|name| name.symlink_metadata().is_ok());
-    let names = std::iter::once(base.to_owned()).chain(kept);
+    let names = std::iter::once(base.to_owned()).chain(kept_from(base));
     let mut uses = names.map(|name| use_at(&name, of));
     uses.find(|&found| found != WorkingFileUse::PoolGone).unwrap_or(WorkingFileUse::PoolGone)
 }
