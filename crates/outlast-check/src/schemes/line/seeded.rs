@@ -166,6 +166,5 @@ pub(super) const LINES: &[Line] = &[
         Seeded::InCode(&line_bugs::OLD_UNMARKED),
         "rebuild",
         Held("reclaim"),
-    )
-    .slow(),
+    ),
 ];
