@@ -1,4 +1,4 @@
-// Simulation behind docs/lab/line.md, section 8: how much space a growing table of the scheme `line` takes, how
+// Simulation behind docs/lab/line.md, "Space": how much space a growing table of the scheme `line` takes, how
 // many lines lookups read, and how many records a rebuild moves, for several ways to grow.
 //   gcc -O2 -march=native -o line-space line-space.c -lm
 //   nice -n 10 ./line-space            every row, scaled; "./line-space 6 full": row 6 with 1 to 20 million records;

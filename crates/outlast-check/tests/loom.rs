@@ -203,6 +203,54 @@ fn a_cell_without_fences_is_noticed() {
     readers_see_no_reuse!(unfenced, true);
 }
 
+/// A writer doubles a directory whose cells lead to a place, leads the new cell to another place, and uses
+/// the old place for something else. Checks that a reader of the old cell accepts nothing of that use,
+/// and that one which finds 0 there finds the new array.
+macro_rules! readers_see_no_old_array {
+    ($lock:path) => {{
+        use $lock as lock;
+        loom::model(|| {
+            let array = Arc::new(AtomicUsize::new(0));
+            let cells: Arc<[AtomicUsize; 2]> = Arc::new([AtomicUsize::new(1), AtomicUsize::new(1)]);
+            let place = Arc::new(AtomicU64::new(7));
+            let writer = {
+                let (array, cells, place) = (array.clone(), cells.clone(), place.clone());
+                thread::spawn(move || {
+                    array.store(1, Ordering::Release);
+                    cells[0].store(0, Ordering::Release);
+                    cells[1].store(2, Ordering::Release);
+                    lock::fence(Ordering::Release);
+                    place.store(8, Ordering::Relaxed);
+                })
+            };
+            let cell = &cells[array.load(Ordering::Acquire)];
+            match cell.load(Ordering::Acquire) {
+                0 => assert_eq!(array.load(Ordering::Acquire), 1),
+                1 => {
+                    let seen = place.load(Ordering::Relaxed);
+                    lock::fence(Ordering::Acquire);
+                    if cell.load(Ordering::Acquire) == 1 {
+                        assert_ne!(seen, 8, "another use of the place");
+                    }
+                }
+                _ => {}
+            }
+            writer.join().unwrap();
+        });
+    }};
+}
+
+#[test]
+fn a_reader_of_an_old_array_notices_a_doubling() {
+    readers_see_no_old_array!(whole);
+}
+
+#[test]
+#[should_panic(expected = "another use of the place")]
+fn an_old_array_without_fences_is_noticed() {
+    readers_see_no_old_array!(unfenced);
+}
+
 /// Runs two writers, each of which tries at most twice to take the lock.
 fn writers_exclude_each_other(orders: whole::Orders) {
     loom::model(move || {

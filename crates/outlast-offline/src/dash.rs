@@ -1,4 +1,5 @@
-//! The parts of the walks of Dash-EH and Dash-LH that concern a directory's block and one segment.
+//! The parts of the walks of Dash-EH and Dash-LH that concern a directory's block and one segment. Line
+//! hashing has directories of the same form.
 
 use super::image::{Hash, LOW48, MAX_DEPTH, crc_words, fold16, identity};
 use super::record::{ByKey, Slot};
@@ -10,7 +11,7 @@ use std::collections::HashSet;
 const SLOTS: usize = 16;
 const BUCKET_BYTES: u64 = 256;
 const NODE_BYTES: u64 = 8 * BUCKET_BYTES;
-const DIRECTORY_HEADER: u64 = 64;
+pub(super) const DIRECTORY_HEADER: u64 = 64;
 
 const DIRECTORY: u64 = 0xd1e0;
 const SEGMENT: u64 = 0xd1e1;
@@ -20,16 +21,29 @@ impl Walk<'_, '_> {
     /// Reads the directory that the root's word at `place` names, and claims its block. Returns its
     /// depth, the offset of its entries, and the entries.
     pub(super) fn dash_directory(&mut self, place: u64, word: u64) -> Result<(u32, u64, Vec<u64>)> {
+        let (depth, first, entries) = self.directory(place, word, DIRECTORY, MAX_DEPTH)?;
+        self.region(first - DIRECTORY_HEADER, 8, What::Directory { depth });
+        Ok((depth, first, entries))
+    }
+
+    /// Does the same for a directory of this kind, whose depth is at most `deepest`.
+    pub(super) fn directory(
+        &mut self,
+        place: u64,
+        word: u64,
+        kind: u64,
+        deepest: u32,
+    ) -> Result<(u32, u64, Vec<u64>)> {
         // Offset, depth, and a checksum folded to 8 bits.
         let low = word & ((1 << 56) - 1);
         let sum = crc_words(&[low]);
         let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
         let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
-        if word >> 56 != check || !(1..=MAX_DEPTH).contains(&depth) || !offset.is_multiple_of(64) {
+        if word >> 56 != check || !(1..=deepest).contains(&depth) || !offset.is_multiple_of(64) {
             let expected = "a directory's offset and depth";
             return Err(Damage::new(place, expected, format!("{word:#x}")).into());
         }
-        let expected = identity(DIRECTORY, 0, offset, u64::from(depth));
+        let expected = identity(kind, 0, offset, u64::from(depth));
         let found = self.image.word(offset)?;
         if found != expected {
             let expected = format!("a directory of depth {depth} ({expected:#x})");
@@ -40,7 +54,6 @@ impl Walk<'_, '_> {
         // length.
         self.claim(offset, (DIRECTORY_HEADER + (8 << depth)).max(256), Owner::Structure)?;
         let entries = self.image.words(offset + DIRECTORY_HEADER, 1 << depth)?;
-        self.region(offset, 8, What::Directory { depth });
         Ok((depth, offset + DIRECTORY_HEADER, entries))
     }
 

@@ -1,6 +1,7 @@
 //! The walk of a map of line hashing: directory, segments and overflow nodes.
 
-use super::image::{LOW48, crc_words, identity, unpack};
+use super::dash::DIRECTORY_HEADER;
+use super::image::{identity, unpack};
 use super::record::{ByKey, Slot};
 use super::{MapReport, Owner, SchemeWalk, Walk, What};
 use outlast::{Damage, Error, Result};
@@ -19,7 +20,7 @@ pub(super) const WALK: SchemeWalk = SchemeWalk {
 const DIRECTORY: u64 = 0x11e0;
 const SEGMENT: u64 = 0x11e1;
 const NODE: u64 = 0x11e2;
-const DIRECTORY_HEADER: u64 = 64;
+const MAX_DEPTH: u32 = 23;
 pub(super) const LINE: u64 = 64;
 /// The lines of a node after its header.
 pub(super) const LINES_OF_NODE: u64 = 31;
@@ -79,7 +80,9 @@ impl Walk<'_, '_> {
         let Some(empties) = empties.filter(|_| largest <= 5 && rest == 0 && other == 0) else {
             return Err(Damage::new(place, "a size of segments", format!("{largest}")).into());
         };
-        let (depth, first, mut cells) = self.line_directory(place, word)?;
+        let (depth, first, mut cells) = self.directory(place, word, DIRECTORY, MAX_DEPTH)?;
+        self.region(first - DIRECTORY_HEADER, 8, What::LineDirectory { depth });
+        self.region(first, 8 << depth, What::Cell);
         map.depth = depth;
         if let Err(error) = self.apply_intent(place + 8, intent, largest, depth, first, &mut cells)
         {
@@ -113,32 +116,6 @@ impl Walk<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Reads the directory that the root's word at `place` names, and claims its block. Returns its
-    /// depth, the offset of its cells, and the cells.
-    fn line_directory(&mut self, place: u64, word: u64) -> Result<(u32, u64, Vec<u64>)> {
-        let sum = crc_words(&[word & ((1 << 56) - 1)]);
-        let check = (sum ^ sum >> 8 ^ sum >> 16 ^ sum >> 24) & 0xff;
-        let (offset, depth) = (word & LOW48, (word >> 48 & 0xff) as u32);
-        if word >> 56 != check || !(1..=23).contains(&depth) || !offset.is_multiple_of(64) {
-            let expected = "a directory's offset and depth";
-            return Err(Damage::new(place, expected, format!("{word:#x}")).into());
-        }
-        let expected = identity(DIRECTORY, 0, offset, u64::from(depth));
-        let found = self.image.word(offset)?;
-        if found != expected {
-            let expected = format!("a directory of depth {depth} ({expected:#x})");
-            return Err(Damage::new(offset, expected, format!("{found:#x}")).into());
-        }
-        // The claim comes before the read, because it fails unless there is a block of that size.
-        let cells = 1 << depth;
-        self.claim(offset, (DIRECTORY_HEADER + 8 * cells).max(256), Owner::Structure)?;
-        let first = offset + DIRECTORY_HEADER;
-        let read = self.image.words(first, cells)?;
-        self.region(offset, 8, What::LineDirectory { depth });
-        self.region(first, 8 * cells, What::Cell);
-        Ok((depth, first, read))
     }
 
     /// Applies the last rebuild that has committed to the cells. A crash can have left them as they

@@ -4,8 +4,8 @@
 //! Operations start immediately and allocate elsewhere. Meanwhile the reclaim runs, step by step:
 //!
 //! 1. *Trace*: for each root, the index reports the blocks that it owns, and the reclaim marks them
-//!    alive. An operation that moves or unlinks a block during the trace marks it first, so the
-//!    trace only has to find the blocks that stay in place.
+//!    alive. An operation that unlinks a block during the trace, or moves it to where the trace may
+//!    have been, marks it first. So the trace only has to find the blocks that stay in place.
 //! 2. *Grace*: an operation that began before the trace ended may still be on its way to an old
 //!    block that nothing leads to any more. The reclaim waits for all such operations.
 //! 3. *Sweep*: run by run, an old block is free if it is not marked alive, or if it was retired

@@ -26,6 +26,8 @@ crate::seeded_bugs! {
     SLOT_NOT_EMPTIED = "SlotNotEmptied";
     /// An insert becomes visible to readers before it is durable.
     SHOWN_BEFORE_DURABLE = "ShownBeforeDurable";
+    /// Changes that share a fence are shown to readers before it.
+    ROW_SHOWN_EARLY = "RowShownEarly";
     /// A split does not check whether its segment was split before it had the locks.
     SPLIT_NOT_RECHECKED = "SplitNotRechecked";
     /// Recovery leaves locks as it finds them.

@@ -73,7 +73,7 @@ impl SideTable {
     pub unsafe fn hint_unchecked(&self, offset: u64) -> &SharedWord {
         debug_assert!(offset.is_multiple_of(8 * SIDE_SHARE));
         // SAFETY: the table has a word for each 256 bytes of the pool (the promise of `new`).
-        unsafe { &*self.0.add(((SIDE_FIXED + offset / SIDE_SHARE) / 8) as usize) }
+        unsafe { &*self.0.add((SIDE_FIXED / 8 + offset / (8 * SIDE_SHARE)) as usize) }
     }
 }
 

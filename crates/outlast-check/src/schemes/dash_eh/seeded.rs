@@ -98,7 +98,7 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         "Changes that share a fence are found before it, and a crash undoes them",
-        Seeded::InCode(&dash_eh_bugs::ROW_SHOWN_EARLY),
+        Seeded::InCode(&index_bugs::ROW_SHOWN_EARLY),
         "Row::make: shown before the fence",
         Stopped,
     ),

@@ -22,7 +22,7 @@ pub const PARTS: Parts = Parts {
 /// `REBUILD_CELLS`: until another rebuild commits, the next process completes these cells. A thread
 /// that rebuilds again fences before it commits; another thread would not wait for these flushes.
 ///
-/// `DOUBLE_COMMIT`: a thread doubles the directory only to rebuild a group, and the intent is in the
+/// `DOUBLE_COMMIT`: a thread doubles the directory only to rebuild a segment, and the intent is in the
 /// same line as the directory's word. Another thread could reuse the old directory's block before.
 const HARMLESS: &[Equivalent] = &[
     Equivalent {

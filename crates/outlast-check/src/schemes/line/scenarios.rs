@@ -74,7 +74,7 @@ pub(super) fn catalogue(form: RecordForm) -> Vec<Scenario> {
             stash,
         )
         .expecting(away),
-        Scenario::new("shrink", "groups that shrink and merge", shape(form, 0), shrink)
+        Scenario::new("shrink", "segments that shrink and merge", shape(form, 0), shrink)
             .in_pool(roomy)
             .expecting(rebuild.clone())
             .costly(),

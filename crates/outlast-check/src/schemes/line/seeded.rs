@@ -1,7 +1,7 @@
 //! The seeded bugs of line hashing. Bugs that many schemes share are in `seeded/shared.rs`.
 
 use crate::parts::bugs::Checker::{Alone, EachStep, Held, Stopped};
-use crate::parts::bugs::{Line, bug, bytes, cannot};
+use crate::parts::bugs::{Line, bug, cannot};
 use crate::parts::published::*;
 use outlast::internals::index::bugs as index_bugs;
 use outlast::internals::index::line::bugs as line_bugs;
@@ -97,7 +97,7 @@ pub(super) const LINES: &[Line] = &[
     .slow(),
     bug(
         "Changes that share a fence are found before it, and a crash undoes them",
-        Seeded::InCode(&line_bugs::ROW_SHOWN_EARLY),
+        Seeded::InCode(&index_bugs::ROW_SHOWN_EARLY),
         "the kit's row: shown before the fence",
         Stopped,
     ),
@@ -121,8 +121,8 @@ pub(super) const LINES: &[Line] = &[
     ),
     bug(
         "An iteration reads a segment that was freed and used again",
-        Seeded::InCode(&line_bugs::CELL_UNCHECKED_SCAN),
-        "is_current",
+        Seeded::InCode(&line_bugs::CELL_UNCHECKED),
+        "is_valid",
         Held("scan-rebuild"),
     ),
     bug(
@@ -161,11 +161,10 @@ pub(super) const LINES: &[Line] = &[
         "is_valid",
         Held("late-rebuild"),
     ),
-    bytes(
-        "A rebuild does not mark, for the reclaim, the records that it moves",
-        Seeded::InCode(&line_bugs::MOVED_UNMARKED),
-        "mark_moved",
+    bug(
+        "A rebuild does not mark, for the reclaim, the segments that it frees: they are freed twice",
+        Seeded::InCode(&line_bugs::OLD_UNMARKED),
+        "rebuild",
         Held("reclaim"),
-    )
-    .slow(),
+    ),
 ];

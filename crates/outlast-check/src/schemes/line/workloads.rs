@@ -9,13 +9,13 @@ const OVERFLOW: Before = Before::Point(&points::INSERT_OVERFLOW);
 pub(super) const ALL: &[Workload] = &[
     Workload {
         name: "rebuild",
-        about: "an insert rebuilds a group",
+        about: "an insert rebuilds a segment",
         before: Before::Growth,
         ..PLAIN
     },
     Workload {
         name: "duel-rebuild",
-        about: "lookups and changes of a key whose group is rebuilt",
+        about: "lookups and changes of a key whose segment is rebuilt",
         before: Before::Growth,
         aim: Aim::Duel,
         ..PLAIN

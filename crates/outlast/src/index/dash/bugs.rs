@@ -16,8 +16,6 @@ crate::seeded_bugs! {
     NEXT_NOT_RECHECKED = "NextNotRechecked";
     /// The same in changes that share a fence.
     ROW_NEXT_NOT_RECHECKED = "RowNextNotRechecked";
-    /// Changes that share a fence are shown to readers before it.
-    ROW_SHOWN_EARLY = "RowShownEarly";
     /// A split does not mark, for the trace, the overflow records that stay in place.
     STAYING_UNMARKED = "StayingUnmarked";
     /// Overflow nodes that a split has emptied are freed before the link to them is durably gone.

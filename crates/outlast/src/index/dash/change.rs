@@ -32,27 +32,9 @@ pub(super) fn prefers_home(home: Bits, next: Bits, first: usize) -> bool {
     home.free_slot_in_line(first).is_some() || home.is_no_fuller_than(next)
 }
 
-/// What one attempt passes on to the next.
-pub(crate) struct Progress<'i, S: Seam, R: SlotRecord> {
-    /// The new record, unless the change is a removal.
-    new: Option<UnlinkedRecord<'i, S, R>>,
-    /// Whether the next bucket must be locked before the home bucket.
-    next_first: bool,
-}
-
-impl<S: Seam, R: SlotRecord> Default for Progress<'_, S, R> {
-    #[inline(always)]
-    fn default() -> Self {
-        Progress { new: None, next_first: false }
-    }
-}
-
-impl<'i, S: Seam, R: SlotRecord> Progress<'i, S, R> {
-    /// A change whose new record is written.
-    pub(super) fn of(new: UnlinkedRecord<'i, S, R>) -> Self {
-        Progress { new: Some(new), next_first: false }
-    }
-}
+/// What one attempt passes on to the next: the new record, unless the change is a removal; and
+/// whether the next bucket must be locked before the home bucket.
+pub(crate) type Progress<'i, S, R> = (Option<UnlinkedRecord<'i, S, R>>, bool);
 
 /// What stopped an attempt.
 pub(crate) enum Obstacle {
@@ -72,9 +54,9 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Update<S, R> for Dash<S, R, A> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, _): &mut Progress<'t, S, R>,
     ) -> Boxed<Option<Changed<R>>> {
-        prepare(self, key, plan, &points::RECORD, &mut progress.new)
+        prepare(self, key, plan, &points::RECORD, new)
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is known,
@@ -88,12 +70,11 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Update<S, R> for Dash<S, R, A> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, _): &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
         let route = self.ready_route(key.hash)?;
         self.prefetch_home(&route, key.hash);
         let mut here = self.try_hold(self.bucket(route.segment, self.home(key.hash)))?;
-        let new = &mut progress.new;
         let step = self.change_locked::<true>(&route, &mut here, None, key, plan, new);
         here.unlock();
         match step {
@@ -108,18 +89,18 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Update<S, R> for Dash<S, R, A> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, next_first): &mut Progress<'t, S, R>,
     ) -> Boxed<Step<R, Obstacle>> {
         let route = self.route_inside(key.hash)?;
         let home = self.home(key.hash);
         let mut next = None;
-        if progress.next_first {
+        if *next_first {
             next = Some(self.lock(self.bucket(route.segment, self.next(home)))?);
         }
         let mut here = self.lock(self.bucket(route.segment, home))?;
-        let (next, new) = (next.as_deref_mut(), &mut progress.new);
+        let next = next.as_deref_mut();
         let step = self.change_locked::<false>(&route, &mut here, next, key, plan, new)?;
-        progress.next_first |= matches!(step, Step::Full(Obstacle::NextLocked));
+        *next_first |= matches!(step, Step::Full(Obstacle::NextLocked));
         Ok(step)
     }
 
@@ -182,7 +163,9 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         }
         if let Some(new) = new {
             here.changing();
-            self.replace(&place.bucket.slots[place.slot], new.words(), key.hash);
+            let (slot, at) =
+                (&place.bucket.slots[place.slot], [&points::UPDATE, &points::UPDATE_LINK]);
+            slot.update::<S, R>(&self.core.memory, new.words(), || self.empty(key.hash), at);
             new.set_linked();
         } else if next_lock.is_none() && matches!(place.part, Part::Next) {
             // A bucket's own lock guards its metadata.
@@ -230,20 +213,6 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         let stash = if let Part::Stash(stash) = place.part { Some(stash) } else { None };
         here.forget_overflow(hash as u8, stash);
         Ok(())
-    }
-
-    /// Replaces a slot's value, durably, by storing a single word. The record's home is marked as
-    /// changing.
-    #[inline(always)]
-    fn replace(&self, slot: &Slot, words: SlotWords, hash: u64) {
-        let memory = &self.core.memory;
-        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
-            memory.store(&slot.first, self.empty(hash), &points::UPDATE);
-            memory.persist(slot, &points::UPDATE);
-            memory.store(&slot.second, words.second, &points::UPDATE);
-            memory.store(&slot.first, words.first, &points::UPDATE);
-        }
-        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
     /// Removes a slot's record, durably. The record's home is marked as changing, and the slot's

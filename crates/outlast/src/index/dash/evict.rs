@@ -4,7 +4,6 @@
 //! the record's block cannot be reused: before a slot links to it, under the lock of the record's home, or
 //! while the epoch is pinned. So no mark gets into the block of something else.
 
-use super::change::Progress;
 use super::layout::{LINE_SLOTS, Slot};
 use super::lookup::Part;
 use super::metadata::Overflow;
@@ -229,7 +228,7 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Dash<S, R, A> {
         let new = UnlinkedRecord::prepare(&self.core, key.key, value, key.hash, &points::RECORD)?;
         let (offset, _) = R::extent(&self.core, new.words())?;
         set_mark_of(&self.core.memory, offset, mark);
-        go_on(self, key, plan, &mut Progress::of(new))
+        go_on(self, key, plan, &mut (Some(new), false))
     }
 
     /// Prefetches the buckets of the next parts, as far as they are in one segment.

@@ -35,12 +35,8 @@ pub(crate) struct RowPlace<'t, S: Seam> {
 }
 
 impl<S: Seam, R: SlotRecord, A: Addressing> Rows<S, R> for Dash<S, R, A> {
-    const POINTS: RowPoints = RowPoints {
-        record: &points::RECORD,
-        records: &points::MANY_RECORDS,
-        many: &points::MANY,
-        shown_early: &bugs::ROW_SHOWN_EARLY,
-    };
+    const POINTS: RowPoints =
+        RowPoints { record: &points::RECORD, records: &points::MANY_RECORDS, many: &points::MANY };
 
     type Place<'t> = RowPlace<'t, S>;
 
@@ -137,6 +133,6 @@ impl<S: Seam, R: SlotRecord, A: Addressing> Rows<S, R> for Dash<S, R, A> {
     }
 
     fn progress<'t>(new: UnlinkedRecord<'t, S, R>) -> Progress<'t, S, R> {
-        Progress::of(new)
+        (Some(new), false)
     }
 }

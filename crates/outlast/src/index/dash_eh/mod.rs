@@ -143,7 +143,7 @@ impl Addressing for Prefixes {
 
     #[inline(always)]
     fn is_current<S: Seam>(&self, seam: &S, way: Way<'_>) -> bool {
-        self.dram.is_current(seam, way)
+        DramDirectory::is_current(seam, way)
     }
 
     fn first_touch<S: Seam, R: SlotRecord>(

@@ -44,7 +44,7 @@ impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Makes room in a full segment: splits it, or doubles the directory so that the next attempt
     /// can, or adds an overflow node. The caller retries afterwards.
     pub(super) fn make_room(&self, route: &Route<'_, Prefixes>, hash: u64) -> Result<()> {
-        let depth = route.way.depth();
+        let depth = self.addressing.dram.depth(self.seam());
         if route.segment.depth < depth {
             return match self.split(route, hash) {
                 // Without adjacent pages for a segment, there may be space for a node.

@@ -281,14 +281,8 @@ impl<S: Seam, R: SlotRecord, V: Variant> Pht<S, R, V> {
     #[inline(always)]
     fn replace(&self, bucket: BucketRef<'_>, slot: usize, words: SlotWords) {
         let (memory, slot) = (&self.core.memory, &bucket.bucket.slots[slot]);
-        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
-            let empty = self.empty(self.hash_of(slot.read(memory)));
-            memory.store(&slot.first, empty, &points::UPDATE);
-            memory.persist(slot, &points::UPDATE);
-            memory.store(&slot.second, words.second, &points::UPDATE);
-            memory.store(&slot.first, words.first, &points::UPDATE);
-        }
-        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
+        let empty = || self.empty(self.hash_of(slot.read(memory)));
+        slot.update::<S, R>(memory, words, empty, [&points::UPDATE, &points::UPDATE_LINK]);
     }
 
     /// Removes a record, durably. The bucket is marked as changing.

@@ -281,7 +281,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
 
     #[inline(always)]
     fn is_current(&self, route: &Route<'_>) -> bool {
-        self.directory.is_current(self.seam(), route.way)
+        DramDirectory::is_current(self.seam(), route.way)
     }
 
     /// Returns the chunk of cells with this number, of a segment or an overflow node. The first

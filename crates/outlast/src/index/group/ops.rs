@@ -269,14 +269,8 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
     #[inline(always)]
     fn replace(&self, cell: Cell<'_>, words: SlotWords) {
         let (memory, slot) = (&self.core.memory, cell.slot());
-        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
-            let empty = self.empty(R::slot_hash(&self.core.hasher, slot.read(memory)));
-            memory.store(&slot.first, empty, &points::UPDATE);
-            memory.persist(slot, &points::UPDATE);
-            memory.store(&slot.second, words.second, &points::UPDATE);
-            memory.store(&slot.first, words.first, &points::UPDATE);
-        }
-        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
+        let empty = || self.empty(R::slot_hash(&self.core.hasher, slot.read(memory)));
+        slot.update::<S, R>(memory, words, empty, [&points::UPDATE, &points::UPDATE_LINK]);
     }
 
     /// Removes a record, durably. The segment is marked as changing.

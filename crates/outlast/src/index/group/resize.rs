@@ -111,7 +111,7 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
     /// Returns whether a segment may be split. Keys that no split separates must not make the
     /// directory grow without end.
     fn may_split(&self, route: &Route<'_>) -> bool {
-        let (depth, wide) = (route.segment.depth, route.way.depth());
+        let (depth, wide) = (route.segment.depth, self.directory.depth(self.seam()));
         let segments = *self.seam().lock(&self.segments);
         depth < wide
             || depth < FREE_DEPTH

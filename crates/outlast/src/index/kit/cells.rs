@@ -38,17 +38,10 @@ impl Array {
     }
 }
 
-/// The way to a cell.
-#[derive(Clone, Copy)]
-pub(crate) struct CellWay<'c> {
-    array: &'c Array,
-    cell: &'c SharedWord,
-}
-
 /// The directory. It only grows.
 pub(crate) struct Cells {
-    /// The arrays, by depth. Those of smaller depths are kept for readers that still use them.
-    /// Together they take no more space than the current one.
+    /// The arrays, by depth. Those of smaller depths are kept for threads that still use them: these find
+    /// 0 there. Together they take no more space than the current one.
     all: Box<[Shared<OnceLock<Array>>]>,
     /// The current array: one of `all`.
     current: Shared<AtomicPtr<Array>>,
@@ -57,7 +50,7 @@ pub(crate) struct Cells {
 impl Cells {
     /// Makes a directory of this depth whose cells are 0.
     pub(crate) fn new(seam: &impl Seam, depth: u32) -> Self {
-        let all = (0..32).map(|_| Shared::once()).collect();
+        let all = (0..64).map(|_| Shared::once()).collect();
         let cells = Cells { all, current: Shared::default() };
         cells.set_current(seam, Array::new(depth));
         cells
@@ -86,26 +79,29 @@ impl Cells {
     /// Returns the word of the cell that has this hash.
     #[inline(always)]
     pub(crate) fn find(&self, seam: &impl Seam, hash: u64) -> u64 {
-        self.find_way(seam, hash).1
+        self.find_cell(seam, hash).1
     }
 
-    /// Does the same, and returns the way to the cell.
+    /// Does the same, and returns the cell. If that has the same word later, the directory still leads
+    /// from this hash to it.
     #[inline(always)]
-    pub(crate) fn find_way(&self, seam: &impl Seam, hash: u64) -> (CellWay<'_>, u64) {
+    pub(crate) fn find_cell(&self, seam: &impl Seam, hash: u64) -> (&SharedWord, u64) {
         let array = self.current(seam);
         let cell = array.word(hash);
         // Acquire: pairs with the Release in `set`, so that what the word leads to is visible.
-        (CellWay { array, cell }, cell.load(seam, Ordering::Acquire))
+        let word = cell.load(seam, Ordering::Acquire);
+        if word == 0 && !std::ptr::eq(array, self.current(seam)) {
+            return self.find_after_doubling(seam, hash);
+        }
+        (cell, word)
     }
 
-    /// Returns the word of the cell to which a way leads, or `None` if the directory was doubled since.
-    #[inline(always)]
-    pub(crate) fn again(&self, seam: &impl Seam, way: CellWay<'_>) -> Option<u64> {
-        // Acquire: as in `find_way`.
-        std::ptr::eq(self.current(seam), way.array).then(|| way.cell.load(seam, Ordering::Acquire))
+    #[cold]
+    fn find_after_doubling(&self, seam: &impl Seam, hash: u64) -> (&SharedWord, u64) {
+        self.find_cell(seam, hash)
     }
 
-    /// Stores the words of some cells. No other thread may store any, or double the directory,
+    /// Stores the words of some cells. No other thread may store one of these, or double the directory,
     /// meanwhile.
     pub(crate) fn set(&self, seam: &impl Seam, cells: Range<usize>, word: u64) {
         for cell in &self.current(seam).words[cells] {
@@ -124,6 +120,12 @@ impl Cells {
             pair.iter().for_each(|twin| twin.store(seam, word, Ordering::Relaxed));
         }
         self.set_current(seam, wide);
+        // Until the caller lets other threads store cells, the old ones lead where the new ones lead.
+        for cell in &*narrow.words {
+            // Release: pairs with the Acquire in `find_cell`, so that a thread that finds 0 also finds the
+            // new array.
+            cell.store(seam, 0, Ordering::Release);
+        }
     }
 }
 
@@ -154,7 +156,10 @@ mod tests {
             cells.set(&seam, cell..cell + 1, 100 + cell as u64);
         }
         for depth in 3..6 {
+            let (cell, word) = cells.find_cell(&seam, 7);
+            assert_eq!(word, 100);
             cells.double(&seam);
+            assert_eq!(cell.load(&seam, Ordering::Relaxed), 0);
             assert_eq!(cells.depth(&seam), depth);
             for cell in 0..4 {
                 let (first, last) = (first_hash(cell, 2), first_hash(cell + 1, 2).wrapping_sub(1));

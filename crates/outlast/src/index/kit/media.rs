@@ -225,6 +225,24 @@ impl Slot {
         memory.store(&self.first, words.first, at);
     }
 
+    /// Does what [`replace`](Self::replace) does, unless the bug is seeded that first makes the slot
+    /// empty. `empty` returns the word of an empty slot.
+    #[inline(always)]
+    pub(crate) fn update<S: Seam, R: SlotRecord>(
+        &self,
+        memory: &Memory<S>,
+        words: SlotWords,
+        empty: impl FnOnce() -> u64,
+        [value, link]: [&'static Point; 2],
+    ) {
+        if memory.seam().seeded(&bugs::UPDATE_EMPTIES_FIRST) {
+            memory.store(&self.first, empty(), value);
+            memory.persist(self, value);
+            self.write(memory, words, value);
+        }
+        self.replace::<S, R>(memory, words, value, link);
+    }
+
     /// Durably replaces the slot's value by storing a single word: for inline records the second
     /// word, which is the value (commit point `value`); for byte strings the first word, which is
     /// the link to the record (commit point `link`). The other word, the key or the key's hash,

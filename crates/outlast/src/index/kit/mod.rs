@@ -5,7 +5,6 @@
 
 pub(crate) mod arrays;
 pub(crate) mod audit;
-#[cfg(feature = "line")]
 pub(crate) mod cells;
 pub(crate) mod change;
 pub(crate) mod collect;

@@ -16,8 +16,8 @@ use super::table::HashedKey;
 use super::unlinked::UnlinkedRecord;
 use crate::error::Boxed;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::index::{BATCH, Changed, RecordForm};
-use crate::pmem::{Point, Seam, SeededBug};
+use crate::index::{BATCH, Changed, RecordForm, bugs};
+use crate::pmem::{Point, Seam};
 
 /// The commit points of rows.
 pub(crate) struct RowPoints {
@@ -27,8 +27,6 @@ pub(crate) struct RowPoints {
     pub(crate) records: &'static Point,
     /// The fence of the changes.
     pub(crate) many: &'static Point,
-    /// The seeded bug of showing the changes before that fence.
-    pub(crate) shown_early: &'static SeededBug,
 }
 
 /// What a scheme says of a change in a row.
@@ -92,7 +90,7 @@ impl<'t, S: Seam, R: SlotRecord, T: Rows<S, R>> Row<'t, S, R, T> {
         for change in &mut self.changes {
             table.store(&mut change.place, change.decision.is_some(), change.words);
         }
-        let is_early = core.memory.seam().seeded(T::POINTS.shown_early);
+        let is_early = core.memory.seam().seeded(&bugs::ROW_SHOWN_EARLY);
         if !is_early {
             core.memory.fence(T::POINTS.many);
         }

@@ -7,10 +7,8 @@ crate::seeded_bugs! {
     FROZEN_IGNORED = "FrozenIgnored";
     /// A change does not look at the cell again after it has locked its stripe.
     CELL_NOT_RECHECKED = "CellNotRechecked";
-    /// Lookups do not look at the cell again.
+    /// Lookups and iterations do not look at the cell again.
     CELL_UNCHECKED = "CellUnchecked";
-    /// Iterations do not look at the cell again.
-    CELL_UNCHECKED_SCAN = "CellUncheckedScan";
     /// The old segments of a rebuild are freed before readers are led away from them.
     FREED_BEFORE_SWITCH = "FreedBeforeSwitch";
     /// A rebuild's intent is stored after its cells.
@@ -31,10 +29,8 @@ crate::seeded_bugs! {
     REHINT_BLOCK_ONLY = "RehintBlockOnly";
     /// A rebuild leaves out the records beyond the first new node.
     NODES_NOT_CARRIED = "NodesNotCarried";
-    /// A rebuild does not mark the moved records for the trace.
-    MOVED_UNMARKED = "MovedUnmarked";
+    /// A rebuild does not mark the old segments and nodes for the trace.
+    OLD_UNMARKED = "OldUnmarked";
     /// A rebuild leads readers to the new segments before its intent is durable.
     SHOWN_BEFORE_CELLS = "ShownBeforeCells";
-    /// Changes that share a fence are shown to readers before it.
-    ROW_SHOWN_EARLY = "LineRowShownEarly";
 }

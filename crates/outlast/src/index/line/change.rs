@@ -1,44 +1,26 @@
 //! Changes of one key.
 
-use super::layout::{BLOCK_LINES, Block, NODE_BYTES, Node, OPEN, Slot, SlotLine, node_identity};
-use super::lookup::{FIRST_WORDS, Found, Part};
+use super::draft::{NewBlock, node_words};
+use super::layout::{BLOCK_LINES, Block, NODE_BYTES, OPEN, Slot, SlotLine};
+use super::lookup::{FIRST_WORDS, Found, Part, undisturbed};
 use super::{At, Line, Spot, bugs, line_words, points, whose, with_hint};
 use crate::error::{Boxed, Result};
 use crate::index::Changed;
 use crate::index::bugs as index_bugs;
 use crate::index::hints::{self, STASH};
-use crate::index::kit::cells::CellWay;
 use crate::index::kit::change::{Plan, Step, Update, decide, prepare};
 use crate::index::kit::lock::{Guarded, Held, HeldLock};
 use crate::index::kit::media::{Link, ones};
 use crate::index::kit::row::change_sharing_fence;
 use crate::index::kit::table::HashedKey;
-use crate::index::kit::unlinked::{UnlinkedBlock, UnlinkedRecord};
+use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::record::{SlotRecord, SlotWords};
-use crate::pmem::{Offset, Point, Seam, words_of};
+use crate::pmem::{Point, Seam, SharedWord};
 use std::sync::atomic::Ordering;
 
-/// What one attempt passes on to the next.
-pub(crate) struct Progress<'i, S: Seam, R: SlotRecord> {
-    /// The new record, unless the change is a removal.
-    new: Option<UnlinkedRecord<'i, S, R>>,
-    /// How often the change has waited for a rebuild.
-    waited: u32,
-}
-
-impl<'i, S: Seam, R: SlotRecord> Progress<'i, S, R> {
-    /// A change whose new record is written.
-    pub(super) fn of(new: UnlinkedRecord<'i, S, R>) -> Self {
-        Progress { new: Some(new), waited: 0 }
-    }
-}
-
-impl<S: Seam, R: SlotRecord> Default for Progress<'_, S, R> {
-    #[inline(always)]
-    fn default() -> Self {
-        Progress { new: None, waited: 0 }
-    }
-}
+/// What one attempt passes on to the next: the new record, unless the change is a removal; and how
+/// often the change has waited for a rebuild.
+pub(crate) type Progress<'i, S, R> = (Option<UnlinkedRecord<'i, S, R>>, u32);
 
 impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
     type Progress<'t> = Progress<'t, S, R>;
@@ -50,9 +32,9 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, _): &mut Progress<'t, S, R>,
     ) -> Boxed<Option<Changed<R>>> {
-        prepare(self, key, plan, &points::RECORD, &mut progress.new)
+        prepare(self, key, plan, &points::RECORD, new)
     }
 
     /// The hot path, in as few instructions as possible. It requires that the segment is ready and
@@ -62,9 +44,9 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, _): &mut Progress<'t, S, R>,
     ) -> Option<Changed<R>> {
-        let (way, word) = self.cells.find_way(self.seam(), key.hash);
+        let (cell, word) = self.cells.find_cell(self.seam(), key.hash);
         if word & OPEN == 0 {
             return None;
         }
@@ -74,8 +56,8 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
             self.seam().prefetch(spot.hint());
         }
         let mut here = spot.lock.try_hold()?;
-        let step = match self.leads_to(way, word) {
-            true => self.change_locked(&spot, &mut here, key, plan, &mut progress.new),
+        let step = match self.leads_to(cell, word) {
+            true => self.change_locked(&spot, &mut here, key, plan, new),
             false => Ok(Step::Again),
         };
         here.unlock();
@@ -91,21 +73,20 @@ impl<S: Seam, R: SlotRecord> Update<S, R> for Line<S, R> {
         &'t self,
         key: HashedKey<'_, R>,
         plan: &Plan<'_, R>,
-        progress: &mut Progress<'t, S, R>,
+        (new, waited): &mut Progress<'t, S, R>,
     ) -> Boxed<Step<R, u64>> {
         self.cell(key.hash, 1)?;
-        let (way, word) = self.cells.find_way(self.seam(), key.hash);
+        let (cell, word) = self.cells.find_cell(self.seam(), key.hash);
         let spot = self.spot(word, key.hash);
         if word & OPEN == 0 && !self.seeded(&bugs::FROZEN_IGNORED) {
-            let found = || (spot.segment(), word);
-            self.core.wait_for_lock(&mut progress.waited, 1, found)?;
+            self.core.wait_for_lock(waited, 1, || (spot.segment(), word))?;
             return Ok(Step::Again);
         }
         let mut here = Guarded::new(spot.lock.hold(&self.core, spot.segment())?);
-        if !self.leads_to(way, word) {
+        if !self.leads_to(cell, word) {
             return Ok(Step::Again);
         }
-        self.change_locked(&spot, &mut here, key, plan, &mut progress.new)
+        self.change_locked(&spot, &mut here, key, plan, new)
     }
 
     #[cold]
@@ -126,11 +107,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Returns whether a cell still holds this word, which is not frozen. The caller holds a stripe of
     /// the segment, so no rebuild copies it before the stripe is free.
     #[inline(always)]
-    pub(super) fn leads_to(&self, way: CellWay<'_>, word: u64) -> bool {
-        let now = self.cells.again(self.seam(), way);
-        now == Some(word)
+    pub(super) fn leads_to(&self, cell: &SharedWord, word: u64) -> bool {
+        // Acquire: as in `is_valid`.
+        let now = cell.load(self.seam(), Ordering::Acquire);
+        now == word
             || self.seeded(&bugs::CELL_NOT_RECHECKED)
-            || now == Some(word & !OPEN) && self.seeded(&bugs::FROZEN_IGNORED)
+            || now == word & !OPEN && self.seeded(&bugs::FROZEN_IGNORED)
     }
 
     /// Makes a change. The caller has locked the stripe. In case of an error, nothing was stored.
@@ -143,7 +125,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         plan: &Plan<'_, R>,
         new: &mut Option<UnlinkedRecord<'_, S, R>>,
     ) -> Boxed<Step<R, u64>> {
-        let Some(found) = self.search(spot, key)? else {
+        let Some(found) = self.search(spot, key, undisturbed)? else {
             let Some(new) = new.as_mut().filter(|_| plan.inserts) else {
                 return Ok(Step::absent(false));
             };
@@ -155,26 +137,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
         here.changing();
         if let Some(new) = new {
-            self.replace(spot, found.slot, new.words());
+            let at = [&points::UPDATE, &points::UPDATE_LINK];
+            found.slot.update::<S, R>(&self.core.memory, new.words(), || self.empty(key.hash), at);
             new.set_linked();
         } else {
             self.remove(spot, found);
             self.note_removal(here.changes());
         }
         Ok(Step::Done(decision.finish(&self.core)))
-    }
-
-    /// Replaces a slot's value, durably, by storing a single word. The stripe is changing.
-    #[inline(always)]
-    fn replace(&self, spot: &Spot<'_, S>, slot: &Slot, words: SlotWords) {
-        let memory = &self.core.memory;
-        if self.seeded(&index_bugs::UPDATE_EMPTIES_FIRST) {
-            memory.store(&slot.first, self.empty(spot.hash), &points::UPDATE);
-            memory.persist(slot, &points::UPDATE);
-            memory.store(&slot.second, words.second, &points::UPDATE);
-            memory.store(&slot.first, words.first, &points::UPDATE);
-        }
-        slot.replace::<S, R>(memory, words, &points::UPDATE, &points::UPDATE_LINK);
     }
 
     /// Removes a record, durably, and what the hints say about it. The stripe is changing.
@@ -355,12 +325,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Adds an overflow node to the segment of a cell's word, unless there is room for a hash now.
     pub(super) fn extend_chain(&self, hash: u64, word: u64) -> Result<()> {
         let (core, memory) = (&self.core, &self.core.memory);
-        let mut block = UnlinkedBlock::allocate(core, NODE_BYTES)?;
-        let (way, found) = self.cells.find_way(self.seam(), hash);
+        let mut node = NewBlock::allocate(core, NODE_BYTES)?;
+        let (cell, found) = self.cells.find_cell(self.seam(), hash);
         let spot = self.spot(word, hash);
         let segment = spot.segment();
         let _here = Guarded::new(spot.lock.hold(core, segment)?);
-        if found != word || !self.leads_to(way, word) {
+        if found != word || !self.leads_to(cell, word) {
             return Ok(());
         }
         let _stash = Guarded::new(self.stash_lock(segment).hold(core, segment)?);
@@ -373,13 +343,12 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
             }
         }
         let chain = &self.header(segment).chain;
-        let next = Link::read(memory, chain)?;
-        let node = memory.at(Offset::<Node>::new(block.offset()))?;
-        let values = node_words(segment, block.offset(), next.offset, &[], empty);
-        memory.write_new(words_of(node), &values, &points::NODE_NEW);
+        let next = Link::read(memory, chain)?.offset;
+        let values = node_words(segment, node.offset(), next, std::iter::empty(), empty);
+        memory.write_new(node.words, &values, &points::NODE_NEW);
         memory.fence(&points::NODE_NEW);
-        Link { offset: block.offset(), depth: 0 }.store(memory, chain, &points::NODE_COMMIT);
-        block.set_linked();
+        Link { offset: node.offset(), depth: 0 }.store(memory, chain, &points::NODE_COMMIT);
+        node.unlinked.set_linked();
         memory.persist(chain, &points::NODE_COMMIT);
         Ok(())
     }
@@ -396,25 +365,6 @@ pub(super) fn count(slots: u32) -> u32 {
 #[inline(always)]
 fn first_of(line: &SlotLine, slots: u32) -> &Slot {
     &line.slots[slots.trailing_zeros() as usize / 2 % line.slots.len()]
-}
-
-/// Returns the words of a node that has these records.
-pub(super) fn node_words(
-    segment: u64,
-    offset: u64,
-    next: u64,
-    records: &[SlotWords],
-    empty: u64,
-) -> Vec<u64> {
-    let mut words = vec![0; NODE_BYTES as usize / 8];
-    words[0] = node_identity(offset, segment);
-    words[1] = Link { offset: next, depth: 0 }.pack(offset + 8);
-    let (slots, _) = words[8..].as_chunks_mut::<2>();
-    slots.fill([empty, 0]);
-    for (slot, record) in slots.iter_mut().zip(records) {
-        *slot = [record.first, record.second];
-    }
-    words
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use crate::error::{Boxed, Damage, Result};
 use crate::index::RecordForm;
 use crate::index::bugs as index_bugs;
 use crate::index::hints::{self, STASH};
-use crate::index::kit::cells::CellWay;
 use crate::index::kit::lock::VersionLock;
 use crate::index::kit::lookup::{self, Optimistic, Read};
 use crate::index::kit::media::ones;
@@ -36,8 +35,13 @@ pub(super) struct Found<'m> {
     pub(super) words: SlotWords,
 }
 
-/// How an operation reached its segment: the way to the cell, and its word.
-pub(crate) type Route<'t> = (CellWay<'t>, u64);
+/// How an operation reached its segment: the cell, and its word.
+pub(crate) type Route<'t> = (&'t SharedWord, u64);
+
+/// For a [search](Line::search) that no change and no rebuild can interfere with.
+pub(super) fn undisturbed() -> bool {
+    true
+}
 
 impl<S: Seam, R: SlotRecord> Lookup<S, R> for Line<S, R> {
     type Batch<'t> = ();
@@ -129,47 +133,48 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(None)
     }
 
-    /// Looks for a key. The caller keeps other threads from changing records of its block: it holds the
-    /// stripe's lock, or the gate.
+    /// Looks for a key. Either the caller holds the stripe's lock, or the gate, so that no other thread
+    /// changes records of the block. Or it checks afterwards whether the read was valid; then `valid`
+    /// ends a search that strays into memory of another use.
     #[inline(always)]
     pub(super) fn search<'m>(
         &'m self,
         spot: &Spot<'m, S>,
         key: impl Sought<R>,
+        valid: impl Fn() -> bool,
     ) -> Result<Option<Found<'m>>, Damage> {
         if let Some(found) = self.search_line(spot.home(), Part::Home, key)? {
             return Ok(Some(found));
         }
         let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
-        if !hints::concerns(hint, spot.whose) {
-            return Ok(None);
-        }
-        match self.search_first(spot, hint, key)? {
-            // The segment cannot be reused meanwhile, so the search ends.
-            None => self.search_away(spot.word, hint, key, || true),
-            found => Ok(found),
+        match hints::concerns(hint, spot.whose) {
+            true => self.search_hinted(spot, hint, key, valid),
+            false => Ok(None),
         }
     }
 
-    /// Looks for a key in the line of the block to which the first entry of its hint word leads.
+    /// Looks for a key outside of its home line, where the block's hint word says.
     #[inline(always)]
-    fn search_first<'m>(
-        &self,
+    fn search_hinted<'m>(
+        &'m self,
         spot: &Spot<'m, S>,
         hint: u64,
         key: impl Sought<R>,
+        valid: impl Fn() -> bool,
     ) -> Result<Option<Found<'m>>, Damage> {
+        // Usually the first entry leads to it.
         let place = hints::first_place(hint, spot.whose);
-        if place >= STASH || place == 0 {
-            return Ok(None);
+        if (1..STASH).contains(&place) {
+            let found = self.search_line(spot.line(place), Part::Away(place), key)?;
+            if found.is_some() {
+                return Ok(found);
+            }
         }
-        let line = &spot.block.lines[((spot.whose.home ^ place) % BLOCK_LINES) as usize];
-        self.search_line(line, Part::Away(place), key)
+        self.search_away(spot.word, hint, key, valid)
     }
 
-    /// Looks for a key outside of its home line, where the block's hint word says. `valid` ends a search
-    /// that strays into memory of another use. (Takes a word instead of a `Spot`, which the caller would
-    /// have to put together in memory, for all lookups.)
+    /// Does the rest of it. (Takes a word instead of a `Spot`, which the caller would have to put together in
+    /// memory, for all lookups.)
     #[inline(never)]
     fn search_away<'m>(
         &'m self,
@@ -180,10 +185,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     ) -> Result<Option<Found<'m>>, Damage> {
         let spot = &self.spot(word, key.hash());
         let home = spot.whose.home;
-        let in_block = |place: u32| {
-            let line = &spot.block.lines[((home ^ place) % BLOCK_LINES) as usize];
-            self.search_line(line, Part::Away(place), key)
-        };
+        let in_block = |place: u32| self.search_line(spot.line(place), Part::Away(place), key);
         let in_stash = |position: u32| {
             let line = self.stash_at(spot, position);
             self.search_line(line, Part::Away(STASH + position / 2), key)
@@ -239,10 +241,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     ) -> Option<Option<W::Found<'_>>> {
         let spot = self.spot(route.1, key.hash);
         let valid = || self.is_valid(route, &spot.lock, before);
-        let found = match self.search_first(&spot, hint, key).ok()? {
-            None => self.search_away(route.1, hint, key, valid).ok()?,
-            found => found,
-        };
+        let found = self.search_hinted(&spot, hint, key, valid).ok()?;
         let found = found.map(|found| W::in_slot(&self.core, found.words)).transpose().ok()?;
         valid().then_some(found)
     }
@@ -255,17 +254,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     #[inline(always)]
     pub(super) fn is_valid(
         &self,
-        (way, word): Route<'_>,
+        (cell, word): Route<'_>,
         lock: &VersionLock<'_, S>,
         before: u64,
     ) -> bool {
         // Pairs with the Release stores of the cells: a reader that has seen a store by a thread that
         // acted on a changed cell sees the cell changed.
         fence(Ordering::Acquire);
-        let leads = match self.cells.again(self.seam(), way) {
-            Some(now) => (now ^ word) & !OPEN == 0,
-            None => false,
-        };
+        let leads = (cell.load(self.seam(), Ordering::Acquire) ^ word) & !OPEN == 0;
         (leads || self.seeded(&bugs::CELL_UNCHECKED)) && is_unchanged(lock, before)
     }
 
@@ -282,13 +278,13 @@ impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Line<S, R> {
 
     #[inline(always)]
     fn ready_route(&self, hash: u64) -> Option<Route<'_>> {
-        let (way, word) = self.cells.find_way(self.seam(), hash);
-        (word != 0).then_some((way, word))
+        let route = self.cells.find_cell(self.seam(), hash);
+        (route.1 != 0).then_some(route)
     }
 
     fn any_route(&self, hash: u64, inside: usize) -> Result<Route<'_>> {
         self.cell(hash, inside)?;
-        Ok(self.cells.find_way(self.seam(), hash))
+        Ok(self.cells.find_cell(self.seam(), hash))
     }
 
     #[inline(always)]
@@ -305,16 +301,10 @@ impl<S: Seam, R: SlotRecord> Optimistic<S, R> for Line<S, R> {
             None => return Read::Raced,
             Some(before) => before,
         };
-        let mut found = self.search_line(spot.home(), Part::Home, key);
-        if let Ok(None) = found {
-            let hint = spot.hint().load(self.seam(), Ordering::Relaxed);
-            if hints::concerns(hint, spot.whose) {
-                let valid = || self.is_valid(route, &spot.lock, before);
-                found = self.search_away(route.1, hint, key, valid);
-            }
-        }
+        let valid = || self.is_valid(route, &spot.lock, before);
+        let found = self.search(&spot, key, valid);
         let found = found.and_then(|found| found.map(|found| read(found.words)).transpose());
-        Read::of(self.is_valid(route, &spot.lock, before), found)
+        Read::of(valid(), found)
     }
 
     fn lock_word<'t>(&'t self, route: &Route<'t>, hash: u64) -> (VersionLock<'t, S>, u64) {

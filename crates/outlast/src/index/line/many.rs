@@ -2,8 +2,8 @@
 
 use super::change::Progress;
 use super::layout::{OPEN, Slot};
-use super::lookup::{Found, Part};
-use super::{Line, Spot, bugs, points};
+use super::lookup::{Found, Part, undisturbed};
+use super::{Line, Spot, points};
 use crate::index::kit::change::Plan;
 use crate::index::kit::lock::{Guarded, HeldLock};
 use crate::index::kit::row::{InRow, RowPoints, Rows};
@@ -21,12 +21,8 @@ pub(crate) struct RowPlace<'t, S: Seam> {
 }
 
 impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
-    const POINTS: RowPoints = RowPoints {
-        record: &points::RECORD,
-        records: &points::MANY_RECORDS,
-        many: &points::MANY,
-        shown_early: &bugs::ROW_SHOWN_EARLY,
-    };
+    const POINTS: RowPoints =
+        RowPoints { record: &points::RECORD, records: &points::MANY_RECORDS, many: &points::MANY };
 
     type Place<'t> = RowPlace<'t, S>;
 
@@ -39,16 +35,16 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
         plan: &Plan<'_, R>,
     ) -> Option<InRow<Option<RowPlace<'t, S>>, SlotWords>> {
         let hash = key.hash;
-        let (way, word) = self.cells.find_way(self.seam(), hash);
+        let (cell, word) = self.cells.find_cell(self.seam(), hash);
         if word & OPEN == 0 {
             return None;
         }
         let spot: Spot<'t, S> = self.spot(word, hash);
         let here = Guarded::new(spot.lock.try_hold()?);
-        if !self.leads_to(way, word) {
+        if !self.leads_to(cell, word) {
             return None;
         }
-        let (part, slot, words) = match self.search(&spot, key).ok()? {
+        let (part, slot, words) = match self.search(&spot, key, undisturbed).ok()? {
             Some(Found { part, slot, words }) => (part, slot, Some(words)),
             None if !plan.inserts => return Some(InRow::Absent(None)),
             None => {
@@ -96,6 +92,6 @@ impl<S: Seam, R: SlotRecord> Rows<S, R> for Line<S, R> {
     fn show(&self, _: &mut RowPlace<'_, S>) {}
 
     fn progress<'t>(new: UnlinkedRecord<'t, S, R>) -> Progress<'t, S, R> {
-        Progress::of(new)
+        (Some(new), 0)
     }
 }

@@ -68,40 +68,31 @@
 //! not apply, with its search. A lookup takes effect with its load of the stripe's version.
 //!
 //! A lookup reads the cell, the stripe's version, and then slots and hints. It is valid if cell and
-//! version are the same afterwards; it looks at the cell first. A rebuild frees the old segments at once.
-//! If a reader was led to a segment whose block has another use meanwhile, the cell has changed. It can
-//! have changed back, if a later rebuild has put a segment of the same shape into the same block. But
-//! that rebuild has given all stripes of its new segments new versions, once their content was durable
-//! and before it changed the cells. A reader that has loaded the version before that sees it changed.
-//! One that has loaded it later has read the new segment.
+//! version are the same afterwards; it looks at the cell first. A change locks the stripe and looks at
+//! the cell again.
 //!
-//! A change locks the stripe and looks at the cell again. A rebuild freezes the cells, locks and
-//! unlocks each stripe once (*grace*), and copies. So each change either ends before the copy, or sees
-//! that the cell is frozen and waits. Readers go on in the old segments.
+//! A rebuild freezes the cells, locks and unlocks each stripe once (*grace*), and copies. So each change
+//! either ends before the copy, or sees that the cell is frozen and waits. Readers go on in the old
+//! segments, which the rebuild frees at once. If a reader was led to a block that has another use
+//! meanwhile, the cell has changed. If a later rebuild has led the cell back to that block, it has given
+//! all stripes of its new segments new versions before.
 //!
 //! Lock order: one stripe; then the stash lock. `structure` is never taken with one of them held, and
 //! none is taken under it. No thread allocates from the pool while it holds a lock, and a frozen cell
-//! is waited for with nothing held.
-//!
-//! Changes of several keys (`many.rs`) keep their stripes until the fence that they share. They only
-//! try-lock, and never wait while they hold a lock.
-//!
-//! An iteration reads a part of a segment under the versions of its blocks.
-//! After 1,024 invalid reads it freezes the segment for the next one.
+//! is waited for with nothing held. Changes of several keys (`many.rs`) only try-lock.
 //!
 //! # After a crash
 //!
 //! The first touch of any segment *settles*: it stores the cells of the segments that the intent leads
-//! to, and makes them durable. Then, and at the first touch of each other segment: header, cells, nodes
-//! and slots are checked, what was found is flushed (the process may have died between a store and its
-//! flush), the hint words are made, and the cells in DRAM are filled. There is nothing to repair inside
-//! a segment: no operation moves a record in place.
+//! to, and makes them durable. Then, and at the first touch of each other segment, what was found is
+//! checked and flushed, and the hint words are made. There is nothing to repair inside a segment: no
+//! operation moves a record in place.
 //!
-//! If all space is accounted for, all maps were settled in an earlier life, so a difference between
-//! intent and cells is damage.
+//! docs/lab/line.md has the arguments, and what attacks were tried.
 
 pub mod bugs;
 mod change;
+mod draft;
 pub mod layout;
 mod lookup;
 mod many;
@@ -116,12 +107,13 @@ mod verify;
 mod walk;
 
 use super::hints::{self, Whose};
-use super::version::{is_unchanged, version};
+use super::version::version;
 use crate::error::{Damage, Result};
 pub use crate::index::config::Line as Config;
 use crate::index::kit::arrays::Directory;
 use crate::index::kit::cells::Cells;
 use crate::index::kit::lock::VersionLock;
+use crate::index::kit::lookup::read_valid;
 use crate::index::kit::media::{Link, empty_words};
 use crate::index::kit::table::Table;
 use crate::index::kit::walk::{Counters, HashRange};
@@ -131,12 +123,12 @@ use crate::pmem::{Memory, Offset, Seam, SeededBug, SharedWord, Word, words_of};
 use crate::pool::core::{Core, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
 use layout::{
-    BLOCK_LINES, Block, DIRECTORY, LINE_BYTES, Node, SIZES, Segment, SegmentHeader, Size, SlotLine,
+    BLOCK_LINES, Block, DIRECTORY, LINE_BYTES, MAX_BLOCKS, Node, SIZES, Segment, SegmentHeader,
+    Size, SlotLine,
 };
 use lookup::Part;
 use shrink::{Removals, Shrinking};
 use std::marker::PhantomData;
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 /// The state that rebuilds, doublings and first touches use, one thread at a time.
@@ -195,7 +187,13 @@ impl<S: Seam> Copy for Spot<'_, S> {}
 impl<'m, S: Seam> Spot<'m, S> {
     #[inline(always)]
     fn home(&self) -> &'m SlotLine {
-        &self.block.lines[self.whose.home as usize]
+        self.line(0)
+    }
+
+    /// Returns the line of the block at this place, seen from the home line; see `hints`.
+    #[inline(always)]
+    fn line(&self, place: u32) -> &'m SlotLine {
+        &self.block.lines[((self.whose.home ^ place) % BLOCK_LINES) as usize]
     }
 
     /// Returns the offset of the segment.
@@ -339,16 +337,17 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         })
     }
 
-    /// Yields the lines of a segment and its nodes, each with its part.
+    /// Yields the lines of a segment and its nodes, each with where it is: first the stash, whose records
+    /// then get entries in hint words before those in blocks.
     fn lines(&self, segment: &Segment) -> impl Iterator<Item = Result<(At, &SlotLine), Damage>> {
         let (offset, size) = (segment.offset, segment.size());
+        let stash =
+            (0..size.stash).map(move |line| Ok((At::Stash(line), self.stash(offset, size, line))));
         let home = (0..size.home).map(move |line| {
             let (block, _) = self.block(offset, size, line / BLOCK_LINES);
             Ok((At::Home(line), &block.lines[(line % BLOCK_LINES) as usize]))
         });
-        let stash =
-            (0..size.stash).map(move |line| Ok((At::Stash(line), self.stash(offset, size, line))));
-        home.chain(stash).chain(self.node_lines(offset))
+        stash.chain(home).chain(self.node_lines(offset))
     }
 
     fn node_lines(&self, segment: u64) -> impl Iterator<Item = Result<(At, &SlotLine), Damage>> {
@@ -378,58 +377,19 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
     }
 
-    /// Returns whether a segment's block belonged to it since `before`, which is the version of one of
-    /// its stripes, was read. `word` is that of its cell, which was read before that.
-    fn is_current(&self, hash: u64, word: u64, lock: &VersionLock<'_, S>, before: u64) -> bool {
-        // Pairs with the Release stores of the cells.
-        fence(Ordering::Acquire);
-        let now = self.cells.find(self.seam(), hash);
-        let leads = (now ^ word) & !layout::OPEN == 0;
-        (leads || self.seeded(&bugs::CELL_UNCHECKED_SCAN)) && is_unchanged(lock, before)
-    }
-
-    /// Reads the segment of a hash without locks, until a read is valid. The thread has passed the
-    /// gate `inside` times.
+    /// Reads the segment of a hash until a read is valid. The thread has passed the gate `inside` times.
     fn read_segment<T>(
         &self,
         hash: u64,
         inside: usize,
         mut once: impl FnMut(&Segment) -> T,
     ) -> Result<T> {
-        loop {
-            let read = |segment: &Segment| Some(once(segment));
-            if let Some(read) = self.try_read_segment(hash, inside, u32::MAX, read)? {
-                return Ok(read);
-            }
-        }
-    }
-
-    /// Does the same, but gives up after this many turns of waiting. `once` returns `None` if its
-    /// result is not valid for another reason.
-    fn try_read_segment<T>(
-        &self,
-        hash: u64,
-        inside: usize,
-        patience: u32,
-        mut once: impl FnMut(&Segment) -> Option<T>,
-    ) -> Result<Option<T>> {
-        let mut turn = 0;
-        loop {
-            self.core.check()?;
-            let word = self.cell(hash, inside)?;
-            let segment = Segment::of(word, hash);
-            let (_, lock) = self.block(segment.offset, segment.size(), 0);
-            if let Some(before) = version(&lock)
-                && let Some(read) = once(&segment)
-                && self.is_current(hash, word, &lock, before)
-            {
-                return Ok(Some(read));
-            }
-            if turn >= patience {
-                return Ok(None);
-            }
-            self.core.wait_for_lock(&mut turn, inside, || (segment.offset, word))?;
-        }
+        read_valid(self, hash, inside, |&route| {
+            let lock = self.spot(route.1, hash).lock;
+            let before = version(&lock)?;
+            let read = once(&Segment::of(route.1, hash));
+            self.is_valid(route, &lock, before).then_some(read)
+        })
     }
 }
 
@@ -468,6 +428,21 @@ impl At {
 #[inline(always)]
 fn whose(size: &Size, hash: u64) -> Whose {
     Whose { home: size.home_of(hash) % BLOCK_LINES, tag: (hash >> 32) as u32 & 15 }
+}
+
+/// The hint words of a segment.
+struct Hints([u64; MAX_BLOCKS]);
+
+impl Hints {
+    fn new() -> Hints {
+        Hints([0; MAX_BLOCKS])
+    }
+
+    /// Adds a record with this hash.
+    fn add(&mut self, size: &Size, hash: u64, part: Part) {
+        let hint = &mut self.0[(size.home_of(hash) / BLOCK_LINES) as usize];
+        *hint = with_hint(*hint, whose(size, hash), part);
+    }
 }
 
 /// Adds a record to the hint word of its block.

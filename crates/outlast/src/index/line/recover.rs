@@ -1,11 +1,9 @@
 //! First touch: completes the last rebuild of an earlier process, and makes a segment ready before it
 //! is used.
 
-use super::layout::{
-    self, MAX_BLOCKS, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, Slot, SlotLine,
-    node_identity,
-};
-use super::{At, Line, Structure, bugs, points, whose, with_hint};
+use super::layout::{self, MAX_NEW, NODE_BYTES, Node, Segment, SegmentHeader, Slot, node_identity};
+use super::lookup::Part;
+use super::{At, Hints, Line, Structure, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::cells::{cell_of, first_hash};
@@ -16,20 +14,12 @@ use crate::pmem::{Offset, Point, Seam, Word};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// The hint words of a segment.
-pub(super) type Hints = [u64; MAX_BLOCKS];
-
 impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Touches the segment of a hash for the first time, unless another thread already has. Returns
     /// the cell's word. The caller has passed the gate.
     #[cold]
     pub(super) fn first_touch(&self, hash: u64) -> Result<u64> {
-        let mut structure = self.seam().lock(&self.structure);
-        self.touch(&mut structure, hash)
-    }
-
-    /// Does the same for a thread that has locked the structure.
-    pub(super) fn touch(&self, structure: &mut Structure, hash: u64) -> Result<u64> {
+        let structure = &mut *self.seam().lock(&self.structure);
         let word = self.cells.find(self.seam(), hash);
         if word != 0 {
             return Ok(word);
@@ -38,15 +28,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         let segment = self.check_cell(structure, hash)?;
         self.persist_found(&segment)?;
         structure.settled = true;
-        let mut hints = [0; MAX_BLOCKS];
-        // The stash comes first, so that its records get entries before those in blocks.
-        let size = segment.size();
-        let stash = (0..size.stash)
-            .map(|line| Ok((At::Stash(line), self.stash(segment.offset, size, line))));
-        let home = self.lines(&segment).filter(|line| !matches!(line, Ok((At::Stash(_), _))));
-        for line in stash.chain(home) {
+        let mut hints = Hints::new();
+        for line in self.lines(&segment) {
             let (at, line) = line?;
-            self.hint_line(&segment, at, line, &mut hints)?;
+            for slot in &line.slots {
+                if let Some((_, hash, part)) = self.record_in(&segment, at, slot)? {
+                    hints.add(segment.size(), hash, part);
+                }
+            }
         }
         self.store_hints(&segment, &hints);
         self.cells.set(self.seam(), segment.cells(structure.directory.depth), segment.word());
@@ -57,7 +46,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Stores the hint words of a segment that no operation uses yet.
     pub(super) fn store_hints(&self, segment: &Segment, hints: &Hints) {
         let size = segment.size();
-        for (number, hint) in (0..size.blocks()).zip(hints) {
+        for (number, hint) in (0..size.blocks()).zip(&hints.0) {
             let (block, _) = self.block(segment.offset, size, number);
             let offset = self.core.memory.offset_of(block).raw();
             // SAFETY: the block is inside the memory, and aligned to 256.
@@ -66,27 +55,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         }
     }
 
-    fn hint_line(
-        &self,
-        segment: &Segment,
-        at: At,
-        line: &SlotLine,
-        hints: &mut Hints,
-    ) -> Result<(), Damage> {
-        let size = segment.size();
-        for slot in &line.slots {
-            if let Some((_, hash)) = self.record_in(segment, at, slot)?
-                && let Some(part) = at.part(size, hash)
-            {
-                let hint = &mut hints[(size.home_of(hash) / layout::BLOCK_LINES) as usize];
-                *hint = with_hint(*hint, whose(size, hash), part);
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the record in a slot and its hash. No operation changes the segment meanwhile, or the
-    /// caller validates the read.
+    /// Returns the record in a slot, its hash, and where it is. No operation changes the segment
+    /// meanwhile, or the caller validates the read.
     ///
     /// # Errors
     /// [`Damage`] if the slot holds what cannot be a record of this segment in this place.
@@ -96,21 +66,20 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         segment: &Segment,
         at: At,
         slot: &Slot,
-    ) -> Result<Option<(SlotWords, u64)>, Damage> {
+    ) -> Result<Option<(SlotWords, u64, Part)>, Damage> {
         let words = slot.read(&self.core.memory);
         if words.first == self.empty(segment.low) {
             return Ok(None);
         }
         let hash = self.hash_of(words);
-        if !segment.range().holds(hash) || at.part(segment.size(), hash).is_none() {
-            return Err(self.misplaced(segment, slot));
-        }
+        let part = at.part(segment.size(), hash).filter(|_| segment.range().holds(hash));
+        let Some(part) = part else { return Err(self.misplaced(segment, slot)) };
         R::check_link(&self.core, words)?;
-        Ok(Some((words, hash)))
+        Ok(Some((words, hash, part)))
     }
 
     #[cold]
-    pub(super) fn misplaced(&self, segment: &Segment, slot: &Slot) -> Damage {
+    fn misplaced(&self, segment: &Segment, slot: &Slot) -> Damage {
         let words = slot.read(&self.core.memory);
         Damage::new(
             self.core.memory.offset_of(slot).raw(),

@@ -1,7 +1,8 @@
 //! Growth: a segment that is full becomes larger, or is split, and the directory's doubling.
 
+use super::draft::{NewBlock, write_empty};
 use super::layout::{DIRECTORY, MAX_DEPTH, Segment, Shape};
-use super::rebuild::{Outcome, write_empty};
+use super::rebuild::Outcome;
 use super::{Line, points};
 use crate::error::Result;
 use crate::index::kit::arrays::Directory;
@@ -28,21 +29,21 @@ pub(super) fn create<S: Seam, R: SlotRecord>(
 ) -> Result<[u64; ROOT_SCHEME_WORDS]> {
     let empty = empty_words::<S, R>(core)?;
     let shape = Shape { size: 0, depth: 1 };
-    let block = || UnlinkedBlock::allocate(core, super::SIZES[0].bytes());
+    let block = || NewBlock::allocate(core, super::SIZES[0].bytes());
     let halves = [block()?, block()?];
     for (half, block) in halves.iter().enumerate() {
         let segment = Segment::new(block.offset(), shape, (half as u64) << 63);
-        let words = core.memory.words(segment.offset, segment.size().bytes())?;
         let mut lines = Vec::new();
         write_empty(&mut lines, &segment, empty[half]);
-        core.memory.write_new(words, lines.as_flattened(), &points::CREATE);
+        core.memory.write_new(block.words, lines.as_flattened(), &points::CREATE);
     }
     let cells = DIRECTORY.entries(FIRST_DEPTH) as usize;
     let offsets = (0..cells).map(|cell| halves[cell / (cells / 2)].offset());
     let (directory, word) = Directory::create(core, &DIRECTORY, FIRST_DEPTH, offsets)?;
     let mut words = [0; ROOT_SCHEME_WORDS];
     words[0] = word;
-    halves.into_iter().chain([directory]).for_each(|mut block| block.set_linked());
+    let blocks = halves.into_iter().map(|half| half.unlinked).chain([directory]);
+    blocks.for_each(|mut block| block.set_linked());
     Ok(words)
 }
 
@@ -76,7 +77,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 Ok(())
             }
             Outcome::Changed => Ok(()),
-            Outcome::NoSpace | Outcome::NoRoom => self.extend_chain(hash, word),
+            Outcome::NoRoom => self.extend_chain(hash, word),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The table beside a model, with segments of each size.
 
-use super::layout::{BLOCK_LINES, LINE_SLOTS, SIZES, Segment};
+use super::layout::{BLOCK_LINES, LINE_SLOTS, SIZES, Segment, Shape};
 use super::rebuild::Outcome;
 use super::{Config, Line, walk};
 use crate::index::kit::change::change;
@@ -9,8 +9,9 @@ use crate::index::kit::interleaved::pool_of;
 use crate::index::kit::lock::Guarded;
 use crate::index::kit::lookup::Optimistic;
 use crate::index::kit::table::{HashedKey, Lookup, Table as _, Verify, Walk};
+use crate::index::record::SlotRecord;
 use crate::index::version::version;
-use crate::index::{Care, Change, Cursor, Inline, Previous, Schemas};
+use crate::index::{BlockKind, Bytes, Care, Change, Cursor, Inline, Previous, Schemas};
 use crate::pmem::Traced;
 use std::collections::{BTreeSet, HashMap};
 use std::thread::sleep;
@@ -19,9 +20,13 @@ use std::time::Duration;
 type Table = Line<Traced, Inline>;
 
 fn table(segment_bits: u32) -> Table {
+    table_of::<Inline>(segment_bits)
+}
+
+fn table_of<R: SlotRecord>(segment_bits: u32) -> Line<Traced, R> {
     let config = Config { segment_bits };
-    let core = pool_of(Traced::new(), |core| Table::create(core, config).unwrap());
-    Table::open(&core, 0, config).unwrap()
+    let core = pool_of(Traced::new(), |core| Line::<_, R>::create(core, config).unwrap());
+    Line::open(&core, 0, config).unwrap()
 }
 
 fn hash(table: &Table, key: u64) -> u64 {
@@ -205,4 +210,50 @@ fn a_segment_in_the_place_of_an_old_one_has_new_versions() {
     assert!(places > 10, "{places} times in the same place");
     drop(passed);
     assert_eq!(get(&table, 7), Some(14));
+}
+
+/// A rebuild marks the segments that it frees, but not the records that it moves.
+#[test]
+fn a_trace_finds_the_records_that_rebuilds_move_meanwhile() {
+    let table = table_of::<Bytes>(0);
+    for key in 0..500u64 {
+        let put = Change::<Bytes>::Put(&[7; 16]);
+        change(&table, &key.to_le_bytes()[..], put, Previous::UNWANTED).unwrap();
+    }
+    for key in (0..500u64).filter(|key| key % 5 != 0) {
+        change(&table, &key.to_le_bytes()[..], Change::Remove, Previous::UNWANTED).unwrap();
+    }
+    let _passed = table.core.enter().unwrap();
+    let trace = |between: &mut dyn FnMut(u64)| {
+        let (mut cursor, mut records) = (Cursor::start(), BTreeSet::new());
+        while !cursor.is_done() {
+            between(cursor.low);
+            let mut visit = |kind: BlockKind, offset: u64, _: u64| {
+                if kind == BlockKind::Record {
+                    records.insert(offset);
+                }
+                Ok(())
+            };
+            table.trace(&mut cursor, &mut visit).unwrap();
+        }
+        records
+    };
+    let expected = trace(&mut |_| {});
+    assert_eq!(expected.len(), 100);
+    let (mut split, mut merged) = (0, 0);
+    let rebuild = |old: &[Segment], new: &[Shape]| {
+        u32::from(matches!(table.rebuild(old, new, 0).unwrap(), Outcome::Done))
+    };
+    let found = trace(&mut |low| {
+        let [before, after] =
+            [low.wrapping_sub(1), low].map(|hash| Segment::of(table.cell(hash, 1).unwrap(), hash));
+        let Shape { size, depth } = after.shape;
+        if before.shape == after.shape && depth > 1 && before.low ^ after.low == 1 << (64 - depth) {
+            merged += rebuild(&[before, after], &[Shape { size, depth: depth - 1 }]);
+        } else if table.cells.depth(table.seam()) > depth {
+            split += rebuild(&[after], &[Shape { size, depth: depth + 1 }; 2]);
+        }
+    });
+    assert_eq!(found, expected);
+    assert!(split > 0 && merged > 0, "{split} {merged}");
 }

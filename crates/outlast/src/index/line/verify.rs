@@ -1,6 +1,7 @@
 //! Verification: checks every structure, every slot and every record.
 
 use super::layout::{Segment, Slot};
+use super::lookup::undisturbed;
 use super::{At, Line};
 use crate::error::Result;
 use crate::index::kit::audit::Audit;
@@ -55,11 +56,11 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         audit: &mut Audit<R>,
     ) -> Result<()> {
         let record = self.record_in(segment, at, slot);
-        if let Some(Some((words, hash))) = audit.report(record.map_err(Into::into))? {
+        if let Some(Some((words, hash, _))) = audit.report(record.map_err(Into::into))? {
             let offset = self.core.memory.offset_of(slot).raw();
             audit.check_slot(&self.core, offset, words, |sought| {
                 let spot = self.spot(segment.word(), hash);
-                Ok(self.search(&spot, sought)?.map(|found| found.words))
+                Ok(self.search(&spot, sought, undisturbed)?.map(|found| found.words))
             });
         }
         Ok(())

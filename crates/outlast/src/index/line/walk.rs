@@ -5,18 +5,20 @@ use super::{At, Line};
 use crate::error::{Damage, Error, Result};
 use crate::index::kit::cells::{cell_of, first_hash};
 use crate::index::kit::collect::Collector;
+use crate::index::kit::lookup::read_valid;
 use crate::index::kit::table::Walk;
 use crate::index::kit::walk::{HashRange, Salvaged, sample, scan};
 use crate::index::record::SlotRecord;
-use crate::index::version::{is_unchanged, version};
+use crate::index::version::version;
 use crate::index::{BlockKind, Cursor, CursorState, IndexStats, Visitor};
 use crate::pmem::Seam;
 use std::collections::HashSet;
 
 /// The number of parts of an iteration of a segment.
 pub(super) const PARTS: u32 = 8;
-/// After this many turns of waiting for a valid read, an iteration keeps changes out.
-const PATIENCE: u32 = 1 << 10;
+/// After this many invalid reads, an iteration keeps changes out. (After more, the kit would lock one
+/// stripe, which would not help.)
+const PATIENCE: u32 = 1 << 9;
 
 /// Returns the part of a hash.
 pub(super) fn part_of(hash: u64) -> u32 {
@@ -49,7 +51,8 @@ impl<S: Seam, R: SlotRecord> Walk<S, R> for Line<S, R> {
         for (kind, offset, bytes) in blocks? {
             visit(kind, offset, bytes)?;
         }
-        // A rebuild meanwhile has marked the blocks that it has moved.
+        // A record keeps its hash and its slot while its segment is current. So those that a rebuild
+        // moves meanwhile are found by this step or by a later one.
         cursor.pass(range.high);
         Ok(())
     }
@@ -80,10 +83,7 @@ impl<S: Seam, R: SlotRecord> Walk<S, R> for Line<S, R> {
 impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Returns the blocks of a segment: the segment, its nodes, and the blocks of its records. The
     /// caller validates the read.
-    pub(super) fn blocks_of(
-        &self,
-        segment: &Segment,
-    ) -> Result<Vec<(BlockKind, u64, u64)>, Damage> {
+    fn blocks_of(&self, segment: &Segment) -> Result<Vec<(BlockKind, u64, u64)>, Damage> {
         let mut blocks = vec![(BlockKind::Segment, segment.offset, segment.size().bytes())];
         for node in self.nodes(segment.offset) {
             let offset = self.core.memory.offset_of(node?).raw();
@@ -115,9 +115,14 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         found: &mut Collector<'_, R>,
         patience: u32,
     ) -> Result<HashRange> {
-        let start = found.mark();
-        let read = self.try_read_segment(at, 0, patience, |segment| {
+        let (start, mut tries) = (found.mark(), 0);
+        let read = read_valid(self, at, 0, |&route| {
             found.reset(start);
+            tries += 1;
+            if tries > patience {
+                return Some(None);
+            }
+            let segment = Segment::of(route.1, at);
             let size = segment.size();
             // The part's home lines, and the versions of their blocks.
             let home = |low32: u64| size.home_of(low32) / BLOCK_LINES;
@@ -127,16 +132,13 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
                 version(&lock).map(|before| (lock, before))
             });
             let blocks: Vec<_> = blocks.collect::<Option<_>>()?;
-            let read = self.read_part(segment, at, cursor, found);
-            let same = blocks.iter().all(|(lock, before)| is_unchanged(lock, *before));
-            same.then_some((segment.range(), read))
+            let read = self.read_part(&segment, at, cursor, found).map(|()| segment.range());
+            let mut blocks = blocks.iter();
+            blocks.all(|(lock, before)| self.is_valid(route, lock, *before)).then_some(Some(read))
         })?;
         match read {
-            Some((range, read)) => Ok(read.map(|()| range)?),
-            None => {
-                found.reset(start);
-                self.collect_alone(at, cursor, found)
-            }
+            Some(read) => Ok(read?),
+            None => self.collect_alone(at, cursor, found),
         }
     }
 
@@ -222,7 +224,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         for (place, line) in lines.into_iter().flatten() {
             for slot in &line.slots {
                 match self.record_in(&segment, place, slot) {
-                    Ok(Some((words, hash))) if (from..=high).contains(&hash) => {
+                    Ok(Some((words, hash, _))) if (from..=high).contains(&hash) => {
                         let at = self.core.memory.offset_of(slot).raw();
                         found.take_unused(&self.core, words, at, &mut keys)?;
                     }
