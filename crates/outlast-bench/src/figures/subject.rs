@@ -208,6 +208,7 @@ impl System {
                     locks: tuning.locks,
                     bucket_slots: tuning.bucket_slots,
                     unique: tuning.unique,
+                    ..Options::default()
                 };
                 let peer = system.create(&options, seam).map_err(Failure::from)?;
                 Box::new(Theirs(peer))
