@@ -1,8 +1,8 @@
 //! The arguments of the commands.
 
+use crate::figure_args::{FigureArgs, FiguresArgs};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outlast::{RecordForm, Scheme};
-use outlast_bench::figures::lab::Scale;
 use outlast_bench::form::Reads;
 use outlast_bench::kv::Store;
 use outlast_bench::limits::refused;
@@ -556,44 +556,4 @@ pub(crate) fn record_form(text: &str) -> Result<RecordForm, String> {
         .into_iter()
         .find(|form| form.to_string() == text)
         .ok_or_else(|| format!("unknown record form {text:?}; known: inline, bytes"))
-}
-
-#[derive(Args)]
-pub(crate) struct FigureScaleArgs {
-    /// How much is measured. `small` takes up to 20 minutes on two cores for all figures.
-    #[arg(long, value_enum, default_value = "small")]
-    pub(crate) scale: Scale,
-    /// Seed of keys and draws.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// Where pools are made that are opened again. Default: the system's directory for temporary
-    /// files.
-    #[arg(long)]
-    pub(crate) pool_dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) output: OutputArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct FigureArgs {
-    /// Its name, for instance dash-7, clevel-6, thesis-5.9, group-5, phast-9. A letter after it
-    /// names a panel: dash-8a.
-    pub(crate) id: String,
-    #[command(flatten)]
-    pub(crate) figure: FigureScaleArgs,
-}
-
-#[derive(Args)]
-pub(crate) struct FiguresArgs {
-    #[command(flatten)]
-    pub(crate) figure: FigureScaleArgs,
-    /// Writes what came out to a page in Markdown: docs/figures.md.
-    #[arg(long)]
-    pub(crate) page: Option<PathBuf>,
-    /// Writes the report for a browser, `index.html`, to this directory.
-    #[arg(long)]
-    pub(crate) report: Option<PathBuf>,
-    /// Takes the results from a file with the rows of an earlier run (`--json`), and measures nothing.
-    #[arg(long)]
-    pub(crate) from: Option<PathBuf>,
 }

@@ -1,9 +1,11 @@
 //! The command line of the benchmarks.
 
 mod args;
+mod figure_args;
 
 use args::*;
 use clap::Parser;
+use figure_args::{run_figure, run_figures};
 use outlast::{RecordForm, Scheme};
 use outlast_bench::form::Reads;
 use outlast_bench::kv::{self, Store};
@@ -11,7 +13,7 @@ use outlast_bench::limits::{Refused, refused};
 use outlast_bench::micro::{self, Phase};
 use outlast_bench::systems::{Medium, Setup};
 use outlast_bench::{
-    Failure, Fallible, cache, contention, counts, figures, first_full, floor, load_factor, model,
+    Failure, Fallible, cache, contention, counts, first_full, floor, load_factor, model,
     node_sizes, recovery, scratch, space, stalls,
 };
 use std::fmt::Display;
@@ -278,33 +280,4 @@ fn run_node_sizes(args: NodeSizesArgs) -> Fallible {
         rounds: args.rounds,
     };
     node_sizes::run(&options, &mut args.output.report()).map(drop)
-}
-
-fn figure_options(args: &FigureScaleArgs) -> figures::Options {
-    let FigureScaleArgs { scale, seed, .. } = *args;
-    figures::Options { scale, seed, dir: directory(args.pool_dir.clone()) }
-}
-
-fn run_figure(args: FigureArgs) -> Fallible {
-    let FigureArgs { id, figure } = args;
-    figures::run_one(&id, &figure_options(&figure), &mut figure.output.report()).map(drop)
-}
-
-fn run_figures(args: FiguresArgs) -> Fallible {
-    let written = match &args.from {
-        Some(path) => figures::read(path)?,
-        None => {
-            let mut report = args.figure.output.report();
-            let options = figure_options(&args.figure);
-            figures::run_all(&options, &mut report)?
-        }
-    };
-    if let Some(path) = &args.page {
-        std::fs::write(path, figures::page::write(&written))?;
-    }
-    if let Some(dir) = &args.report {
-        std::fs::create_dir_all(dir)?;
-        std::fs::write(dir.join("index.html"), figures::report::write(&written))?;
-    }
-    Ok(())
 }

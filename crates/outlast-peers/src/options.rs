@@ -1,6 +1,6 @@
 //! The options of the structures.
 
-use crate::shared::Locks;
+use crate::shared::{Keys, Locks};
 
 /// The options of all structures. Each uses those that it knows.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,18 @@ pub struct Options {
     /// Level hashing: slots per bucket. With 4 a bucket takes two lines, as in Dash's evaluation;
     /// with 3, one.
     pub bucket_slots: u64,
-    /// CCEH: whether an insert looks for its key first. The published code does not.
+    /// CCEH and group hashing: whether an insert looks for its key first. CCEH's published code does not, nor
+    /// does group hashing's Algorithm 1.
     pub unique: bool,
+    /// CCEH: whether lookups and changes lock the directory for reading. clevel hashing's authors added
+    /// this, because a doubling frees the old directory; ours does not.
+    pub directory_lock: bool,
+    /// Level hashing, CCEH and P-CLHT: where keys lie. The nodes of cmap have them in any case.
+    pub keys: Keys,
+    /// The tables of group hashing's evaluation: bytes of a cell, 16 or 32. The latter have keys of 16 bytes.
+    pub cell_bytes: u64,
+    /// Group hashing: cells of a group.
+    pub group_size: u64,
 }
 
 impl Default for Options {
@@ -30,6 +40,10 @@ impl Default for Options {
             locks: Locks::default(),
             bucket_slots: 4,
             unique: true,
+            directory_lock: false,
+            keys: Keys::default(),
+            cell_bytes: 16,
+            group_size: 256,
         }
     }
 }

@@ -76,6 +76,16 @@ pub trait Peer: Send + Sync {
     /// Returns how often the structure has grown: resizes, splits and doublings.
     fn growths(&self) -> u64;
 
+    /// Returns how often all of it was rebuilt while other changes waited.
+    fn rebuilds(&self) -> u64 {
+        0
+    }
+
+    /// Returns how many threads share the work of such a rebuild.
+    fn rebuilders(&self) -> u64 {
+        1
+    }
+
     /// Returns how many bytes it has allocated in its arena, without those that it has freed.
     fn bytes(&self) -> u64;
 

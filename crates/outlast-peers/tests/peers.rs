@@ -2,7 +2,7 @@
 
 use outlast::internals::pmem::{Counts, FlushMode, Real, Seam, Traced};
 use outlast_peers::counters::{Machine, Sizes};
-use outlast_peers::shared::Locks;
+use outlast_peers::shared::{Keys, Locks};
 use outlast_peers::{Options, Peer, System};
 use std::collections::BTreeMap;
 use std::thread;
@@ -14,7 +14,27 @@ const OPTIONS: Options = Options {
     locks: Locks::Spinning,
     bucket_slots: 4,
     unique: true,
+    directory_lock: false,
+    keys: Keys::InSlots,
+    cell_bytes: 16,
+    group_size: 256,
 };
+
+/// The structures that can have keys of 16 bytes, behind pointers or in cells, and CCEH with the lock for
+/// its directory.
+fn with_long_keys() -> Vec<(System, Options)> {
+    let behind = Options { keys: Keys::Behind, ..OPTIONS };
+    let cells = Options { cell_bytes: 32, initial_slots: 1 << 18, ..OPTIONS };
+    vec![
+        (System::Level, behind),
+        (System::Clht, behind),
+        (System::Cceh, Options { directory_lock: true, ..behind }),
+        (System::Linear { log: true }, cells),
+        (System::Pfht { log: true }, cells),
+        (System::Path { log: true }, cells),
+        (System::Group, cells),
+    ]
+}
 
 /// Creates a small structure. One that cannot grow has room for what the tests insert.
 fn create<S: Seam>(system: System, seam: S) -> Box<dyn Peer> {
@@ -46,39 +66,66 @@ impl Random {
 #[test]
 fn random_operations_agree_with_a_map() {
     for system in System::ALL {
-        let (peer, mut model) = (create(system, plain()), BTreeMap::new());
-        let mut random = Random(1);
-        // The keys range widens, so that the structure grows and shrinks.
-        for step in 0..120_000u64 {
-            let key = 1 + random.below(1 + step / 4);
-            let value = step << 8 | 1;
-            let kind = random.below(10);
-            let context = || format!("{system}, step {step}, key {key}");
-            match kind {
-                0..4 => {
-                    let absent = !model.contains_key(&key);
-                    assert_eq!(peer.insert(key, value), Ok(absent), "{}", context());
-                    model.entry(key).or_insert(value);
-                }
-                4 => {
-                    let present = model.contains_key(&key);
-                    assert_eq!(peer.update(key, value), Ok(present), "{}", context());
-                    model.entry(key).and_modify(|v| *v = value);
-                }
-                5..7 => {
-                    let present = model.remove(&key).is_some();
-                    assert_eq!(peer.remove(key), present, "{}", context());
-                }
-                _ => assert_eq!(peer.get(key), model.get(&key).copied(), "{}", context()),
+        agrees_with_a_map(&system.to_string(), &*create(system, plain()));
+    }
+    for (system, options) in with_long_keys() {
+        let peer = system.create(&options, plain()).expect("a small structure");
+        agrees_with_a_map(&format!("{system}, long keys"), &*peer);
+    }
+}
+
+fn agrees_with_a_map(name: &str, peer: &dyn Peer) {
+    let (mut model, mut random) = (BTreeMap::new(), Random(1));
+    // The keys range widens, so that the structure grows and shrinks.
+    for step in 0..120_000u64 {
+        let key = 1 + random.below(1 + step / 4);
+        let value = step << 8 | 1;
+        let kind = random.below(10);
+        let context = || format!("{name}, step {step}, key {key}");
+        match kind {
+            0..4 => {
+                let absent = !model.contains_key(&key);
+                assert_eq!(peer.insert(key, value), Ok(absent), "{}", context());
+                model.entry(key).or_insert(value);
             }
-            if kind == 9 && step.is_multiple_of(64) {
-                check_scan(&*peer, &model, key, &context());
+            4 => {
+                let present = model.contains_key(&key);
+                assert_eq!(peer.update(key, value), Ok(present), "{}", context());
+                model.entry(key).and_modify(|v| *v = value);
             }
+            5..7 => {
+                let present = model.remove(&key).is_some();
+                assert_eq!(peer.remove(key), present, "{}", context());
+            }
+            _ => assert_eq!(peer.get(key), model.get(&key).copied(), "{}", context()),
         }
-        for key in 1..30_001 {
-            assert_eq!(peer.get(key), model.get(&key).copied(), "{system}, {key}");
+        if kind == 9 && step.is_multiple_of(64) {
+            check_scan(peer, &model, key, &context());
         }
-        check_scan(&*peer, &model, 1, &format!("{system}, all"));
+    }
+    for key in 1..30_001 {
+        assert_eq!(peer.get(key), model.get(&key).copied(), "{name}, {key}");
+    }
+    check_scan(peer, &model, 1, &format!("{name}, all"));
+}
+
+#[test]
+fn keys_behind_pointers_are_read_and_flushed() {
+    for (system, options) in with_long_keys().into_iter().filter(|(_, o)| o.keys == Keys::Behind) {
+        let seam = Traced::new();
+        let counts = |options: &Options| {
+            let peer = system.create(options, seam.clone()).expect("a small structure");
+            seam.start(true);
+            (1..=300).for_each(|key| assert_eq!(peer.insert(key, !key), Ok(true)));
+            let inserts = Counts::of(&seam.take());
+            seam.start(true);
+            (1..=300).for_each(|key| assert_eq!(peer.get(key), Some(!key)));
+            (inserts, Counts::of(&seam.take()))
+        };
+        let (long, short) = (counts(&options), counts(&Options { keys: Keys::InSlots, ..options }));
+        assert_eq!(long.0.lines, short.0.lines + 300, "{system}: a line for each key");
+        assert_eq!(long.0.fences, short.0.fences + 300, "{system}");
+        assert!(long.1.lines_read >= short.1.lines_read + 75, "{system}: {long:?} {short:?}");
     }
 }
 
@@ -238,6 +285,8 @@ fn operations_flush_and_fence_as_often_as_the_papers_say() {
             System::Path { log: false } => [[1, 1]; 3],
             System::Linear { log: true } | System::Pfht { log: true } => [[3, 3], [1, 1], [3, 3]],
             System::Path { log: true } => [[3, 3], [1, 1], [3, 3]],
+            // The cell, its mark, and the number of records.
+            System::Group => [[3, 3], [1, 1], [3, 3]],
             // Keys in ascending order: shifts of the end mark alone, which lies in the same line
             // in three of four inserts. Removals in ascending order shift all entries of a leaf,
             // from 14 on down: 4, 3 and 2 lines equally often.
@@ -290,12 +339,17 @@ fn space_is_used_as_group_hashing_measured() {
         let peer = system.create(&options, plain()).unwrap();
         fill(&*peer, 1.0).len() as f64 / peer.slots().unwrap() as f64
     };
-    let [linear, pfht, path] =
-        [System::Linear { log: false }, System::Pfht { log: false }, System::Path { log: false }]
-            .map(utilization);
+    let [linear, pfht, path, group] = [
+        System::Linear { log: false },
+        System::Pfht { log: false },
+        System::Path { log: false },
+        System::Group,
+    ]
+    .map(utilization);
     assert_eq!(linear, 1.0);
     assert!((0.92..0.97).contains(&path), "path {path}");
     assert!((0.92..0.97).contains(&pfht), "pfht {pfht}");
+    assert!((0.74..0.84).contains(&group), "group {group}");
 }
 
 #[test]

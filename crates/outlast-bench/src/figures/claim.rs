@@ -98,7 +98,8 @@ impl Claim {
         let panel = panels.iter().find(|panel| panel.id == self.panel);
         let ours = panel.and_then(|panel| self.test.number(panel)).filter(|n| n.is_finite());
         let model = panel.is_some_and(|panel| self.test.rests_on_model(panel));
-        let of_paper = ours.zip(self.paper).map(|(ours, paper)| super::significant(ours / paper));
+        let paper = self.paper.filter(|&paper| paper != 0.0);
+        let of_paper = ours.zip(paper).map(|(ours, paper)| super::significant(ours / paper));
         Check {
             says: self.says.into(),
             quantity: self.quantity(),
@@ -242,6 +243,8 @@ mod tests {
         };
         let [good, bad] = [6.0, 7.0].map(|least| claim(least).check(&panels()));
         assert_eq!(good.of_paper, Some(2.0));
+        let of_none = Claim { paper: Some(0.0), ..claim(6.0) }.check(&panels());
+        assert_eq!((of_none.paper, of_none.of_paper), (Some(0.0), None));
         assert_eq!(Verdict::of(&[]), Verdict::NotHere);
         assert_eq!(Verdict::of(std::slice::from_ref(&good)), Verdict::Agrees);
         assert_eq!(Verdict::of(&[good, bad]), Verdict::Differs);

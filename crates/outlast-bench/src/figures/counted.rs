@@ -1,18 +1,20 @@
-//! What the operations of a system cost in persistent memory: flushes, fences, and the misses of a
-//! cache, over a recorded run of one thread.
+//! What the operations of a system cost in persistent memory: flushes, fences, the misses of a cache,
+//! and what keeps threads from running side by side, over a recorded run of one thread.
 //!
 //! The cache is as large, in proportion to the records, as the papers' last caches are in
 //! proportion to theirs, so that a table of a few thousand records misses as theirs do. Accesses
 //! to DRAM are not recorded: bucket metadata in DRAM cost nothing here.
 
+use super::scaling::{LINE, READ_GB_S, READ_NS, WRITE_NS};
 use super::subject::{Memory, System};
 use super::turns::value;
 use crate::Fallible;
-use outlast::internals::pmem::Traced;
+use outlast::internals::pmem::{Access, Event, Traced};
 use outlast_peers::counters::{CacheSize, Flush, Machine, MachineCounts, Sizes};
 use outlast_peers::workloads::draw::Draw;
 use outlast_peers::workloads::keys::Spread;
 use serde::Serialize;
+use std::collections::HashMap;
 
 /// Means over the operations of one kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -33,7 +35,18 @@ pub struct Cost {
     pub blocks_read: f64,
     /// 256-byte blocks that the medium writes.
     pub blocks_written: f64,
+    /// Exchanges of words in the line that most operations exchange something in: a lock that all of them
+    /// take, a counter. 0 if fewer than one in eight does.
+    pub exchanges: f64,
+    /// Those of the misses that are of rebuilds of the whole structure, which read lines one after another.
+    pub in_order: f64,
+    /// The part of an operation's time in which all of the structure is rebuilt and other changes wait,
+    /// divided by the threads that do it.
+    pub rebuilding: f64,
 }
+
+/// A line in which fewer than one in so many operations exchange a word does not hold threads up.
+const HOT: u64 = 8;
 
 impl Cost {
     fn of(counts: &MachineCounts, operations: u64) -> Cost {
@@ -47,13 +60,31 @@ impl Cost {
             lines_written: mean(counts.medium.lines_written),
             blocks_read: mean(counts.medium.blocks_read),
             blocks_written: mean(counts.medium.blocks_written),
+            exchanges: 0.0,
+            in_order: 0.0,
+            rebuilding: 0.0,
         }
+    }
+
+    /// About the nanoseconds of one thread: a nanosecond an access, and what the medium takes.
+    fn ns(&self) -> f64 {
+        self.accesses + self.of_medium_ns()
+    }
+
+    /// Nanoseconds for which an operation of one thread waits for the medium: for each missed line as long as
+    /// for a random read, or, if lines are read in order, as the bandwidth allows.
+    pub fn of_medium_ns(&self) -> f64 {
+        (self.misses - self.in_order) * READ_NS
+            + self.in_order * LINE / READ_GB_S
+            + self.lines_flushed * WRITE_NS
     }
 
     /// The mean of two costs, with a share of the first.
     #[must_use]
     pub fn mixed(self, share: f64, other: Cost) -> Cost {
         let mean = |a: f64, b: f64| share * a + (1.0 - share) * b;
+        let rebuilding_ns = mean(self.rebuilding * self.ns(), other.rebuilding * other.ns());
+        let ns = mean(self.ns(), other.ns());
         Cost {
             lines_flushed: mean(self.lines_flushed, other.lines_flushed),
             fences: mean(self.fences, other.fences),
@@ -63,6 +94,9 @@ impl Cost {
             lines_written: mean(self.lines_written, other.lines_written),
             blocks_read: mean(self.blocks_read, other.blocks_read),
             blocks_written: mean(self.blocks_written, other.blocks_written),
+            exchanges: mean(self.exchanges, other.exchanges),
+            in_order: mean(self.in_order, other.in_order),
+            rebuilding: if ns > 0.0 { rebuilding_ns / ns } else { 0.0 },
         }
     }
 }
@@ -130,6 +164,61 @@ pub fn scaled_sizes(records: u64) -> Sizes {
     Sizes { caches: vec![cache], flush: Flush::Drops, buffer_blocks: 64 }
 }
 
+/// Exchanges by line.
+#[derive(Default)]
+struct Exchanges(HashMap<u64, u64>);
+
+impl Exchanges {
+    fn count(&mut self, events: &[Event]) {
+        for event in events {
+            if let Access::CompareExchange { offset, .. } = event.access {
+                *self.0.entry(offset / 64).or_default() += 1;
+            }
+        }
+    }
+
+    /// Exchanges of an operation in the line that has most.
+    fn of_hottest(&self, operations: u64) -> f64 {
+        let most = self.0.values().copied().max().unwrap_or(0);
+        if most * HOT < operations { 0.0 } else { most as f64 / operations as f64 }
+    }
+}
+
+/// Accesses, misses and flushed lines of the operations with a rebuild of the whole structure among them,
+/// and those of the others, each with the number of operations.
+#[derive(Default)]
+struct Pieces {
+    usual: ([f64; 3], u64),
+    rebuilds: ([f64; 3], u64),
+}
+
+impl Pieces {
+    fn add(
+        &mut self,
+        before: &MachineCounts,
+        after: &MachineCounts,
+        (operations, rebuilds): (u64, bool),
+    ) {
+        let part = if rebuilds { &mut self.rebuilds } else { &mut self.usual };
+        let counts = |counts: &MachineCounts| {
+            let misses = counts.misses.last().copied().unwrap_or(0);
+            [counts.accesses, misses, counts.flushed].map(|count| count as f64)
+        };
+        let (before, after) = (counts(before), counts(after));
+        part.0.iter_mut().zip(before).zip(after).for_each(|((sum, a), b)| *sum += b - a);
+        part.1 += operations;
+    }
+
+    /// What the rebuilds take of each operation: what operations with a rebuild take more than the others.
+    fn of_rebuilds(&self) -> [f64; 3] {
+        let all = (self.usual.1 + self.rebuilds.1).max(1) as f64;
+        let expected = self.rebuilds.1 as f64 / self.usual.1.max(1) as f64;
+        let mut more = self.rebuilds.0;
+        more.iter_mut().zip(self.usual.0).for_each(|(sum, usual)| *sum -= usual * expected);
+        more.map(|sum| sum.max(0.0) / all)
+    }
+}
+
 /// Number of operations between two collections of what was recorded.
 const PIECE: u64 = 64;
 
@@ -154,8 +243,10 @@ pub fn count(system: &System, counting: &Counting) -> Fallible<Costs> {
     let mut run = |from: u64, to: u64, one: &mut dyn FnMut(u64) -> Fallible<bool>| {
         machine.reset();
         let mut at = from;
+        let (mut exchanges, mut pieces) = (Exchanges::default(), Pieces::default());
         while at < to {
             let end = (at + PIECE).min(to);
+            let (before, rebuilds) = (machine.counts(), subject.rebuilds());
             seam.start(true);
             let right = (at..end).try_fold(true, |right, i| one(i).map(|ok| right && ok));
             let events = seam.take();
@@ -163,9 +254,20 @@ pub fn count(system: &System, counting: &Counting) -> Fallible<Costs> {
                 return Err(format!("{}: a wrong result", system.name).into());
             }
             machine.run(&events);
+            exchanges.count(&events);
+            let is_rebuilt = subject.rebuilds() != rebuilds;
+            pieces.add(&before, &machine.counts(), (end - at, is_rebuilt));
             at = end;
         }
-        Fallible::Ok(Cost::of(&machine.counts(), to - from))
+        let mut cost = Cost::of(&machine.counts(), to - from);
+        cost.exchanges = exchanges.of_hottest(to - from);
+        let [accesses, misses, flushed] = pieces.of_rebuilds();
+        cost.in_order = misses;
+        let ns = accesses + misses * LINE / READ_GB_S + flushed * WRITE_NS;
+        if ns > 0.0 {
+            cost.rebuilding = ns / cost.ns() / subject.rebuilders() as f64;
+        }
+        Fallible::Ok(cost)
     };
     let insert = run(before, records, &mut |i| {
         if i % 16 == 0 {
@@ -190,4 +292,64 @@ pub fn count(system: &System, counting: &Counting) -> Fallible<Costs> {
     let step = (records / operations.max(1)).max(1);
     let remove = run(0, operations.min(records), &mut |i| subject.remove(key(i * step)))?;
     Ok(Costs { insert, hit: hits, miss, update, remove })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(name: &str) -> Costs {
+        let counting = Counting {
+            records: 6_000,
+            operations: 1_000,
+            slots: 1024,
+            before: 1.0 / 3.0,
+            sizes: scaled_sizes(6_000),
+            keys: Keys::Spread(Spread::Uniform),
+            seed: 1,
+        };
+        count(&System::named(name), &counting).unwrap()
+    }
+
+    #[test]
+    fn a_lock_that_all_take_is_found_and_locks_of_buckets_are_not() {
+        let ported = costs("CCEH, ported");
+        assert!((2.0..2.5).contains(&ported.hit.exchanges), "{}", ported.hit.exchanges);
+        for name in ["Dash-EH", "EA-PHT", "P-CLHT", "clevel"] {
+            let Costs { insert, hit, update, remove, .. } = costs(name);
+            for cost in [insert, hit, update, remove] {
+                assert_eq!(cost.exchanges, 0.0, "{name}: {cost:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_time_of_rebuilds_is_told_apart() {
+        for (name, rebuilds) in [("Level", true), ("EA-PHT-H", true), ("Dash-EH", false)] {
+            let Costs { insert, hit, .. } = costs(name);
+            assert_eq!(insert.rebuilding > 0.05, rebuilds, "{name}: {}", insert.rebuilding);
+            assert_eq!(hit.rebuilding, 0.0, "{name}");
+        }
+        let (slow, none) =
+            (Cost { misses: 1.0, rebuilding: 0.5, ..Cost::default() }, Cost::default());
+        assert!((slow.mixed(0.1, none).rebuilding - 0.5).abs() < 1e-9, "the other takes no time");
+        assert_eq!(none.mixed(0.5, none).rebuilding, 0.0);
+    }
+
+    #[test]
+    fn rebuilds_are_what_is_more_than_usual() {
+        let at = |accesses, misses, flushed| MachineCounts {
+            accesses,
+            misses: vec![misses],
+            flushed,
+            ..MachineCounts::default()
+        };
+        let mut pieces = Pieces::default();
+        pieces.add(&at(0, 0, 0), &at(300, 30, 60), (30, false));
+        assert_eq!(pieces.of_rebuilds(), [0.0; 3]);
+        pieces.add(&at(300, 30, 60), &at(800, 50, 80), (10, true));
+        assert_eq!(pieces.of_rebuilds(), [10.0, 0.25, 0.0]);
+        let cost = Cost { misses: 2.0, in_order: 1.0, lines_flushed: 1.0, ..Cost::default() };
+        assert!((cost.of_medium_ns() - (305.0 + 64.0 / 2.9 + 62.0)).abs() < 1e-9);
+    }
 }

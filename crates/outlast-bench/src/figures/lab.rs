@@ -1,13 +1,16 @@
 //! Measurements, each made once for all figures that use it.
 
+use super::Options;
 use super::counted::{self, Costs, Counting, Keys, scaled_sizes};
+use super::experiments::micros::exchanges;
 use super::scaling::Scaling;
-use super::subject::{Memory, System};
+use super::subject::{Memory, Subject, System};
 use super::turns::{Clock, Phase, Took, Work, turn, value};
 use crate::latency::Latency;
 use crate::progress::Progress;
 use crate::report::median;
 use crate::{Fallible, team};
+use outlast::internals::pmem::FlushMode;
 use outlast_peers::workloads::draw::{Draw, ScrambledZipfian};
 use outlast_peers::workloads::keys::Spread;
 use std::collections::HashMap;
@@ -77,7 +80,23 @@ pub enum Runs {
     Unflushed,
     /// Flushes executed, keys in one hundredth of the key space, one thread.
     Skewed,
+    /// Flushes executed, ten times the records, one thread: inserts, lookups and updates, one round.
+    Tenfold,
 }
+
+/// The kinds of operations whose times are measured one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timed {
+    /// Inserts.
+    Insert,
+    /// Zipfian lookups.
+    Read,
+    /// Half zipfian lookups, half zipfian updates: YCSB's A.
+    ReadOrUpdate,
+}
+
+/// The most records of a run with ten times the records, so that the largest structure fits into 16 GB.
+const TENFOLD_MAX: u64 = 50_000_000;
 
 /// What was measured so far, and how to measure more.
 pub struct Lab {
@@ -87,18 +106,33 @@ pub struct Lab {
     pub seed: u64,
     /// Where pools are made.
     pub dir: PathBuf,
+    /// How lines are flushed.
+    pub flush: FlushMode,
     progress: Progress,
     turns: HashMap<(String, Runs, Phase), Took>,
     costs: HashMap<String, Costs>,
-    latencies: HashMap<(String, usize), [Latency; 2]>,
+    latencies: HashMap<(String, usize), [Latency; 3]>,
+    exchange_ns: Option<f64>,
 }
 
 impl Lab {
     /// Creates a laboratory in which nothing was measured. `steps` is the number of its figures.
-    pub fn new(scale: Scale, seed: u64, dir: PathBuf, steps: u64) -> Lab {
+    pub fn new(options: &Options, steps: u64) -> Lab {
+        let Options { scale, seed, flush, dir } = options.clone();
         let progress = Progress::new(steps);
         let (turns, costs, latencies) = Default::default();
-        Lab { scale, seed, dir, progress, turns, costs, latencies }
+        Lab { scale, seed, dir, flush, progress, turns, costs, latencies, exchange_ns: None }
+    }
+
+    /// Memory whose flushes are executed.
+    pub fn memory(&self) -> Memory {
+        Memory::Flushes { mode: self.flush, line_ns: 0 }
+    }
+
+    /// Slots that a growing table begins with: as many, in proportion to its records, as in clevel hashing's
+    /// evaluation (4.1), which has 64 thousand for 16 million.
+    fn first_slots(&self) -> u64 {
+        (self.scale.records() / 256).next_power_of_two().max(1024)
     }
 
     /// Shows what is measured now.
@@ -129,7 +163,12 @@ impl Lab {
         let mut took: HashMap<(String, Runs, Phase), Vec<Took>> = HashMap::new();
         for round in 1..=rounds {
             for &(name, runs) in &wanted {
-                if runs == Runs::Unflushed && round > rounds.div_ceil(2) {
+                let needed = match runs {
+                    Runs::Unflushed => rounds.div_ceil(2),
+                    Runs::Tenfold => 1,
+                    Runs::Flushed(_) | Runs::Skewed => rounds,
+                };
+                if round > needed {
                     continue;
                 }
                 self.say(&format!("{name}, {runs:?}, round {round} of {rounds}"));
@@ -142,9 +181,7 @@ impl Lab {
             let of = |pick: fn(&Took) -> f64| {
                 median(&all.iter().map(pick).collect::<Vec<_>>()).unwrap_or(f64::NAN)
             };
-            let best_mops = all.iter().map(|took| took.best_mops).fold(0.0, f64::max);
-            let took =
-                Took { cpu_ns: of(|took| took.cpu_ns), mops: of(|took| took.mops), best_mops };
+            let took = Took { cpu_ns: of(|took| took.cpu_ns), mops: of(|took| took.mops) };
             self.turns.insert(key, took);
         }
         Ok(())
@@ -152,15 +189,24 @@ impl Lab {
 
     fn one(&self, name: &str, runs: Runs) -> Fallible<Vec<(Phase, Took)>> {
         let (threads, memory, spread) = match runs {
-            Runs::Flushed(threads) => (threads, Memory::FLUSHED, Spread::Uniform),
+            Runs::Flushed(threads) => (threads, self.memory(), Spread::Uniform),
             Runs::Unflushed => (1, Memory::NoFlush, Spread::Uniform),
-            Runs::Skewed => (1, Memory::FLUSHED, Spread::Hundredth),
+            Runs::Skewed => (1, self.memory(), Spread::Hundredth),
+            Runs::Tenfold => (1, self.memory(), Spread::Uniform),
         };
-        let records = self.scale.records();
-        let work = Work { records, operations: records, spread, seed: self.seed, threads };
-        // Room for what the mixes insert.
-        let subject = System::named(name).create(&memory, records * 3, 1024)?;
-        let phases: &[Phase] = if subject.is_ordered() { &Phase::ORDERED } else { &Phase::HASH };
+        let operations = self.scale.records();
+        let (records, room) = match runs {
+            Runs::Tenfold => (operations.saturating_mul(10).min(TENFOLD_MAX), 1),
+            // Room for what the mixes insert.
+            _ => (operations, 3),
+        };
+        let work = Work { records, operations, spread, seed: self.seed, threads };
+        let subject = System::named(name).create(&memory, records * room, self.first_slots())?;
+        let phases: &[Phase] = match runs {
+            Runs::Tenfold => &[Phase::Insert, Phase::Hit, Phase::Update],
+            _ if subject.is_ordered() => &Phase::ORDERED,
+            _ => &Phase::HASH,
+        };
         turn(&*subject, &work, phases)
     }
 
@@ -227,30 +273,50 @@ impl Lab {
             Phase::Scan | Phase::Ycsb(_) => return Err("no model of scans".into()),
         };
         let base_ns = self.took(name, Runs::Unflushed, phase)?.cpu_ns;
-        // The fastest rounds: other programs only ever slow a run down.
-        let one = self.took(name, Runs::Flushed(1), phase)?.best_mops;
-        let two = self.took(name, Runs::Flushed(2), phase)?.best_mops;
-        Ok(Scaling::new(base_ns, &cost, two / one, modules))
+        Ok(Scaling::new(base_ns, &cost, self.exchange_ns()?, modules))
     }
 
-    /// The distributions of the times of inserts and of zipfian lookups, with so many threads.
+    /// Nanoseconds of an exchange of a word that another core has just exchanged, measured once.
+    ///
+    /// # Errors
+    /// If a thread cannot be created.
+    pub fn exchange_ns(&mut self) -> Fallible<f64> {
+        if let Some(ns) = self.exchange_ns {
+            return Ok(ns);
+        }
+        self.say("exchanges");
+        let ns = exchanges(self.scale.records().min(500_000))?;
+        self.exchange_ns = Some(ns);
+        Ok(ns)
+    }
+
+    /// The distribution of the times of operations, with so many threads.
     ///
     /// # Errors
     /// If an operation fails.
-    pub fn latency(&mut self, name: &str, threads: usize) -> Fallible<[Latency; 2]> {
+    pub fn latency(&mut self, name: &str, threads: usize, timed: Timed) -> Fallible<Latency> {
         let key = (name.to_owned(), threads);
         if !self.latencies.contains_key(&key) {
             self.say(&format!("{name}, times of operations, {threads} threads"));
-            let both = latencies(&System::named(name), self.scale.records(), threads, self.seed)?;
-            self.latencies.insert(key.clone(), both);
+            let subject = System::named(name).create(
+                &self.memory(),
+                self.scale.records(),
+                self.first_slots(),
+            )?;
+            let all = latencies(&*subject, self.scale.records(), threads, self.seed)?;
+            self.latencies.insert(key.clone(), all);
         }
-        Ok(self.latencies[&key].clone())
+        Ok(self.latencies[&key][timed as usize].clone())
     }
 }
 
-/// Measures the times of inserts and of zipfian lookups.
-fn latencies(system: &System, records: u64, threads: usize, seed: u64) -> Fallible<[Latency; 2]> {
-    let subject = system.create(&Memory::FLUSHED, records, 1024)?;
+/// Measures the times of operations, in the order of [`Timed`].
+fn latencies(
+    subject: &dyn Subject,
+    records: u64,
+    threads: usize,
+    seed: u64,
+) -> Fallible<[Latency; 3]> {
     let key = |number: u64| Spread::Uniform.key(number);
     let timed = |one: &(dyn Fn(u64, &mut Draw) -> Fallible<bool> + Sync)| {
         let (all, _) = team::run(threads, |thread| {
@@ -277,7 +343,11 @@ fn latencies(system: &System, records: u64, threads: usize, seed: u64) -> Fallib
         let found = subject.get(key(zipfian.number(draw, records)))?;
         Ok(found.is_some())
     })?;
-    Ok([inserts, reads])
+    let mixed = timed(&|i, draw| {
+        let key = key(zipfian.number(draw, records));
+        if draw.below(2) == 0 { Ok(subject.get(key)?.is_some()) } else { subject.update(key, i) }
+    })?;
+    Ok([inserts, reads, mixed])
 }
 
 /// Returns the nanoseconds of one of so many calls, by the thread's time on a processor: the least

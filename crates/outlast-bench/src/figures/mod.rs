@@ -30,7 +30,7 @@ use crate::{Fallible, limits};
 use catalogue::Figure;
 use claim::{Check, Verdict};
 use lab::{Lab, Scale};
-use outlast::{RecordForm, Scheme};
+use outlast::{FlushMode, RecordForm, Scheme};
 use panel::Panel;
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
@@ -44,6 +44,8 @@ pub struct Options {
     pub scale: Scale,
     /// Seed of keys and draws.
     pub seed: u64,
+    /// How lines are flushed, where flushes are executed.
+    pub flush: FlushMode,
     /// Where pools are made.
     pub dir: PathBuf,
 }
@@ -216,7 +218,8 @@ fn start(options: &Options, command: &'static str, report: &mut Report) -> Falli
         scale: &'static str,
     }
     let setup = Setup::plain(Scheme::DashEh, RecordForm::Inline, options.dir.clone(), options.seed);
-    let run = Run::in_memory(command, &setup, "memory of the process, flushes executed");
+    let medium = format!("memory of the process, flushes executed: {}", options.flush);
+    let run = Run::in_memory(command, &setup, &medium);
     let run = Run { scheme: "all".into(), ..run };
     report.run(&run, &Own { scale: options.scale.name() })
 }
@@ -232,7 +235,7 @@ pub fn run_one(id: &str, options: &Options, report: &mut Report) -> Fallible<Out
         return Err(limits::refused(format!("figure {id:?}; known: {}", known.join(", "))));
     };
     start(options, "figure", report)?;
-    let mut lab = Lab::new(options.scale, options.seed, options.dir.clone(), 1);
+    let mut lab = Lab::new(options, 1);
     let mut outcome = outcome(&mut lab, figure)?;
     drop(lab);
     if let Some(letter) = letter {
@@ -308,7 +311,7 @@ pub fn run_all(options: &Options, report: &mut Report) -> Fallible<Written> {
     let start_of_run = Instant::now();
     start(options, "figures", report)?;
     let figures = catalogue::all();
-    let mut lab = Lab::new(options.scale, options.seed, options.dir.clone(), figures.len() as u64);
+    let mut lab = Lab::new(options, figures.len() as u64);
     let mut outcomes = Vec::new();
     for figure in figures {
         let outcome = outcome(&mut lab, figure)?;
@@ -367,8 +370,8 @@ fn busy(run: &serde_json::Value) -> Option<String> {
     let (load, cores) = (run["load_average"].as_f64()?, run["cores"].as_f64()?);
     (load > cores).then(|| {
         format!(
-            "Other programs ran during this run (load {load} on {cores} cores). They disturb what two \
-             threads gain, and with it the time model; ratios of one thread less; counts not at all."
+            "Other programs ran during this run (load {load} on {cores} cores). They disturb what is \
+             measured with two threads most, ratios of one thread less, and counts not at all."
         )
     })
 }

@@ -114,8 +114,6 @@ pub struct Took {
     /// Million operations a second of all threads. The time in which a thread could run and was not
     /// let, because another program ran, is left out.
     pub mops: f64,
-    /// The same in the fastest round.
-    pub best_mops: f64,
 }
 
 /// The value of a key, which is never the key.
@@ -125,7 +123,7 @@ pub fn value(key: u64) -> u64 {
 }
 
 /// How many inserts of a thread lie between two steps of the index's background work.
-const STEP_EVERY: u64 = 16;
+pub const STEP_EVERY: u64 = 16;
 
 /// Runs a system through phases, and returns what each took. A tenth of the records is inserted
 /// before the first.
@@ -162,7 +160,7 @@ pub fn turn(subject: &dyn Subject, work: &Work, phases: &[Phase]) -> Fallible<Ve
         let own_ns = done.iter().map(|(clock, _)| clock.own_ns).max().unwrap_or(1).max(1);
         let cpu_ns: u64 = done.iter().map(|(clock, _)| clock.cpu_ns).sum();
         let mops = operations as f64 * 1e3 / own_ns as f64;
-        let took = Took { cpu_ns: cpu_ns as f64 / operations as f64, mops, best_mops: mops };
+        let took = Took { cpu_ns: cpu_ns as f64 / operations as f64, mops };
         all.push((phase, took));
     }
     Ok(all)

@@ -65,6 +65,8 @@ fn one_figure_is_run_by_its_name_and_a_letter_picks_a_panel() {
     assert_eq!(panels(&all), 2);
     assert!(of(&all, "value").len() >= 30 && of(&all, "claim").len() == 4);
     assert_eq!(panels(&run("group-8b")), 1);
+    let fenced = ["figure", "clevel-9", "--scale", "test", "--flush", "fence"];
+    assert!(rows(&fenced)[0]["medium"].as_str().unwrap().ends_with("fence only"));
     let unknown = bench(&["figure", "dash-80"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("dash-8, dash-9"));

@@ -6,6 +6,8 @@
 
 use super::Arena;
 use outlast::internals::pmem::Seam;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock as SystemLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How a thread waits for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -116,6 +118,40 @@ impl<S: Seam> Drop for WriteGuard<'_, S> {
     }
 }
 
+/// A lock for what excludes all other operations, as a resize does. Every other operation takes it for
+/// reading. Each thread has a line of its own of it, in DRAM, so readers do not disturb each other: the
+/// published code reads a flag instead.
+#[derive(Debug)]
+pub struct WideLock(Vec<Line>);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line(SystemLock<()>);
+
+impl Default for WideLock {
+    fn default() -> Self {
+        const LINES: usize = 64;
+        WideLock((0..LINES).map(|_| Line::default()).collect())
+    }
+}
+
+impl WideLock {
+    /// Takes the line of this thread. Threads may share a line.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, ()> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
+        let line = NUMBER.with(|number| number % self.0.len());
+        self.0[line].0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all lines.
+    pub fn write(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
+        let lines = self.0.iter();
+        lines.map(|line| line.0.write().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +170,23 @@ mod tests {
         assert!(lock.try_write().is_none());
         drop(writer);
         assert!(lock.try_write().is_some());
+    }
+
+    #[test]
+    fn readers_of_a_wide_lock_exclude_a_writer_and_not_each_other() {
+        let (lock, done) = (WideLock::default(), AtomicUsize::new(0));
+        std::thread::scope(|threads| {
+            let reader = lock.read();
+            threads.spawn(|| drop(lock.read())).join().expect("readers go together");
+            threads.spawn(|| {
+                let _all = lock.write();
+                done.store(1, Ordering::Release);
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(done.load(Ordering::Acquire), 0, "a reader is there");
+            drop(reader);
+        });
+        assert_eq!(done.into_inner(), 1);
     }
 
     #[test]

@@ -17,8 +17,11 @@
 //!
 //! # Concurrency
 //!
-//! A reader-writer lock for each segment, in persistent memory, and one for the directory. Lookups
-//! take both for reading (clevel hashing's authors added the latter).
+//! A reader-writer lock for each segment, in persistent memory, and one for the directory. A split takes
+//! the latter for writing. Other operations read the directory without it, and lock only the segment, for
+//! reading or for writing. If they meet another segment than their key's, they begin again. With
+//! [`Options::directory_lock`] they take the directory's lock for reading, which clevel hashing's authors
+//! added.
 //!
 //! # Simplified
 //!
@@ -39,7 +42,7 @@
 //! - A lookup returns values that are not durable yet; locks survive a crash held; a crash during a
 //!   split leaks the new segment.
 
-use crate::shared::{Arena, LINE, Locks, RwLock, hash};
+use crate::shared::{Arena, Keys, LINE, Locks, RwLock, hash};
 use crate::{Full, Options, Peer, Promises};
 use outlast::internals::pmem::Seam;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +74,8 @@ pub(super) struct Cceh<S> {
     root: u64,
     locks: Locks,
     unique: bool,
+    directory_lock: bool,
+    keys: Keys,
     segments: AtomicU64,
     doublings: AtomicU64,
     first_segments: u64,
@@ -102,8 +107,18 @@ impl<S: Seam> Cceh<S> {
         arena.store(root + GLOBAL_DEPTH, depth);
         arena.persist(root, LINE);
         let (segments, doublings) = (AtomicU64::new(first_segments), AtomicU64::new(0));
-        let Options { locks, unique, .. } = *options;
-        Ok(Cceh { arena, root, locks, unique, segments, doublings, first_segments })
+        let Options { locks, unique, directory_lock, keys, .. } = *options;
+        Ok(Cceh {
+            arena,
+            root,
+            locks,
+            unique,
+            directory_lock,
+            keys,
+            segments,
+            doublings,
+            first_segments,
+        })
     }
 
     fn lock(&self, at: u64) -> RwLock<'_, S> {
@@ -112,10 +127,13 @@ impl<S: Seam> Cceh<S> {
 
     /// Returns the segment that the directory has for a hash.
     fn segment_of(&self, hash: u64) -> u64 {
-        let _guard = self.lock(self.root + DIRECTORY_LOCK).read();
-        let directory = self.arena.load(self.root + DIRECTORY);
-        let depth = self.arena.load(self.root + GLOBAL_DEPTH);
-        self.arena.load(directory + prefix(hash, depth) * 8)
+        let lock = self.lock(self.root + DIRECTORY_LOCK);
+        let _guard = self.directory_lock.then(|| lock.read());
+        // A doubling stores the directory before its depth, so the one that is read here has at least
+        // this depth. With a smaller depth than its own, it leads to another segment, which `holds` shows.
+        let depth = self.arena.load_acquire(self.root + GLOBAL_DEPTH);
+        let directory = self.arena.load_acquire(self.root + DIRECTORY);
+        self.arena.load_acquire(directory + prefix(hash, depth) * 8)
     }
 
     /// Whether a segment, whose lock the caller holds, is the one for a hash. It may have been
@@ -133,7 +151,8 @@ impl<S: Seam> Cceh<S> {
     }
 
     fn find(&self, segment: u64, key: u64, hash: u64) -> Option<u64> {
-        Self::probe(segment, hash).find(|&slot| self.arena.load(slot) == key)
+        let is_here = |&slot: &u64| self.keys.is(&self.arena, self.arena.load(slot), key);
+        Self::probe(segment, hash).find(is_here)
     }
 
     /// Runs `change` on the slot of a key, under the segment's lock for writing.
@@ -152,11 +171,12 @@ impl<S: Seam> Cceh<S> {
     fn free_slot(&self, segment: u64, key: u64, hash: u64) -> FreeSlot {
         let mut free = FreeSlot::None;
         for slot in Self::probe(segment, hash) {
-            let other = self.arena.load(slot);
-            if self.unique && other == key {
+            let word = self.arena.load(slot);
+            if self.unique && self.keys.is(&self.arena, word, key) {
                 return FreeSlot::KeyIsThere;
             }
-            let is_free = || other == 0 || !self.holds(segment, crate::shared::hash(other));
+            let hash_of = |word| crate::shared::hash(self.keys.of(&self.arena, word));
+            let is_free = || word == 0 || !self.holds(segment, hash_of(word));
             if matches!(free, FreeSlot::None) && is_free() {
                 free = FreeSlot::At(slot);
                 if !self.unique {
@@ -180,10 +200,10 @@ impl<S: Seam> Cceh<S> {
         arena.store(right + PATTERN, right_pattern);
         // Records keep their slots. Stale ones of former splits are left behind.
         for place in (LINE..SEGMENT).step_by(16) {
-            let key = arena.load(segment + place);
-            if key != 0 && prefix(hash(key), right_depth) == right_pattern {
+            let word = arena.load(segment + place);
+            if word != 0 && prefix(hash(self.keys.of(arena, word)), right_depth) == right_pattern {
                 arena.store(right + place + 8, arena.load(segment + place + 8));
-                arena.store(right + place, key);
+                arena.store(right + place, word);
             }
         }
         arena.persist(right, SEGMENT);
@@ -196,7 +216,7 @@ impl<S: Seam> Cceh<S> {
             let entries = 1 << (arena.load(self.root + GLOBAL_DEPTH) - right_depth);
             let first = directory + right_pattern * entries * 8;
             for entry in (0..entries).rev() {
-                arena.store(first + entry * 8, right);
+                arena.store_release(first + entry * 8, right);
             }
             arena.persist(first, entries * 8);
         }
@@ -259,8 +279,9 @@ impl<S: Seam> Peer for Cceh<S> {
             match self.free_slot(segment, key, hash) {
                 FreeSlot::KeyIsThere => return Ok(false),
                 FreeSlot::At(slot) => {
+                    let word = self.keys.new_word(&self.arena, key)?;
                     self.arena.store(slot + 8, value);
-                    self.arena.store_release(slot, key);
+                    self.arena.store_release(slot, word);
                     self.arena.persist(slot, 16);
                     return Ok(true);
                 }

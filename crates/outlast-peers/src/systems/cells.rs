@@ -1,31 +1,40 @@
-//! What the three hash tables of group hashing's evaluation share: cells of 16 bytes, of a fixed
-//! number, with or without an undo log.
+//! What the hash tables of group hashing's evaluation share: cells of 16 or 32 bytes, of a fixed number,
+//! with or without an undo log.
 
-use crate::shared::{Arena, LINE, Locks, RwLock, UndoLog};
-use crate::{Full, Peer, Promises};
+use crate::shared::{Arena, LINE, Locks, RwLock, UndoLog, second_half};
+use crate::{Full, Options, Peer, Promises};
 use outlast::internals::pmem::Seam;
 
 /// Words that an undo log has room for. A change that needs more is logged in parts.
 const LOGGED: u64 = 512;
 
-/// An array of cells. A cell has a key, 0 if it is empty, and a value.
+/// An array of cells. A cell has a key, 0 if it is empty, and a value. In a cell of 32 bytes both have two
+/// words: the second one of the key follows from the first, and that of the value is 0.
 ///
 /// Group hashing's evaluation has one thread. Here, a lock for the whole table admits more.
 pub(super) struct Cells<S> {
     arena: Arena<S>,
     first: u64,
     count: u64,
+    bytes: u64,
     lock: u64,
     locks: Locks,
     log: Option<UndoLog>,
 }
 
 impl<S: Seam> Cells<S> {
-    pub(super) fn new(arena: Arena<S>, count: u64, log: bool, locks: Locks) -> Result<Self, Full> {
+    pub(super) fn new(
+        arena: Arena<S>,
+        count: u64,
+        log: bool,
+        options: &Options,
+    ) -> Result<Self, Full> {
+        let Options { locks, cell_bytes: bytes, .. } = *options;
+        assert!(bytes == 16 || bytes == 32, "bytes of a cell");
         let lock = arena.alloc(LINE)?;
         let log = if log { Some(UndoLog::new(&arena, LOGGED)?) } else { None };
-        let first = arena.alloc(count * 16)?;
-        Ok(Cells { arena, first, count, lock, locks, log })
+        let first = arena.alloc(count * bytes)?;
+        Ok(Cells { arena, first, count, bytes, lock, locks, log })
     }
 
     pub(super) fn arena(&self) -> &Arena<S> {
@@ -43,15 +52,27 @@ impl<S: Seam> Cells<S> {
 
     fn at(&self, cell: u64) -> u64 {
         debug_assert!(cell < self.count);
-        self.first + cell * 16
+        self.first + cell * self.bytes
     }
 
+    /// Returns the first word of a cell's key: 0 if the cell is empty.
     pub(super) fn key(&self, cell: u64) -> u64 {
         self.arena.load(self.at(cell))
     }
 
+    /// Whether a cell holds the record of a key.
+    pub(super) fn is(&self, cell: u64, key: u64) -> bool {
+        let is_long = self.bytes == 32;
+        self.key(cell) == key
+            && (!is_long || self.arena.load(self.at(cell) + 8) == second_half(key))
+    }
+
     pub(super) fn value(&self, cell: u64) -> u64 {
-        self.arena.load(self.at(cell) + 8)
+        self.arena.load(self.value_at(cell))
+    }
+
+    fn value_at(&self, cell: u64) -> u64 {
+        self.at(cell) + self.bytes / 2
     }
 
     /// Stores a record, or empties the cell if the key is 0: saves the cell in the log, if there is
@@ -59,19 +80,44 @@ impl<S: Seam> Cells<S> {
     pub(super) fn set(&self, cell: u64, key: u64, value: u64) {
         let at = self.at(cell);
         if let Some(log) = self.log {
-            if log.is_full(&self.arena, 2) {
+            let words = self.bytes / 8;
+            if log.is_full(&self.arena, words) {
                 log.clear(&self.arena);
             }
-            log.save(&self.arena, &[at, at + 8]);
+            let places = [at, at + 8, at + 16, at + 24];
+            log.save(&self.arena, &places[..words as usize]);
         }
-        self.arena.store(at + 8, value);
+        self.set_all_but_key(cell, key, value);
         self.arena.store_release(at, key);
-        self.arena.persist(at, 16);
+        self.arena.persist(at, self.bytes);
+    }
+
+    fn set_all_but_key(&self, cell: u64, key: u64, value: u64) {
+        let at = self.at(cell);
+        if self.bytes == 32 {
+            self.arena.store(at + 8, second_half(key));
+            self.arena.store(at + 24, 0);
+        }
+        self.arena.store(self.value_at(cell), value);
+    }
+
+    /// Does what [`set`](Self::set) does in two steps without a log: makes a record durable, then the
+    /// first word of its key, which says that the cell is in use; or empties the cell in the opposite order.
+    pub(super) fn commit_by_key(&self, cell: u64, key: u64, value: u64) {
+        let at = self.at(cell);
+        if key == 0 {
+            self.arena.store_durably(at, 0);
+        }
+        self.set_all_but_key(cell, key, value);
+        self.arena.persist(at, self.bytes);
+        if key != 0 {
+            self.arena.store_durably(at, key);
+        }
     }
 
     /// Replaces a value with one store, which needs no log.
     pub(super) fn set_value(&self, cell: u64, value: u64) {
-        self.arena.store_durably(self.at(cell) + 8, value);
+        self.arena.store_durably(self.value_at(cell), value);
     }
 
     /// Ends a change of one or more cells: clears the log, if there is one.
@@ -95,6 +141,11 @@ pub(super) trait CellTable: Send + Sync {
     /// present.
     fn room_for(&self, key: u64) -> Result<Option<u64>, Full>;
 
+    /// Stores a record in an empty cell.
+    fn fill(&self, cell: u64, key: u64, value: u64) {
+        self.cells().set(cell, key, value);
+    }
+
     /// Empties the cell of a record.
     fn empty(&self, cell: u64) {
         self.cells().set(cell, 0, 0);
@@ -114,7 +165,7 @@ impl<T: CellTable> Peer for T {
     fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
         let _guard = self.cells().lock().write();
         let Some(cell) = self.room_for(key)? else { return Ok(false) };
-        self.cells().set(cell, key, value);
+        self.fill(cell, key, value);
         self.cells().commit();
         Ok(true)
     }

@@ -33,7 +33,7 @@
 //! - A thread inserts through a new table that is visible but not yet durable (PMRace).
 //! - A lookup returns values that are not durable yet (RECIPE 13); locks survive a crash held.
 
-use crate::shared::{Arena, LINE, Locks, hash};
+use crate::shared::{Arena, Keys, LINE, Locks, hash};
 use crate::{Full, Options, Peer, Promises};
 use outlast::internals::pmem::Seam;
 use std::sync::Mutex;
@@ -62,6 +62,7 @@ pub(super) struct Clht<S> {
     /// The place of the current table.
     root: u64,
     locks: Locks,
+    keys: Keys,
     overflow_buckets: AtomicU64,
     resizes: AtomicU64,
     /// Held by the thread that resizes.
@@ -95,6 +96,7 @@ impl<S: Seam> Clht<S> {
             arena,
             root,
             locks: options.locks,
+            keys: options.keys,
             overflow_buckets: AtomicU64::new(0),
             resizes: AtomicU64::new(0),
             resizing: Mutex::new(()),
@@ -126,11 +128,16 @@ impl<S: Seam> Clht<S> {
         })
     }
 
+    /// Returns the first place in a chain for a key's word that has such a word.
+    fn place(&self, bucket: u64, is_it: impl Fn(u64) -> bool) -> Option<u64> {
+        self.chain(bucket).find_map(|bucket| {
+            (bucket + KEYS..bucket + VALUES).step_by(8).find(|&at| is_it(self.arena.load(at)))
+        })
+    }
+
     /// Returns the place of a key in a chain.
     fn find(&self, bucket: u64, key: u64) -> Option<u64> {
-        self.chain(bucket).find_map(|bucket| {
-            (bucket + KEYS..bucket + VALUES).step_by(8).find(|&at| self.arena.load(at) == key)
-        })
+        self.place(bucket, |word| self.keys.is(&self.arena, word, key))
     }
 
     /// Locks the chain of a key in the current table, and runs `change` with its first bucket.
@@ -151,13 +158,14 @@ impl<S: Seam> Clht<S> {
         }
     }
 
-    /// Stores a record in a free slot of a chain that no one else changes, or in a new overflow
-    /// bucket. `durably` says whether the slot is to be flushed; an overflow bucket always is.
-    fn store(&self, bucket: u64, (key, value): (u64, u64), durably: bool) -> Result<bool, Full> {
+    /// Stores a record, a key's word and a value, in a free slot of a chain that no one else changes, or in
+    /// a new overflow bucket. `durably` says whether the slot is to be flushed; an overflow bucket always
+    /// is.
+    fn store(&self, bucket: u64, (word, value): (u64, u64), durably: bool) -> Result<bool, Full> {
         let arena = &self.arena;
-        if let Some(at) = self.find(bucket, 0) {
+        if let Some(at) = self.place(bucket, |word| word == 0) {
             arena.store_release(at + SLOTS * 8, value);
-            arena.store_release(at, key);
+            arena.store_release(at, word);
             if durably {
                 arena.persist(at, SLOTS * 8 + 8);
             }
@@ -165,7 +173,7 @@ impl<S: Seam> Clht<S> {
         }
         let last = self.chain(bucket).last().unwrap_or(bucket);
         let next = arena.alloc(LINE)?;
-        arena.store(next + KEYS, key);
+        arena.store(next + KEYS, word);
         arena.store(next + VALUES, value);
         arena.persist(next, LINE);
         arena.store_release(last + NEXT, next);
@@ -185,11 +193,12 @@ impl<S: Seam> Clht<S> {
         }
         for bucket in self.chain(bucket) {
             for at in (bucket + KEYS..bucket + VALUES).step_by(8) {
-                let (key, value) = (self.arena.load(at), self.arena.load(at + SLOTS * 8));
+                let (word, value) = (self.arena.load(at), self.arena.load(at + SLOTS * 8));
                 // The new table has twice as many buckets, so no other thread moves records to
                 // this one.
-                if key != 0 {
-                    self.store(self.bucket(new, key), (key, value), false)?;
+                if word != 0 {
+                    let to = self.bucket(new, self.keys.of(&self.arena, word));
+                    self.store(to, (word, value), false)?;
                 }
             }
         }
@@ -277,7 +286,7 @@ impl<S: Seam> Peer for Clht<S> {
             for at in (bucket + KEYS..bucket + VALUES).step_by(8) {
                 loop {
                     let value = self.arena.load_acquire(at + SLOTS * 8);
-                    if self.arena.load_acquire(at) != key {
+                    if !self.keys.is(&self.arena, self.arena.load_acquire(at), key) {
                         break;
                     }
                     if self.arena.load_acquire(at + SLOTS * 8) == value {
@@ -295,7 +304,10 @@ impl<S: Seam> Peer for Clht<S> {
         }
         let inserted = self.locked(key, |bucket| match self.find(bucket, key) {
             Some(_) => Ok(None),
-            None => self.store(bucket, (key, value), true).map(Some),
+            None => {
+                let word = self.keys.new_word(&self.arena, key)?;
+                self.store(bucket, (word, value), true).map(Some)
+            }
         })?;
         if inserted == Some(true) {
             // The record is there, whether or not there is room for a larger table.
@@ -326,6 +338,14 @@ impl<S: Seam> Peer for Clht<S> {
 
     fn growths(&self) -> u64 {
         self.resizes.load(Ordering::Relaxed)
+    }
+
+    fn rebuilds(&self) -> u64 {
+        self.resizes.load(Ordering::Relaxed)
+    }
+
+    fn rebuilders(&self) -> u64 {
+        2
     }
 
     fn bytes(&self) -> u64 {

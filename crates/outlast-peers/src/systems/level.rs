@@ -29,7 +29,8 @@
 //! - Where the paper updates in place with a log, because its values have 15 bytes, an 8-byte store
 //!   suffices.
 //! - The locks lie in persistent memory beside the levels, a word each, and are not flushed.
-//! - The global lock is a reader-writer lock that operations take for reading.
+//! - The global lock is a reader-writer lock in DRAM that operations take for reading, each thread a line of
+//!   its own.
 //! - A bottom level's memory is not freed after a resize.
 //!
 //! # Crash bugs that it keeps
@@ -40,7 +41,7 @@
 //! - The check for the key sees a token that is not durable yet (SEPH).
 //! - Locks survive a crash held.
 
-use crate::shared::{Arena, LINE, Locks, RwLock, hash, second_hash};
+use crate::shared::{Arena, Keys, LINE, Locks, RwLock, WideLock, hash, second_hash};
 use crate::{Full, Options, Peer, Promises};
 use outlast::internals::pmem::Seam;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,13 +49,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a bucket before its slots. Tokens are the first word.
 const HEADER: u64 = 16;
 
-/// Words of the root. The global lock has a line of its own.
+/// Words of the root.
 const TOP_BUCKETS: u64 = 0;
 const TOP: u64 = 8;
 const BOTTOM: u64 = 16;
 const TOP_LOCKS: u64 = 24;
 const BOTTOM_LOCKS: u64 = 32;
-const GLOBAL_LOCK: u64 = LINE;
 
 /// The table.
 pub(super) struct Level<S> {
@@ -63,6 +63,9 @@ pub(super) struct Level<S> {
     bucket_slots: u64,
     bucket_bytes: u64,
     locks: Locks,
+    keys: Keys,
+    /// Held for writing by a resize.
+    whole: WideLock,
     resizes: AtomicU64,
 }
 
@@ -107,13 +110,13 @@ struct Array {
 
 impl<S: Seam> Level<S> {
     pub(super) fn create(arena: Arena<S>, options: &Options) -> Result<Self, Full> {
-        let Options { bucket_slots, locks, initial_slots, .. } = *options;
+        let Options { bucket_slots, locks, initial_slots, keys, .. } = *options;
         assert!((1..=64).contains(&bucket_slots), "tokens are one word");
         let bucket_bytes = (HEADER + bucket_slots * 16).next_multiple_of(LINE);
         let buckets = (initial_slots * 2).div_ceil(bucket_slots * 3).next_power_of_two().max(4);
-        let root = arena.alloc(2 * LINE)?;
-        let table =
-            Level { arena, root, bucket_slots, bucket_bytes, locks, resizes: AtomicU64::new(0) };
+        let root = arena.alloc(LINE)?;
+        let (whole, resizes) = (WideLock::default(), AtomicU64::new(0));
+        let table = Level { arena, root, bucket_slots, bucket_bytes, locks, keys, whole, resizes };
         let (top, bottom) = (table.new_array(buckets)?, table.new_array(buckets / 2)?);
         table.set_levels(top, bottom);
         Ok(table)
@@ -172,22 +175,22 @@ impl<S: Seam> Level<S> {
         self.arena.persist(bucket, 8);
     }
 
-    /// Writes a record to a free slot, which the caller has locked: first the record, then its
-    /// token.
-    fn write(&self, slot: Slot, key: u64, value: u64) {
-        self.write_record(slot, key, value);
+    /// Writes a record, a key's word and a value, to a free slot, which the caller has locked: first the
+    /// record, then its token.
+    fn write(&self, slot: Slot, record: (u64, u64)) {
+        self.write_record(slot, record);
         self.change_tokens(slot.bucket, 0, slot.token());
     }
 
-    fn write_record(&self, slot: Slot, key: u64, value: u64) {
-        self.arena.store(slot.record(), key);
+    fn write_record(&self, slot: Slot, (word, value): (u64, u64)) {
+        self.arena.store(slot.record(), word);
         self.arena.store(slot.record() + 8, value);
         self.arena.persist(slot.record(), 16);
     }
 
     /// Whether a slot, which the caller has locked, holds the record of a key.
     fn holds(&self, slot: Slot, key: u64) -> bool {
-        self.is_set(slot) && self.arena.load(slot.record()) == key
+        self.is_set(slot) && self.keys.is(&self.arena, self.arena.load(slot.record()), key)
     }
 
     /// All slots of a key, those of the top level first.
@@ -209,7 +212,7 @@ impl<S: Seam> Level<S> {
 
     /// Runs `change` on the slot of a key, locked for writing.
     fn change(&self, key: u64, change: impl Fn(Slot)) -> bool {
-        let _resize = self.lock(self.root + GLOBAL_LOCK).read();
+        let _resize = self.whole.read();
         self.slots_of(self.levels(), key).any(|slot| {
             let _guard = self.lock(slot.lock).write();
             let found = self.holds(slot, key);
@@ -221,12 +224,12 @@ impl<S: Seam> Level<S> {
     }
 
     /// Writes a record to the first free slot of two buckets.
-    fn insert_into(&self, buckets: [Bucket; 2], key: u64, value: u64) -> bool {
+    fn insert_into(&self, buckets: [Bucket; 2], record: (u64, u64)) -> bool {
         (0..self.bucket_slots).flat_map(|index| buckets.map(|b| b.slot(index))).any(|slot| {
             let _guard = self.lock(slot.lock).write();
             let free = !self.is_set(slot);
             if free {
-                self.write(slot, key, value);
+                self.write(slot, record);
             }
             free
         })
@@ -234,24 +237,25 @@ impl<S: Seam> Level<S> {
 
     /// Moves a record out of one of these buckets of a level to a bucket of its own in another
     /// level, or its other bucket in the same level, and writes the new record in its place.
-    fn insert_by_moving(&self, from: [Bucket; 2], to: Array, (key, value): (u64, u64)) -> bool {
+    fn insert_by_moving(&self, from: [Bucket; 2], to: Array, record: (u64, u64)) -> bool {
         let slots = from.into_iter().flat_map(|b| (0..self.bucket_slots).map(move |i| b.slot(i)));
         for slot in slots {
             let _guard = self.lock(slot.lock).write();
             if !self.is_set(slot) {
-                self.write(slot, key, value);
+                self.write(slot, record);
                 return true;
             }
             let moved = self.arena.load(slot.record());
-            let others = self.buckets(to, moved).into_iter().filter(|b| b.at != slot.bucket);
+            let buckets = self.buckets(to, self.keys.of(&self.arena, moved));
+            let others = buckets.into_iter().filter(|b| b.at != slot.bucket);
             let others = others.flat_map(|b| (0..self.bucket_slots).map(move |i| b.slot(i)));
             for other in others {
                 // Another thread may hold it and wait for ours.
                 let Some(_other_guard) = self.lock(other.lock).try_write() else { continue };
                 if !self.is_set(other) {
-                    self.write(other, moved, self.arena.load(slot.record() + 8));
+                    self.write(other, (moved, self.arena.load(slot.record() + 8)));
                     self.change_tokens(slot.bucket, slot.token(), 0);
-                    self.write(slot, key, value);
+                    self.write(slot, record);
                     return true;
                 }
             }
@@ -261,7 +265,7 @@ impl<S: Seam> Level<S> {
 
     /// Makes a new top level, and moves the bottom level's records there.
     fn resize(&self, seen_buckets: u64) -> Result<(), Full> {
-        let _resize = self.lock(self.root + GLOBAL_LOCK).write();
+        let _resize = self.whole.write();
         let [top, bottom] = self.levels();
         if top.buckets != seen_buckets {
             return Ok(()); // Another thread was first.
@@ -272,9 +276,10 @@ impl<S: Seam> Level<S> {
             let bucket = Bucket { at, locks: bottom.locks + index * self.bucket_slots * 8 };
             for slot in (0..self.bucket_slots).map(|index| bucket.slot(index)) {
                 if self.is_set(slot) {
-                    let record = slot.record();
-                    let (key, value) = (self.arena.load(record), self.arena.load(record + 8));
-                    let moved = self.insert_into(self.buckets(new, key), key, value);
+                    let at = slot.record();
+                    let (word, value) = (self.arena.load(at), self.arena.load(at + 8));
+                    let buckets = self.buckets(new, self.keys.of(&self.arena, word));
+                    let moved = self.insert_into(buckets, (word, value));
                     assert!(moved, "a new level is at most a quarter full");
                     self.change_tokens(slot.bucket, slot.token(), 0);
                 }
@@ -292,24 +297,28 @@ impl<S: Seam> Peer for Level<S> {
     }
 
     fn get(&self, key: u64) -> Option<u64> {
-        let _resize = self.lock(self.root + GLOBAL_LOCK).read();
+        let _resize = self.whole.read();
         self.find(self.levels(), key)
     }
 
     fn insert(&self, key: u64, value: u64) -> Result<bool, Full> {
+        let mut word = None;
         loop {
             let seen_buckets = {
-                let _resize = self.lock(self.root + GLOBAL_LOCK).read();
+                let _resize = self.whole.read();
                 let levels = self.levels();
                 if self.find(levels, key).is_some() {
                     return Ok(false);
                 }
                 let own = levels.map(|level| self.buckets(level, key));
-                if own.into_iter().any(|buckets| self.insert_into(buckets, key, value)) {
+                let record = match word {
+                    Some(word) => (word, value),
+                    None => (*word.insert(self.keys.new_word(&self.arena, key)?), value),
+                };
+                if own.into_iter().any(|buckets| self.insert_into(buckets, record)) {
                     return Ok(true);
                 }
                 let [top, bottom] = levels;
-                let record = (key, value);
                 if self.insert_by_moving(own[0], top, record)
                     || self.insert_by_moving(own[1], bottom, record)
                     || self.insert_by_moving(own[1], top, record)
@@ -328,7 +337,7 @@ impl<S: Seam> Peer for Level<S> {
             for other in (0..self.bucket_slots).map(|i| bucket.slot(i)) {
                 let guard = self.lock(other.lock).try_write();
                 if guard.is_some() && !self.is_set(other) {
-                    self.write_record(other, key, value);
+                    self.write_record(other, (self.arena.load(slot.record()), value));
                     return self.change_tokens(slot.bucket, slot.token(), other.token());
                 }
             }
@@ -341,11 +350,15 @@ impl<S: Seam> Peer for Level<S> {
     }
 
     fn slots(&self) -> Option<u64> {
-        let _resize = self.lock(self.root + GLOBAL_LOCK).read();
+        let _resize = self.whole.read();
         Some(self.arena.load(self.root + TOP_BUCKETS) * 3 / 2 * self.bucket_slots)
     }
 
     fn growths(&self) -> u64 {
+        self.resizes.load(Ordering::Relaxed)
+    }
+
+    fn rebuilds(&self) -> u64 {
         self.resizes.load(Ordering::Relaxed)
     }
 

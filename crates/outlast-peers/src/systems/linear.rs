@@ -19,7 +19,7 @@ pub(super) struct Linear<S>(Cells<S>);
 
 impl<S: Seam> Linear<S> {
     pub(super) fn create(arena: Arena<S>, log: bool, options: &Options) -> Result<Self, Full> {
-        Ok(Linear(Cells::new(arena, options.initial_slots.max(2), log, options.locks)?))
+        Ok(Linear(Cells::new(arena, options.initial_slots.max(2), log, options)?))
     }
 
     fn home(&self, key: u64) -> u64 {
@@ -37,7 +37,7 @@ impl<S: Seam> Linear<S> {
         loop {
             match self.0.key(cell) {
                 0 => return Err(Some(cell)),
-                other if other == key => return Ok(cell),
+                _ if self.0.is(cell, key) => return Ok(cell),
                 _ => cell = self.next(cell),
             }
             if cell == home {

@@ -10,6 +10,7 @@ mod clht;
 mod cmap;
 mod fast_fair;
 mod fp_tree;
+mod group;
 mod leaf;
 mod level;
 mod linear;
@@ -27,6 +28,7 @@ use clht::Clht;
 use cmap::Cmap;
 use fast_fair::FastFair;
 use fp_tree::FpTree;
+use group::Group;
 use level::Level;
 use linear::Linear;
 use nv_skip_list::NvSkipList;
@@ -64,6 +66,8 @@ pub enum System {
         /// Whether it has the log.
         log: bool,
     },
+    /// Group hashing as its paper has it (ICPP 2018).
+    Group,
     /// FAST-FAIR (FAST 2018).
     FastFair,
     /// NV-Skiplist: leaves in persistent memory under a skip list in DRAM.
@@ -83,7 +87,7 @@ pub enum System {
 
 impl System {
     /// All of them.
-    pub const ALL: [System; 17] = [
+    pub const ALL: [System; 18] = [
         System::Level,
         System::Cceh,
         System::Clht,
@@ -94,6 +98,7 @@ impl System {
         System::Pfht { log: true },
         System::Path { log: false },
         System::Path { log: true },
+        System::Group,
         System::FastFair,
         System::NvSkipList,
         System::WbTree,
@@ -116,6 +121,7 @@ impl System {
             System::Cmap => Box::new(Cmap::create(arena, options)?),
             System::Linear { log } => Box::new(Linear::create(arena, log, options)?),
             System::Pfht { log } => Box::new(Pfht::create(arena, log, options)?),
+            System::Group => Box::new(Group::create(arena, options)?),
             System::FastFair => Box::new(FastFair::create(arena, options)?),
             System::NvSkipList => Box::new(NvSkipList::create(arena, options)?),
             System::WbTree => Box::new(WbTree::create(arena, options)?),
@@ -145,6 +151,7 @@ impl fmt::Display for System {
             System::Pfht { log: true } => "pfht-l",
             System::Path { log: false } => "path",
             System::Path { log: true } => "path-l",
+            System::Group => "group",
             System::FastFair => "fast-fair",
             System::NvSkipList => "nv-skiplist",
             System::WbTree => "wb+-tree",

@@ -32,7 +32,7 @@ impl<S: Seam> Path<S> {
         let width = options.initial_slots.div_ceil(2).next_power_of_two().max(2);
         let levels = LEVELS.min(u64::from(width.ilog2()) + 1);
         let count = 2 * width - (width >> (levels - 1));
-        let cells = Cells::new(arena, count, log, options.locks)?;
+        let cells = Cells::new(arena, count, log, options)?;
         Ok(Path { cells, width, levels })
     }
 
@@ -56,7 +56,7 @@ impl<S: Seam> CellTable for Path<S> {
     }
 
     fn find(&self, key: u64) -> Option<u64> {
-        self.paths(key).find(|&cell| self.cells.key(cell) == key)
+        self.paths(key).find(|&cell| self.cells.is(cell, key))
     }
 
     fn room_for(&self, key: u64) -> Result<Option<u64>, Full> {

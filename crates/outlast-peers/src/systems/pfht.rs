@@ -35,7 +35,7 @@ impl<S: Seam> Pfht<S> {
     pub(super) fn create(arena: Arena<S>, log: bool, options: &Options) -> Result<Self, Full> {
         let buckets = options.initial_slots.div_ceil(BUCKET).max(2);
         let stash = (buckets * BUCKET * STASH_PERCENT).div_ceil(100);
-        let cells = Cells::new(arena, buckets * BUCKET + stash, log, options.locks)?;
+        let cells = Cells::new(arena, buckets * BUCKET + stash, log, options)?;
         Ok(Pfht { cells, buckets, stashed: AtomicU64::new(0) })
     }
 
@@ -91,7 +91,7 @@ impl<S: Seam> CellTable for Pfht<S> {
 
     fn find(&self, key: u64) -> Option<u64> {
         let [first, second] = self.buckets_of(key);
-        first.chain(second).chain(self.stash()).find(|&cell| self.cells.key(cell) == key)
+        first.chain(second).chain(self.stash()).find(|&cell| self.cells.is(cell, key))
     }
 
     fn room_for(&self, key: u64) -> Result<Option<u64>, Full> {

@@ -4,6 +4,7 @@ use super::Figure;
 use crate::Fallible;
 use crate::figures::lab::{Lab, Runs};
 use crate::figures::panel::Panel;
+use crate::figures::subject::plain_name;
 use crate::figures::turns::Phase;
 
 /// The runs of figures whose threads are modelled.
@@ -13,7 +14,7 @@ pub(super) const SINGLE: &[Runs] = &[Runs::Flushed(1)];
 
 /// The name of the measured series of a system beside its model.
 pub(super) fn measured(name: &str) -> String {
-    format!("{name}, measured here")
+    format!("{}, measured here", plain_name(name))
 }
 
 /// Throughput by the number of threads: computed with the model for `threads`, and measured with one and two.
@@ -28,7 +29,8 @@ pub(super) fn by_threads(
     let mut panel = Panel::lines(id, title, "threads", "million operations a second");
     for &name in figure.systems {
         let scaling = lab.scaling(name, phase, modules)?;
-        panel.add(name, true, threads.iter().map(|&n| (n, scaling.mops(n))).collect());
+        let modelled = threads.iter().map(|&n| (n, scaling.mops(n))).collect();
+        panel.add(plain_name(name), true, modelled);
         let points = [1, 2].map(|n| lab.mops(name, Runs::Flushed(n), phase).map(|y| (n as f64, y)));
         let points = points.into_iter().collect::<Fallible<Vec<_>>>()?;
         panel.add(&measured(name), false, points);
@@ -39,16 +41,16 @@ pub(super) fn by_threads(
 /// Throughput of one thread in several phases, measured.
 pub(super) fn by_phase(
     lab: &mut Lab,
-    figure: &Figure,
+    systems: &[&str],
     (id, title): (&str, &str),
     runs: Runs,
     phases: &[(&str, Phase)],
 ) -> Fallible<Panel> {
     let groups: Vec<&str> = phases.iter().map(|(name, _)| *name).collect();
     let mut panel = Panel::bars(id, title, "million operations a second", &groups);
-    for &name in figure.systems {
+    for &name in systems {
         let values = phases.iter().map(|&(_, phase)| lab.mops(name, runs, phase).map(Some));
-        panel.add_bars(name, false, values.collect::<Fallible<Vec<_>>>()?);
+        panel.add_bars(plain_name(name), false, values.collect::<Fallible<Vec<_>>>()?);
     }
     Ok(panel)
 }
@@ -73,7 +75,7 @@ pub(super) fn modelled_phases(
             let value = if latency { scaling.latency_ns(threads) } else { scaling.mops(threads) };
             values.push(Some(value));
         }
-        panel.add_bars(name, true, values);
+        panel.add_bars(plain_name(name), true, values);
     }
     Ok(panel)
 }

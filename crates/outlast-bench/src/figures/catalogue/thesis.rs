@@ -5,7 +5,7 @@ use super::{Claim, Draw, Figure, Paper, Way, claim, less, more};
 use crate::Fallible;
 use crate::figures::claim::{Is, Test};
 use crate::figures::experiments::growth::rehashes;
-use crate::figures::experiments::history::violations;
+use crate::figures::experiments::history::check;
 use crate::figures::experiments::micros::{allocations, flush_instructions};
 use crate::figures::experiments::restart::Left;
 use crate::figures::lab::{Lab, Scale};
@@ -21,8 +21,12 @@ const AXIS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 40.0];
 const BASE: &[&str] = &["EA-PHT", "Dash-EH", "CCEH", "Level"];
 const WITH_H: &[&str] = &["EA-PHT", "EA-PHT-H", "Dash-EH", "CCEH", "Level"];
 const WITH_HPR: &[&str] = &["EA-PHT", "EA-PHT-H", "EA-PHT-HPR", "Dash-EH", "CCEH", "Level"];
-const NOTE: &str = "Our three tables share fingerprints in DRAM (7.2 of the thesis), and only the locks' \
-                    place and the resize differ. Dash is Dash-EH.";
+const NOTE: &str = "Our three tables share fingerprints in DRAM (7.2 of the thesis), and only the locks' place \
+                    and the resize differ. Dash is Dash-EH, whose metadata are in DRAM too, so that it reads \
+                    less persistent memory than the thesis's. The model has no threads that wait for the lock of a \
+                    bucket. It gives the inserts of all mixes the rebuilds of a table that grows threefold. In \
+                    the thesis tables of 64 M records grow by half at most, and HPR, which rebuilds with all \
+                    threads, is as fast as H there: so perhaps no resize fell into these runs.";
 
 const fn throughput(
     (id, place, section): (&'static str, &'static str, &'static str),
@@ -91,7 +95,7 @@ pub(super) const FIGURES: &[Figure] = &[
         )],
         draw: Some(|lab, _| {
             let calls = lab.scale.records().min(200_000);
-            let [embedded, logged] = allocations(calls)?;
+            let [embedded, logged] = allocations(&lab.memory(), calls)?;
             let mut panel = Panel::bars("", "one thread", "nanoseconds", &["256 bytes"]);
             panel.add_bars("embedded", false, vec![Some(embedded)]);
             panel.add_bars("redo log", false, vec![Some(logged)]);
@@ -437,30 +441,9 @@ pub(super) const FIGURES: &[Figure] = &[
             linearizable("Dash is linearizable", "Dash-EH"),
             claim("", "Level is not", Test::Value("Level", "runs"), Is::AtLeast(1.0), Some(10.0)),
         ],
-        draw: Some(|lab, figure| {
-            let groups = ["runs", "keys"];
-            let (runs, operations, keys) = match lab.scale {
-                Scale::Test => (1, 2_000, 100),
-                Scale::Small => (10, 200_000, 10_000),
-                _ => (10, 1_000_000, 50_000),
-            };
-            let title = format!("histories that are not linearizable, of {runs} runs");
-            let mut panel = Panel::bars("", &title, "runs; keys of all runs", &groups);
-            for &name in figure.systems {
-                let (mut bad_runs, mut bad_keys) = (0u64, 0u64);
-                for run in 0..runs {
-                    lab.say(&format!("{name}, history {} of {runs}", run + 1));
-                    let system = System::named(name);
-                    let bad = violations(&system, 4, operations, keys, lab.seed + run)?;
-                    bad_runs += u64::from(bad > 0);
-                    bad_keys += bad;
-                }
-                panel.add_bars(name, false, vec![Some(bad_runs as f64), Some(bad_keys as f64)]);
-            }
-            Ok(vec![panel])
-        }),
-        note: "Four threads on two cores. A run that shows no violation proves nothing about the \
-               others.",
+        draw: Some(histories),
+        note: "Four threads on two cores. Operations are stamped by a counter that all threads share, which \
+               spaces them. A run that shows no violation proves nothing about the others.",
     },
     Figure {
         id: "thesis-t6.2",
@@ -481,6 +464,35 @@ pub(super) const FIGURES: &[Figure] = &[
 
 const fn linearizable(says: &'static str, system: &'static str) -> Claim {
     claim("", says, Test::Value(system, "runs"), Is::AtMost(0.0), Some(0.0))
+}
+
+fn histories(lab: &mut Lab, figure: &Figure) -> Fallible<Vec<Panel>> {
+    let (runs, operations, keys) = match lab.scale {
+        Scale::Test => (1, 2_000, 100),
+        Scale::Small => (10, 200_000, 10_000),
+        Scale::Medium | Scale::Large => (10, 1_000_000, 50_000),
+    };
+    let title = format!("{runs} histories of {operations} operations that are not linearizable");
+    let groups = ["runs", "keys"];
+    let mut panel = Panel::bars("", &title, "runs; keys of all runs", &groups);
+    let (mut checked, mut seconds) = (0, 0.0);
+    for &name in figure.systems {
+        let (mut bad_runs, mut bad_keys) = (0u64, 0u64);
+        for run in 0..runs {
+            lab.say(&format!("{name}, history {} of {runs}", run + 1));
+            let system = System::named(name);
+            let found = check(&system, &lab.memory(), 4, (operations, keys), lab.seed + run)?;
+            bad_runs += u64::from(found.bad_keys > 0);
+            bad_keys += found.bad_keys;
+            checked += found.operations;
+            seconds += found.seconds;
+        }
+        panel.add_bars(name, false, vec![Some(bad_runs as f64), Some(bad_keys as f64)]);
+    }
+    let title = format!("the check of all {checked} operations");
+    let mut speed = Panel::bars("check", &title, "million operations a second", &["checked"]);
+    speed.add_bars("checker", false, vec![Some(checked as f64 / seconds / 1e6)]);
+    Ok(vec![panel, speed])
 }
 
 const fn cache_misses(
@@ -524,7 +536,7 @@ fn rehash_panels(lab: &mut Lab, systems: &[&str]) -> Fallible<Vec<Panel>> {
     let mut growth = Panel::bars("growth", "largest and smallest", "ratio", &["last / first"]);
     for &name in systems {
         lab.say(&format!("{name}, rehashes"));
-        let points = rehashes(&System::named(name), lab.scale.records())?;
+        let points = rehashes(&System::named(name), &lab.memory(), lab.scale.records())?;
         let ratio = points.last().zip(points.first()).map(|(last, first)| last.1 / first.1);
         growth.add_bars(name, false, vec![ratio]);
         panel.add(name, false, points);
@@ -554,7 +566,8 @@ const fn recovery(
         note: "Million records that are in reach again, by the time to the first result. Dash's time is \
                constant, so its rate grows with the data. FlatStore and HiKV are quoted from the \
                thesis's tables (25 and 0.57 million a second on their machines); Tables 3.1 and 5.1 \
-               print HiKV's figure as Level's. CCEH and Level recover nothing here.",
+               print HiKV's figure as Level's. CCEH and Level recover nothing here. A small table takes a few \
+               milliseconds, of which opening the pool is a part.",
     }
 }
 

@@ -6,6 +6,7 @@ use crate::figures::lab::time_of;
 use crate::figures::subject::{Memory, Subject, System};
 use crate::figures::turns::value;
 use outlast::Config;
+use outlast_peers::Full;
 use outlast_peers::counters::{CacheSize, Flush, Sizes};
 use outlast_peers::workloads::bags::Bags;
 use outlast_peers::workloads::draw::{Draw, random_num};
@@ -15,8 +16,8 @@ use std::collections::HashSet;
 pub const TRACES: [&str; 3] = ["RandomNum", "Bag-of-Words", "Fingerprint"];
 
 /// Returns so many distinct keys of a trace. Bags of words are generated with the statistics of the
-/// collection. Fingerprints are random words, as a hash function's are, because the snapshots are no
-/// longer public.
+/// collection. Fingerprints are random, as a hash function's are, because the snapshots are no longer public;
+/// the first half of each is returned, and the second follows from it.
 pub fn keys(trace: &str, count: u64, seed: u64) -> Vec<u64> {
     let count = count as usize;
     match trace {
@@ -35,8 +36,12 @@ pub fn keys(trace: &str, count: u64, seed: u64) -> Vec<u64> {
     }
 }
 
-/// Returns a table of so many cells: group hashing with groups of this size, or a peer.
-pub fn system(name: &str, cells: u64, group_size: u32) -> System {
+/// Returns a table of so many cells for a trace: group hashing with groups of this size, or a peer. The keys
+/// of fingerprints have 16 bytes, and their cells 32.
+pub fn system(name: &str, trace: &str, cells: u64, group_size: u32) -> System {
+    if trace == "Fingerprint" {
+        return System::with_long_cells(name);
+    }
     if name != "group" {
         return System::named(name);
     }
@@ -44,6 +49,26 @@ pub fn system(name: &str, cells: u64, group_size: u32) -> System {
     let initial_depth = segments.ilog2().clamp(1, 20);
     let config = Config::Group(outlast::config::Group { group_size, initial_depth });
     System::ours(name, config)
+}
+
+/// Returns the keys without those that a table of a fixed size refuses, because their group is full, among
+/// the first ones: as many as `needed` are then accepted.
+///
+/// # Errors
+/// If an insert fails for another reason, or if there are too few keys.
+pub fn accepted(system: &System, cells: u64, needed: u64, keys: &[u64]) -> Fallible<Vec<u64>> {
+    let subject = system.create(&Memory::NoFlush, cells, cells)?;
+    let (mut accepted, mut keys) = (Vec::with_capacity(keys.len()), keys.iter().copied());
+    while (accepted.len() as u64) < needed {
+        let key = keys.next().ok_or("too few keys")?;
+        match subject.insert(key, value(key)) {
+            Ok(_) => accepted.push(key),
+            Err(failure) if failure.is::<Full>() => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    accepted.extend(keys);
+    Ok(accepted)
 }
 
 /// Times of the operations of one table, in nanoseconds.
@@ -62,8 +87,14 @@ pub struct Times {
 ///
 /// # Errors
 /// If an operation fails.
-pub fn times(system: &System, cells: u64, load: f64, keys: &[u64], calls: u64) -> Fallible<Times> {
-    let subject = system.create(&Memory::Flushes { line_ns: 300 }, cells, cells)?;
+pub fn times(
+    system: &System,
+    memory: &Memory,
+    (cells, load): (u64, f64),
+    keys: &[u64],
+    calls: u64,
+) -> Fallible<Times> {
+    let subject = system.create(&memory.clone().slowed(300), cells, cells)?;
     let filled = fill(&*subject, cells, load, keys)?;
     let next = &keys[filled as usize..];
     let insert = time_of(1, calls, |i| {

@@ -52,11 +52,11 @@ pub fn at_resizes(system: &System, records: u64) -> Fallible<Vec<(f64, f64)>> {
 ///
 /// # Errors
 /// If an insert fails.
-pub fn rehashes(system: &System, records: u64) -> Fallible<Vec<(f64, f64)>> {
-    let subject = system.create(&Memory::FLUSHED, records, 1024)?;
+pub fn rehashes(system: &System, memory: &Memory, records: u64) -> Fallible<Vec<(f64, f64)>> {
+    let subject = system.create(memory, records, 1024)?;
     let mut samples = Vec::new();
     let mut slots = subject.slots()?.unwrap_or(1);
-    let mut doublings = subject.doublings();
+    let mut rebuilds = subject.rebuilds();
     for number in 0..records {
         let key = Spread::Uniform.key(number);
         // A thread's clock is read only where a resize is near: reading it costs more than an
@@ -64,13 +64,13 @@ pub fn rehashes(system: &System, records: u64) -> Fallible<Vec<(f64, f64)>> {
         let near = number * 10 > slots * 4;
         let clock = near.then(Clock::now);
         subject.insert(key, value(key))?;
-        let now = subject.doublings();
-        if now != doublings {
+        let now = subject.rebuilds();
+        if now != rebuilds {
             subject.settle()?;
             if let Some(clock) = clock {
                 samples.push((slots as f64, clock.elapsed().cpu_ns as f64 / 1e9));
             }
-            doublings = subject.doublings();
+            rebuilds = subject.rebuilds();
             slots = subject.slots()?.unwrap_or(1);
         }
     }

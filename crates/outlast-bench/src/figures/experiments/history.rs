@@ -2,15 +2,15 @@
 //! duplicated or missed?
 //!
 //! Linearizability is local (Herlihy and Wing): a history is linearizable if the history of each key
-//! is. So each key's operations are checked on their own, by a search with memory (Wing and Gong;
-//! Lowe).
+//! is. So each key's operations are checked on their own, by just-in-time linearization (Lowe): the
+//! checker follows all states that the key can be in, and an operation takes effect at the latest when
+//! it returns. So the work grows with the length of a history, not with the number of its orders.
 
 use crate::figures::subject::{Memory, System};
 use crate::figures::turns::value;
 use crate::{Fallible, team};
 use outlast_peers::workloads::draw::Draw;
 use outlast_peers::workloads::keys::Spread;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -22,11 +22,12 @@ enum Did {
     Removed(bool),
 }
 
+/// An operation, with the stamps of its call and of its return.
 #[derive(Debug, Clone, Copy)]
 struct Operation {
     did: Did,
-    begin_ns: u64,
-    end_ns: u64,
+    begin: u64,
+    end: u64,
 }
 
 impl Did {
@@ -42,75 +43,119 @@ impl Did {
     }
 }
 
+/// A value of the key, and which of the operations in flight have taken effect, a bit each.
+type State = (Option<u64>, u64);
+
 /// Whether the operations of one key, which is absent at first, have an order that explains them all.
-/// At most 128 operations are looked at.
+///
+/// # Panics
+/// If more than 64 of them are in flight at a time.
 fn is_linearizable(operations: &[Operation]) -> bool {
-    let operations = &operations[..operations.len().min(128)];
-    let all = if operations.len() == 128 { u128::MAX } else { (1 << operations.len()) - 1 };
-    let mut seen = HashSet::new();
-    let mut open = vec![(0u128, None)];
-    while let Some((done, state)) = open.pop() {
-        if done == all {
-            return true;
+    // Stamp, whether it is that of the return, and the operation.
+    let mut moments: Vec<(u64, bool, usize)> = operations
+        .iter()
+        .enumerate()
+        .flat_map(|(i, operation)| [(operation.begin, false, i), (operation.end, true, i)])
+        .collect();
+    moments.sort_unstable();
+    let mut in_flight: Vec<Option<usize>> = Vec::new();
+    let mut states: Vec<State> = vec![(None, 0)];
+    for (_, returns, operation) in moments {
+        if !returns {
+            match in_flight.iter_mut().find(|place| place.is_none()) {
+                Some(place) => *place = Some(operation),
+                None => in_flight.push(Some(operation)),
+            }
+            assert!(in_flight.len() <= 64, "at most 64 operations of a key in flight");
+            continue;
         }
-        let left = || operations.iter().enumerate().filter(|(i, _)| done >> i & 1 == 0);
-        let first_end = left().map(|(_, operation)| operation.end_ns).min().unwrap_or(u64::MAX);
-        for (i, operation) in left().filter(|(_, operation)| operation.begin_ns <= first_end) {
-            if let Some(after) = operation.did.apply(state)
-                && seen.insert((done | 1 << i, after))
-            {
-                open.push((done | 1 << i, after));
+        let Some(place) = in_flight.iter().position(|place| *place == Some(operation)) else {
+            return false; // It returned before it was called.
+        };
+        let effective = 1 << place;
+        let (mut seen, mut after, mut next) = (states.clone(), Vec::new(), 0);
+        while let Some(&(value, done)) = seen.get(next) {
+            next += 1;
+            if done & effective != 0 {
+                after.push((value, done & !effective));
+                continue;
+            }
+            for (bit, other) in in_flight.iter().enumerate() {
+                let Some(other) = other.filter(|_| done >> bit & 1 == 0) else { continue };
+                let Some(value) = operations[other].did.apply(value) else { continue };
+                let state = (value, done | 1 << bit);
+                if !seen.contains(&state) {
+                    seen.push(state);
+                }
             }
         }
+        if after.is_empty() {
+            return false;
+        }
+        states = after;
+        in_flight[place] = None;
     }
-    false
+    true
+}
+
+/// What the check of a history has found.
+#[derive(Debug, Clone, Copy)]
+pub struct Checked {
+    /// Operations.
+    pub operations: u64,
+    /// Keys whose history is not linearizable.
+    pub bad_keys: u64,
+    /// Seconds that the check took.
+    pub seconds: f64,
 }
 
 /// Runs half lookups, a quarter inserts and a quarter removals on a small table that grows, as in the
-/// thesis (6.3). Returns the number of keys whose history is not linearizable.
+/// thesis (6.3), and checks the history.
 ///
 /// # Errors
 /// If an operation fails.
-pub fn violations(
+pub fn check(
     system: &System,
+    memory: &Memory,
     threads: usize,
-    operations: u64,
-    keys: u64,
+    (operations, keys): (u64, u64),
     seed: u64,
-) -> Fallible<u64> {
-    let subject = system.create(&Memory::FLUSHED, keys * 4, 128)?;
-    let began = Instant::now();
-    let now = || began.elapsed().as_nanos() as u64;
+) -> Fallible<Checked> {
+    let subject = system.create(memory, keys * 4, 128)?;
+    let clock = AtomicU64::new(0);
+    // SeqCst: a thread draws a stamp after all its earlier accesses are visible to others, and before its
+    // later ones. The processor's clock can be read while a store that it follows still waits in the store
+    // buffer, so that an operation seems to have ended before others can see its effect.
+    let stamp = || clock.fetch_add(1, Ordering::SeqCst);
     let (logs, _) = team::run(threads, |thread| {
         let (first, count) = team::share(operations, threads, thread);
         let mut draw = Draw::new(seed ^ (thread as u64) << 32);
         let mut log = Vec::with_capacity(count as usize);
         for number in first..first + count {
-            let key = Spread::Uniform.key(draw.below(keys));
+            let key_number = draw.below(keys);
+            let key = Spread::Uniform.key(key_number);
             let kind = draw.below(4);
-            let begin_ns = now();
+            let begin = stamp();
             let did = match kind {
                 // Each value is stored once, so a lookup names its insert.
                 2 => Did::Inserted(number + 1, subject.insert(key, number + 1)?),
                 3 => Did::Removed(subject.remove(key)?),
                 _ => Did::Got(subject.get(key)?),
             };
-            log.push((key, Operation { did, begin_ns, end_ns: now() }));
+            log.push((key_number, Operation { did, begin, end: stamp() }));
             if thread == 0 && number % 16 == 0 {
                 subject.step()?;
             }
         }
         Ok(log)
     })?;
-    let mut by_key: HashMap<u64, Vec<Operation>> = HashMap::new();
+    let start = Instant::now();
+    let mut by_key = vec![Vec::new(); keys as usize];
     for (key, operation) in logs.into_iter().flatten() {
-        by_key.entry(key).or_default().push(operation);
+        by_key[key as usize].push(operation);
     }
-    let bad = by_key.values_mut().filter_map(|operations| {
-        operations.sort_by_key(|operation| operation.begin_ns);
-        (!is_linearizable(operations)).then_some(())
-    });
-    Ok(bad.count() as u64)
+    let bad_keys = by_key.iter().filter(|operations| !is_linearizable(operations)).count() as u64;
+    Ok(Checked { operations, bad_keys, seconds: start.elapsed().as_secs_f64() })
 }
 
 /// What threads find that insert the same keys at about the same time, while the table grows.
@@ -127,8 +172,14 @@ pub struct Races {
 ///
 /// # Errors
 /// If an operation fails.
-pub fn races(system: &System, threads: usize, keys: u64, seed: u64) -> Fallible<Races> {
-    let subject = system.create(&Memory::FLUSHED, keys * 2, 64)?;
+pub fn races(
+    system: &System,
+    memory: &Memory,
+    threads: usize,
+    keys: u64,
+    seed: u64,
+) -> Fallible<Races> {
+    let subject = system.create(memory, keys * 2, 64)?;
     let won: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
     let (missed, _) = team::run(threads, |thread| {
         let mut draw = Draw::new(seed ^ thread as u64);
@@ -155,8 +206,8 @@ pub fn races(system: &System, threads: usize, keys: u64, seed: u64) -> Fallible<
 mod tests {
     use super::*;
 
-    fn operation(did: Did, begin_ns: u64, end_ns: u64) -> Operation {
-        Operation { did, begin_ns, end_ns }
+    fn operation(did: Did, begin: u64, end: u64) -> Operation {
+        Operation { did, begin, end }
     }
 
     #[test]
@@ -174,10 +225,26 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_is_found_after_any_number_of_operations() {
+        let mut operations: Vec<Operation> = (0..1000)
+            .flat_map(|i| {
+                let (at, removes) = (i * 10, operation(Did::Removed(true), i * 10 + 5, i * 10 + 9));
+                let inserts = operation(Did::Inserted(i, true), at, at + 7);
+                [inserts, operation(Did::Got(Some(i)), at + 1, at + 8), removes]
+            })
+            .collect();
+        assert!(is_linearizable(&operations));
+        operations.push(operation(Did::Got(Some(999)), 10_000, 10_001));
+        assert!(!is_linearizable(&operations), "it was removed before");
+    }
+
+    #[test]
     fn one_thread_is_linearizable_and_a_table_without_a_check_duplicates() {
         let system = System::named("Dash-EH");
-        assert_eq!(violations(&system, 1, 2_000, 100, 1).unwrap(), 0);
-        let races = |name| super::races(&System::named(name), 2, 500, 1).unwrap();
+        let checked = check(&system, &Memory::flushed(), 1, (2_000, 100), 1).unwrap();
+        assert_eq!((checked.operations, checked.bad_keys), (2_000, 0));
+        let races =
+            |name| super::races(&System::named(name), &Memory::flushed(), 2, 500, 1).unwrap();
         assert!(races("CCEH without the check").duplicated > 400);
         assert_eq!(races("Dash-EH").duplicated, 0);
     }

@@ -1,24 +1,23 @@
 //! Measurements of single instructions and of allocators.
 
-use crate::Fallible;
 use crate::figures::lab::time_of;
-use outlast::internals::pmem::{FlushInstruction, FlushMode, Real};
+use crate::figures::subject::{Memory, flush_modes};
+use crate::{Fallible, team};
+use outlast::internals::pmem::Real;
 use outlast_peers::shared::Arena;
 use outlast_peers::workloads::draw::Draw;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-/// Nanoseconds of a load and a store followed by a flush between two fences, for each flush
-/// instruction that the processor has: the loop of the EA-PHT thesis (3.8).
+/// Nanoseconds of a load and a store followed by a flush between two fences, for each way to flush that the
+/// processor has: the loop of the EA-PHT thesis (3.8).
 ///
 /// # Errors
 /// None in practice.
 pub fn flush_instructions(calls: u64) -> Fallible<Vec<(String, f64)>> {
-    #[cfg(target_arch = "x86_64")]
-    let all = [FlushInstruction::Clwb, FlushInstruction::Clflush, FlushInstruction::ClflushOpt];
-    #[cfg(not(target_arch = "x86_64"))]
-    let all = [FlushInstruction::detect()];
     let mut rows = Vec::new();
-    for instruction in all.into_iter().filter(|i| i.is_available()) {
-        let arena = Arena::new(Real::new(FlushMode::Lines(instruction)), 2 << 20).touched(2 << 20);
+    for (name, mode) in flush_modes() {
+        let arena = Arena::new(Real::new(mode), 2 << 20).touched(2 << 20);
         let at = arena.alloc(64)?;
         let ns = time_of(3, calls, |i| {
             let before = arena.load(at);
@@ -28,9 +27,37 @@ pub fn flush_instructions(calls: u64) -> Fallible<Vec<(String, f64)>> {
             arena.fence();
             Ok(())
         })?;
-        rows.push((instruction.to_string(), ns));
+        rows.push((name, ns));
     }
     Ok(rows)
+}
+
+/// Nanoseconds of an exchange of a word that another core has just exchanged: two threads take turns. The
+/// fastest of three rounds.
+///
+/// # Errors
+/// If a thread cannot be created.
+pub fn exchanges(calls: u64) -> Fallible<f64> {
+    let mut least = f64::INFINITY;
+    // With one core, the other thread has to run for a turn.
+    let yields = team::cores().len() < 2;
+    for _ in 0..3 {
+        let word = AtomicU64::new(0);
+        let start = Instant::now();
+        team::run(2, |thread| {
+            let mut next = thread as u64;
+            while next < calls {
+                match word.compare_exchange(next, next + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => next += 2,
+                    Err(_) if yields => std::thread::yield_now(),
+                    Err(_) => std::hint::spin_loop(),
+                }
+            }
+            Ok(())
+        })?;
+        least = least.min(start.elapsed().as_nanos() as f64 / calls as f64);
+    }
+    Ok(least)
 }
 
 /// Nanoseconds of an allocation of 256 bytes: by the counter of a chunk, as in the thesis (3.4), and
@@ -39,10 +66,9 @@ pub fn flush_instructions(calls: u64) -> Fallible<Vec<(String, f64)>> {
 ///
 /// # Errors
 /// If the arena is too small.
-pub fn allocations(calls: u64) -> Fallible<[f64; 2]> {
-    let seam = || Real::new(FlushMode::Lines(FlushInstruction::detect()));
+pub fn allocations(memory: &Memory, calls: u64) -> Fallible<[f64; 2]> {
     let size = (calls * 3 * 256 + (4 << 20)).next_multiple_of(2 << 20);
-    let arena = Arena::new(seam(), size).touched(size);
+    let arena = Arena::new(memory.seam(), size).touched(size);
     let counter = arena.alloc(64)?;
     let embedded = time_of(3, calls, |_| {
         let next = arena.load(counter);
@@ -79,10 +105,9 @@ pub fn allocations(calls: u64) -> Fallible<[f64; 2]> {
 ///
 /// # Errors
 /// None in practice.
-pub fn access_patterns(mib: u64, calls: u64) -> Fallible<[f64; 4]> {
+pub fn access_patterns(memory: &Memory, mib: u64, calls: u64) -> Fallible<[f64; 4]> {
     let size = mib << 20;
-    let arena =
-        Arena::new(Real::new(FlushMode::Lines(FlushInstruction::detect())), size).touched(size);
+    let arena = Arena::new(memory.seam(), size).touched(size);
     let lines = size / 64 - 64;
     let start = 4096;
     let mut draw = Draw::new(1);

@@ -4,7 +4,7 @@
 use crate::Fallible;
 use crate::figures::lab::time_of;
 use crate::figures::subject::{Memory, System};
-use outlast::internals::pmem::{FlushInstruction, FlushMode, Real};
+use crate::figures::turns::STEP_EVERY;
 use outlast_peers::shared::Arena;
 use outlast_peers::workloads::draw::Draw;
 use outlast_peers::workloads::keys::{Spread, value_bytes};
@@ -13,11 +13,10 @@ use outlast_peers::workloads::keys::{Spread, value_bytes};
 ///
 /// # Errors
 /// If an operation fails, or a lookup finds nothing.
-pub fn throughput(system: &System, records: u64, seed: u64) -> Fallible<[f64; 3]> {
-    let subject = system.create(&Memory::FLUSHED, records, 1024)?;
+pub fn throughput(system: &System, memory: &Memory, records: u64, seed: u64) -> Fallible<[f64; 3]> {
+    let subject = system.create(memory, records, 1024)?;
     let size = (records * 2 * 264).next_multiple_of(2 << 20) + (2 << 20);
-    let seam = Real::new(FlushMode::Lines(FlushInstruction::detect()));
-    let arena = Arena::new(seam, size).touched(size);
+    let arena = Arena::new(memory.seam(), size).touched(size);
     let mut draw = Draw::new(seed);
     let mut store = |i: u64| -> Fallible<u64> {
         let bytes = value_bytes(&mut draw).next_multiple_of(8) as u64;
@@ -28,7 +27,12 @@ pub fn throughput(system: &System, records: u64, seed: u64) -> Fallible<[f64; 3]
         Ok(at)
     };
     let key = |i: u64| Spread::Uniform.key(i);
-    let insert = time_of(1, records, |i| subject.insert(key(i), store(i)?).map(drop))?;
+    let insert = time_of(1, records, |i| {
+        if i % STEP_EVERY == 0 {
+            subject.step()?;
+        }
+        subject.insert(key(i), store(i)?).map(drop)
+    })?;
     let mut numbers = Draw::new(seed + 1);
     let search = time_of(1, records, |_| {
         let at = subject.get(key(numbers.below(records)))?.ok_or("a key is missing")?;
