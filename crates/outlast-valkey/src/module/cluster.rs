@@ -20,9 +20,9 @@
 //! *A crash* of the old place after the new one has the slot leaves some of the slot's records there, behind the
 //! server's back: it sends clients to the new place. If the slot comes back, what is left is removed before the
 //! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
-//! the old one. In both cases a stub stands where records are left, so a move needs `--cluster-replace`.
+//! the old one. What is left of a slot that another server has gets no stub.
 //!
-//! A change that finds no stub makes it; when the server starts, those of all slots in the pool are made. A stub
+//! A change that finds no stub makes it; when the server starts, those of all other slots in the pool are made. A stub
 //! takes about 100 bytes of the server's memory, an empty slot nothing.
 
 use super::{SERVER, Server, bytes, find_slot, lock, redirect, replication};
@@ -119,7 +119,7 @@ impl Slots {
         }
     }
 
-    /// Makes the stubs of all slots that have records.
+    /// Makes the stubs of all slots that have records, and that no other server has.
     pub(super) fn ensure_all(&self, store: &Store) {
         if self.ready.load(Ordering::Relaxed) {
             return;
