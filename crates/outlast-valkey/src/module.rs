@@ -199,7 +199,8 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
             Some(shut_down),
         );
     }
-    ctx.create_timer(CLEANING, clean, ());
+    // At once: in a cluster, it makes the stubs.
+    ctx.create_timer(Duration::from_millis(1), clean, ());
     ctx.log_notice(&format!("outlast: the pool was opened in {took:.1?}"));
     if SERVER.get().is_some_and(|server| server.store.is_incomplete()) {
         ctx.log_warning("outlast: the pool has a part of a primary's data; commands wait for the rest, or for FLUSHALL");

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from servers import Client, Refused, Server, everything
+from servers import Client, Refused, Server
 
 KEYS = int(os.environ.get("OUTLAST_KEYS", "100000"))
 ROUNDS = int(os.environ.get("OUTLAST_ROUNDS", "3"))
@@ -190,15 +190,66 @@ def has_migration(port):
         return False
 
 
-def run(program, module, directory):
+def make_servers(program, module, directory, count, timeout):
+    """Servers for a cluster, by their ports."""
     servers = {}
-    while len(servers) < 6:
+    while len(servers) < count:
         place = os.path.join(directory, str(len(servers)))
         os.makedirs(place, exist_ok=True)
-        arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0"]
+        arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", timeout, "--repl-diskless-sync-delay", "0"]
         server = Server(program, module, place, "redirect", "yes", "survive", "process-death", arguments=arguments)
         if server.port < 55_000:
             servers[server.port] = server
+    return servers
+
+
+def interrupted(program, module, directory, keys=30_000):
+    """Kills the server to which slots move at once, changes what it has got, and moves them again. Returns how many
+    keys are wrong then."""
+    servers = make_servers(program, module, directory, 3, "15000")
+    ports = list(servers)
+    try:
+        for server in servers.values():
+            server.start()
+        cli("--cluster", "create", *(f"127.0.0.1:{port}" for port in ports), "--cluster-yes")
+        settled(ports)
+        if not has_migration(ports[0]):
+            return 0
+        cluster = Cluster(ports)
+        for number in range(keys):
+            cluster("SET", f"k:{number}", number)
+        first, second, _ = primaries(ports[0])
+        low, high = map(int, nodes(first)[first][3][0].split("-"))
+        # It keeps a slot, or it would become a replica.
+        client, high = Client(first), high - 1
+        before = Client(second)("OL.DBSIZE")
+        client("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", low, high, "NODE", nodes(first)[second][0])
+        end = time.monotonic() + 60
+        while Client(second)("OL.DBSIZE") < before + 500:
+            assert time.monotonic() < end, "the slots do not come"
+        servers[second].kill()
+        gone = {number for number in range(0, keys, 2) if low <= slot_of(f"k:{number}".encode()) <= high}
+        for number in gone:
+            assert client("DEL", f"k:{number}") == 1, "the slots have moved already"
+        servers[second].start()
+        settled(ports)
+        migrate(first, second, low, high)
+        settled(ports)
+        cluster = Cluster(ports)
+        expected = [None if number in gone else str(number).encode() for number in range(keys)]
+        wrong = sum(cluster("GET", f"k:{number}") != value for number, value in enumerate(expected))
+        total = sum(Client(port)("DBSIZE") for port in ports)
+        assert total == keys - len(gone), f"{total} keys, expected {keys - len(gone)}"
+        print(f"ok: a move was interrupted by a kill and made again: {wrong} wrong")
+        return wrong
+    finally:
+        for server in servers.values():
+            if server.process and server.process.poll() is None:
+                server.kill()
+
+
+def run(program, module, directory):
+    servers = make_servers(program, module, directory, 6, "2000")
     ports = list(servers)
     loads = []
     try:
@@ -245,7 +296,8 @@ def run(program, module, directory):
                 print("the move ended before it was cancelled")
             else:
                 settled(ports)
-                left = [key for key in everything(servers[second]) if key[:1] != b"{" and low <= slot_of(key) <= high]
+                keys = Client(second)("OL.KEYS", "*")
+                left = [key for key in keys if key[:1] != b"{" and low <= slot_of(key) <= high]
                 assert not left, f"a move that was cancelled has left {len(left)} keys"
                 migrate(first, second, low, high)
             settled(ports)
@@ -315,7 +367,9 @@ def main():
         return
     directory = tempfile.mkdtemp(prefix="outlast-cluster-")
     try:
+        wrong = interrupted(program, module, os.path.join(directory, "interrupted"))
         result["wrong"], result["missing"] = run(program, module, directory)
+        result["wrong"] += wrong
     finally:
         if result["wrong"] is None and os.environ.get("OUTLAST_KEEP"):
             print(f"kept: {directory}")

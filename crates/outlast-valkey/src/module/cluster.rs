@@ -20,15 +20,16 @@
 //! *A crash* of the old place after the new one has the slot leaves some of the slot's records there, behind the
 //! server's back: it sends clients to the new place. If the slot comes back, what is left is removed before the
 //! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
-//! the old one. In both cases a stub stands where records are left, so a move needs `--cluster-replace`.
+//! the old one. What is left of a slot that another server has gets no stub.
 //!
-//! A change that finds no stub makes it; when the server starts, those of all slots in the pool are made. A stub
+//! A change that finds no stub makes it; when the server starts, those of all other slots in the pool are made. A stub
 //! takes about 100 bytes of the server's memory, an empty slot nothing.
 
-use super::{SERVER, Server, bytes, find_slot, lock, replication};
+use super::{SERVER, Server, bytes, find_slot, lock, redirect, replication};
 use crate::command::Command;
 use crate::copy;
 use crate::place::{SLOTS, slot_of};
+use crate::reply::Reply;
 use crate::store::Store;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -118,7 +119,7 @@ impl Slots {
         }
     }
 
-    /// Makes the stubs of all slots that have records.
+    /// Makes the stubs of all slots that have records, and that no other server has.
     pub(super) fn ensure_all(&self, store: &Store) {
         if self.ready.load(Ordering::Relaxed) {
             return;
@@ -132,7 +133,9 @@ impl Slots {
             if !Context::new(ctx).get_flags().intersects(flags) {
                 match store.slots() {
                     Ok(slots) => {
-                        slots.into_iter().for_each(|slot| self.ensure(ctx, slot));
+                        let taken = taken(&Context::new(ctx));
+                        let ours = slots.into_iter().filter(|&slot| !taken[usize::from(slot)]);
+                        ours.for_each(|slot| self.ensure(ctx, slot));
                         self.ready.store(true, Ordering::Relaxed);
                     }
                     Err(fault) => log(&format!("the slots cannot be listed: {fault}")),
@@ -147,6 +150,32 @@ impl Slots {
         lock(&self.stubs).fill(false);
         self.ready.store(false, Ordering::Relaxed);
     }
+}
+
+/// Returns which slots other servers have, and neither this one nor its primary. What an interrupted move has left of
+/// them gets no stub: Valkey dies if it is to take a slot of which it has keys.
+fn taken(ctx: &Context) -> Vec<bool> {
+    let mut taken = vec![false; SLOTS as usize];
+    let Ok(Reply::Array(ranges)) = redirect::native(ctx, "cluster", &[b"slots"]) else {
+        return taken;
+    };
+    // SAFETY: the servers of a cluster have an id of 40 letters, which lives as long as they.
+    let me = unsafe {
+        let id = raw::RedisModule_GetMyClusterID.expect("servers since 5.0 have it")();
+        std::slice::from_raw_parts(id.cast::<u8>(), 40)
+    };
+    let is_me = |node: &Reply| match node {
+        Reply::Array(parts) => matches!(parts.get(2), Some(Reply::Bulk(id)) if id == me),
+        _ => false,
+    };
+    for range in &ranges {
+        let Reply::Array(parts) = range else { continue };
+        let [Reply::Int(first), Reply::Int(last), nodes @ ..] = &parts[..] else { continue };
+        if !nodes.iter().any(is_me) {
+            taken[*first as usize..=*last as usize].fill(true);
+        }
+    }
+    taken
 }
 
 fn log(text: &str) {
@@ -187,7 +216,6 @@ pub(super) unsafe fn add_stub(
         let get = raw::RedisModule_CommandFilterArgGet.expect("servers have it");
         let args: Vec<&[u8]> = (1..count).map(|n| bytes(get(filter, n))).collect();
         let Some(slot) = find_slot(command, &args) else { return };
-        slots.ensure_all(&server.store);
         let create = raw::RedisModule_CreateString.expect("all servers have it");
         let name = [b"olc.", command.name.as_bytes()].concat();
         let name = create(null_mut(), name.as_ptr().cast(), name.len());

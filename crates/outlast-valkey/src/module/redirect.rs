@@ -246,7 +246,8 @@ pub(super) fn with_native(
     }
 }
 
-fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply::Result {
+/// Calls a command of the server's own.
+pub(super) fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply::Result {
     use valkey_module::ValkeyValue as Value;
     fn convert(value: Value) -> Reply {
         match value {
