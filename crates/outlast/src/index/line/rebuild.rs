@@ -1,8 +1,8 @@
 //! A rebuild: copies one or two segments into new ones.
 
 use super::draft::Draft;
-use super::layout::{LINE_SLOTS, NODE_SLOTS, OPEN, Segment, Shape};
-use super::{At, Line, bugs, points};
+use super::layout::{BLOCK_LINES, LINE_SLOTS, NODE_SLOTS, OPEN, Segment, Shape, SlotLine};
+use super::{Line, bugs, points};
 use crate::error::{Damage, Result};
 use crate::index::kit::lock::{Held, HeldLock};
 use crate::index::kit::media::Link;
@@ -47,14 +47,22 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Counts the records in the lines of a segment, and those in its nodes. Beside changes the result
     /// is not exact.
     pub(super) fn count(&self, segment: &Segment) -> Result<[u64; 2], Damage> {
-        let (mut counts, empty) = ([0; 2], self.empty(segment.low));
-        self.lines(segment).try_for_each(|line| {
-            let (at, line) = line?;
-            let used = LINE_SLOTS as u32 - super::change::count(self.free(line, empty));
-            counts[usize::from(at == At::Node)] += u64::from(used);
-            Ok::<_, Damage>(())
-        })?;
-        Ok(counts)
+        let (offset, size, empty) = (segment.offset, segment.size(), self.empty(segment.low));
+        let count = |line: &SlotLine| {
+            u64::from(LINE_SLOTS as u32 - super::change::count(self.free(line, empty)))
+        };
+        let (mut records, mut in_nodes) = (0, 0);
+        for number in 0..size.blocks() {
+            let (block, _) = self.block(offset, size, number);
+            records += block.lines.iter().map(count).sum::<u64>();
+        }
+        for number in 0..size.stash {
+            records += count(self.stash(offset, size, number));
+        }
+        for node in self.nodes(offset) {
+            in_nodes += node?.lines.iter().map(count).sum::<u64>();
+        }
+        Ok([records, in_nodes])
     }
 
     /// Does the same, and waits while a change interferes. `None` if the segment was rebuilt meanwhile.
@@ -162,31 +170,66 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(drafts)
     }
 
-    /// Copies the records of frozen segments into drafts. Returns the segments' blocks and those of
-    /// their nodes.
+    /// Copies the records of frozen segments into drafts. Returns the segments' blocks and those
+    /// of their nodes. (Not by `lines` and `record_in`: an insert would take 7% more instructions.)
     fn copy(&self, old: &[Segment], drafts: &mut [Draft<'_, S>]) -> Result<Vec<u64>, Damage> {
-        let last_of_first = drafts[0].segment.high;
         let mut blocks = Vec::new();
         for segment in old {
-            self.lines(segment).try_for_each(|line| {
-                let (at, line) = line?;
-                for slot in &line.slots {
-                    // The number is computed without a branch that could be mispredicted.
-                    if let Some((words, hash, _)) = self.record_in(segment, at, slot)?
-                        && let Some(draft) = drafts.get_mut(usize::from(hash > last_of_first))
-                    {
-                        draft.add_home(words, hash);
-                    }
+            let (offset, size) = (segment.offset, segment.size());
+            blocks.push(offset);
+            for number in 0..size.blocks() {
+                let (block, _) = self.block(offset, size, number);
+                for line in &block.lines {
+                    self.copy_line(segment, line, drafts, |hash| {
+                        size.home_of(hash) / BLOCK_LINES == number
+                    })?;
                 }
-                Ok::<_, Damage>(())
-            })?;
-            blocks.push(segment.offset);
-            for node in self.nodes(segment.offset) {
-                blocks.push(self.core.memory.offset_of(node?).raw());
+            }
+            for number in 0..size.stash {
+                self.copy_line(segment, self.stash(offset, size, number), drafts, |hash| {
+                    size.position_of(hash, number).is_some()
+                })?;
+            }
+            for node in self.nodes(offset) {
+                let node = node?;
+                blocks.push(self.core.memory.offset_of(node).raw());
+                for line in &node.lines {
+                    self.copy_line(segment, line, drafts, |_| true)?;
+                }
             }
         }
         drafts.iter_mut().for_each(Draft::add_late);
         Ok(blocks)
+    }
+
+    /// Copies the records of a line. `fits` returns whether a record with a hash can be in it.
+    #[inline(always)]
+    fn copy_line(
+        &self,
+        segment: &Segment,
+        line: &SlotLine,
+        drafts: &mut [Draft<'_, S>],
+        fits: impl Fn(u64) -> bool,
+    ) -> Result<(), Damage> {
+        let (range, empty) = (segment.range(), self.empty(segment.low));
+        let last_of_first = drafts[0].segment.high;
+        for slot in &line.slots {
+            let words = slot.read(&self.core.memory);
+            if words.first == empty {
+                continue;
+            }
+            let hash = self.hash_of(words);
+            if !range.holds(hash) || !fits(hash) {
+                return Err(self.misplaced(segment, slot));
+            }
+            R::check_link(&self.core, words)?;
+            // Without a branch that could be mispredicted.
+            let number = usize::from(hash > last_of_first);
+            if let Some(draft) = drafts.get_mut(number) {
+                draft.add_home(words, hash);
+            }
+        }
+        Ok(())
     }
 
     /// Commits a rebuild whose new segments are durable, and leads operations to them. `link` marks

@@ -79,7 +79,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     }
 
     #[cold]
-    fn misplaced(&self, segment: &Segment, slot: &Slot) -> Damage {
+    pub(super) fn misplaced(&self, segment: &Segment, slot: &Slot) -> Damage {
         let words = slot.read(&self.core.memory);
         Damage::new(
             self.core.memory.offset_of(slot).raw(),
