@@ -66,7 +66,7 @@ pub fn copy(call: &mut Call<'_>) -> Result {
     Ok(Reply::Int(1))
 }
 
-/// Reads the options of `COPY`. Returns whether it replaces what is there.
+/// Reads the options of `COPY`. Returns whether it may replace an existing key.
 pub fn copy_replaces(options: &[&[u8]]) -> Result<bool> {
     let (mut replaces, mut rest) = (false, options);
     loop {

@@ -156,7 +156,7 @@ impl Store {
         let stored = Content::encode_text(text);
         match expiry {
             Expiry::At(time) => drop(self.keys.put_until(&place, &stored, time)?),
-            // Without a copy of what was there.
+            // `put` would return a copy of the value before.
             Expiry::Never => self.keys.raw().set(&place, &stored)?,
         }
         Ok(())

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 
-from servers import Server
+from servers import Server, Steps
 
 GO_MODULES = ["github.com/redis/go-redis/v9@v9.14.1"]
 GO_MODULES += [f"github.com/pingcap/go-ycsb/{part}@v1.0.3" for part in ("db/redis", "pkg/client", "pkg/workload")]
@@ -119,7 +119,7 @@ def redis_py(port, protocol):
 def main():
     name, program, module = sys.argv[1:]
     directory = tempfile.mkdtemp(prefix="outlast-clients-")
-    passed = failed = skipped = 0
+    run, skipped = Steps(name), 0
     server = Server(program, module, directory, "redirect", "yes", "survive", "process-death")
 
     def command(*words, **options):
@@ -148,13 +148,7 @@ def main():
             sys.path.insert(0, python)
             for protocol in (2, 3):
                 for what, step in redis_py(server.port, protocol):
-                    try:
-                        step()
-                        print(f"ok {name}: {what}")
-                        passed += 1
-                    except Exception as error:  # whatever it is, it is a failure of this step
-                        print(f"FAILED {name}: {what}: {type(error).__name__}: {error} (line {error.__traceback__.tb_next.tb_lineno})")
-                        failed += 1
+                    run(what, step)
         else:
             print(f"skipped {name}: redis-py cannot be installed: {done.stderr[-500:]}")
             skipped += 1
@@ -168,18 +162,18 @@ def main():
                 done = command(clients, *words, timeout=1200)
                 steps = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "FAILED "))]
                 print(done.stdout.strip())
-                passed += sum(step.startswith("ok ") for step in steps)
-                failed += sum(step.startswith("FAILED ") for step in steps)
+                run.passed += sum(step.startswith("ok ") for step in steps)
+                run.failed += sum(step.startswith("FAILED ") for step in steps)
                 if done.returncode != 0 and not any(step.startswith("FAILED ") for step in steps):
                     print(f"FAILED {name}: {words[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
-                    failed += 1
+                    run.failed += 1
         server.stop()
     finally:
         if server.process and server.process.poll() is None:
             server.kill()
         shutil.rmtree(directory, ignore_errors=True)
-    print(json.dumps({"event": "clients", "server": name, "passed": passed, "failed": failed, "skipped": skipped}))
-    sys.exit(failed > 0)
+    print(json.dumps({"event": "clients", "server": name, "passed": run.passed, "failed": run.failed, "skipped": skipped}))
+    sys.exit(run.failed > 0)
 
 
 if __name__ == "__main__":

@@ -107,6 +107,23 @@ class Server:
         assert self.process.wait(timeout=60) == 0
 
 
+class Steps:
+    """Runs the steps of a test of this server, and counts those that passed and those that failed."""
+
+    def __init__(self, name):
+        self.name, self.passed, self.failed = name, 0, 0
+
+    def __call__(self, what, run):
+        try:
+            run()
+            print(f"ok {self.name}: {what}")
+            self.passed += 1
+        except Exception as error:  # whatever it is, it is a failure of this step
+            line = error.__traceback__.tb_next.tb_lineno if error.__traceback__.tb_next else 0
+            print(f"FAILED {self.name}: {what}: {type(error).__name__}: {error} (line {line})")
+            self.failed += 1
+
+
 def refused(client, with_text, *words):
     try:
         reply = client(*words)
@@ -469,19 +486,9 @@ def is_after(found, change):
 def main():
     name, program, module = sys.argv[1:4]
     directory = tempfile.mkdtemp(prefix="outlast-servers-")
-    passed = failed = 0
+    step = Steps(name)
     result = {"lost": None, "restart_ms": None}
     rounds = int(os.environ.get("OUTLAST_KILLS", "20"))
-
-    def step(what, run):
-        nonlocal passed, failed
-        try:
-            run()
-            print(f"ok {name}: {what}")
-            passed += 1
-        except Exception as error:  # whatever it is, it is a failure of this step
-            print(f"FAILED {name}: {what}: {type(error).__name__}: {error}")
-            failed += 1
 
     def killed(server):
         result["lost"], times = kills(server, rounds)
@@ -521,8 +528,9 @@ def main():
             step(f"replicas, diskless {diskless}", lambda: replicas(name, program, module, directory, diskless))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    print(json.dumps({"event": "server", "server": name, "passed": passed, "failed": failed, "kills": rounds, **result}))
-    sys.exit(failed > 0)
+    print(json.dumps({"event": "server", "server": name, "passed": step.passed, "failed": step.failed, "kills": rounds,
+                      **result}))
+    sys.exit(step.failed > 0)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ use foyer::{
 };
 use outlast_bench::Fallible;
 use outlast_bench::cache::speed::{self, Key, Shared, VALUE};
-use outlast_bench::cache::{halves, traces};
+use outlast_bench::cache::{halves, kill_after, traces, until_killed};
 use serde_json::json;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const SEED: u64 = 1;
@@ -71,40 +70,13 @@ async fn hybrid(cache: &HybridCache<u64, u64>, keys: &[u64]) -> Fallible<f64> {
     Ok(f64::from(hits) / keys.len() as f64)
 }
 
-/// The process that is killed: makes the requests that it reads, says so, and waits.
-async fn child(dir: &Path, capacity: usize) -> Fallible {
-    let cache = open(dir, capacity).await?;
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().read_to_end(&mut bytes)?;
-    let keys: Vec<u64> =
-        bytes.as_chunks::<8>().0.iter().map(|key| u64::from_le_bytes(*key)).collect();
-    hybrid(&cache, &keys).await?;
-    // What it writes in the background gets time.
-    std::thread::sleep(Duration::from_secs(1));
-    println!("ready");
-    loop {
-        std::thread::park();
-    }
-}
-
 /// Kills a hybrid cache after the requests `before`. Returns the milliseconds that opening it again
 /// takes, and the share of hits of the requests `after`.
 async fn killed(before: &[u64], after: &[u64], capacity: usize) -> Fallible<(f64, f64)> {
     let dir = tempfile::tempdir()?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .args([Path::new("--child"), dir.path(), Path::new(&capacity.to_string())])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let bytes: Vec<u8> = before.iter().flat_map(|key| key.to_le_bytes()).collect();
-    child.stdin.take().ok_or("no input")?.write_all(&bytes)?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-    child.kill()?;
-    child.wait()?;
-    if line.trim() != "ready" {
-        return Err("the process that was to be killed has failed".into());
-    }
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--child").arg(dir.path()).arg(capacity.to_string());
+    kill_after(&mut command, before)?;
     let start = Instant::now();
     let cache = open(dir.path(), capacity).await?;
     let open_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -117,7 +89,13 @@ fn main() -> Fallible {
     if let [flag, dir, capacity] = &arguments[..]
         && flag == "--child"
     {
-        return runtime.block_on(child(Path::new(dir), capacity.parse()?));
+        let cache = runtime.block_on(open(Path::new(dir), capacity.parse()?))?;
+        return until_killed(|keys| {
+            runtime.block_on(hybrid(&cache, keys))?;
+            // What it writes in the background gets time.
+            std::thread::sleep(Duration::from_secs(1));
+            Ok(())
+        });
     }
     let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse());
     let (capacity, requests) = (number(0, 10_000)?, number(1, 400_000)?);

@@ -17,7 +17,7 @@ use crate::systems::Setup;
 use outlast::{Cache, CacheOptions, Failure, Pool, PoolOptions, RecordForm, Scheme};
 use policies::{Lru, Policy, S3Fifo, Sieve, belady};
 use serde::Serialize;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -268,6 +268,45 @@ fn of_kill(trace: &Trace, options: &Options) -> Fallible<Vec<AfterKill>> {
     Ok(rows)
 }
 
+/// Starts a process that [is killed](until_killed), once it has made these requests.
+///
+/// # Errors
+/// If it cannot be started, or fails.
+pub fn kill_after(command: &mut Command, keys: &[u64]) -> Fallible {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    child.stdin.take().ok_or("no input")?.write_all(&bytes)?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+    child.kill()?;
+    child.wait()?;
+    if line.trim() == "ready" {
+        Ok(())
+    } else {
+        Err("the process that was to be killed has failed".into())
+    }
+}
+
+/// In the process that is killed, reads keys and passes them to `request`, says so, and waits.
+///
+/// # Errors
+/// If the input ends within a key, or `request` fails.
+pub fn until_killed(request: impl FnOnce(&[u64]) -> Fallible) -> Fallible {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes)?;
+    let (keys, rest) = bytes.as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err("the input ends within a key".into());
+    }
+    request(&keys.iter().map(|key| u64::from_le_bytes(*key)).collect::<Vec<_>>())?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    loop {
+        std::thread::park();
+    }
+}
+
 /// Kills a process that has made the requests before, and makes those after the kill.
 fn killed(before: &[u64], after: &[u64], options: &Options) -> Fallible<AfterKill> {
     let pool = PoolOptions::new().anonymous()?;
@@ -276,25 +315,9 @@ fn killed(before: &[u64], after: &[u64], options: &Options) -> Fallible<AfterKil
     let expected = requests(&whole, after)?;
     let dir = tempfile::tempdir_in(&options.dir)?;
     let path = dir.path().join("cache.pool");
-    let mut child = Command::new(&options.program)
-        .args(["cache-child", "--pool"])
-        .arg(&path)
-        .args(["--capacity", &options.capacity.to_string()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    {
-        let mut keys = child.stdin.take().ok_or("no input")?;
-        let bytes: Vec<u8> = before.iter().flat_map(|key| key.to_le_bytes()).collect();
-        keys.write_all(&bytes)?;
-    }
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-    child.kill()?;
-    child.wait()?;
-    if line.trim() != "ready" {
-        return Err("the process that was to be killed has failed".into());
-    }
+    let mut command = Command::new(&options.program);
+    command.args(["cache-child", "--pool"]).arg(&path);
+    kill_after(command.args(["--capacity", &options.capacity.to_string()]), before)?;
     let start = Instant::now();
     let pool = open(&path)?;
     let cache = ours(&pool, options.capacity)?;
@@ -319,22 +342,12 @@ fn ours(pool: &Pool, capacity: usize) -> Fallible<Cache<u64, u64>> {
     Ok(pool.cache("bench", &CacheOptions::records(capacity as u64))?)
 }
 
-/// The process that is killed: makes the requests that it reads, says so, and waits.
+/// The process that is killed.
 ///
 /// # Errors
 /// If the cache fails.
 pub fn child(path: &Path, capacity: usize) -> Fallible {
     let pool = open(path)?;
     let cache = ours(&pool, capacity)?;
-    let mut bytes = Vec::new();
-    std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes)?;
-    let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
-    let keys = bytes.chunks_exact(8).map(word).collect::<Result<Vec<_>, _>>()?;
-    requests(&cache, &keys)?;
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "ready")?;
-    out.flush()?;
-    loop {
-        std::thread::park();
-    }
+    until_killed(|keys| requests(&cache, keys).map(drop))
 }

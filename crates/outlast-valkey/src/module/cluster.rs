@@ -20,7 +20,7 @@
 //! *A crash* of the old place after the new one has the slot leaves some of the slot's records there, behind the
 //! server's back: it sends clients to the new place. If the slot comes back, what is left is removed before the
 //! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
-//! the old one. What is left of a slot that another server has gets no stub.
+//! the old one. Records that are left of a slot get no stub while another server has the slot.
 //!
 //! A change that finds no stub makes it; when the server starts, those of all other slots in the pool are made. A stub
 //! takes about 100 bytes of the server's memory, an empty slot nothing.
@@ -152,8 +152,8 @@ impl Slots {
     }
 }
 
-/// Returns which slots other servers have, and neither this one nor its primary. What an interrupted move has left of
-/// them gets no stub: Valkey dies if it is to take a slot of which it has keys.
+/// Returns which slots other servers have, and neither this one nor its primary. An interrupted move can have left
+/// records of such a slot. It gets no stub: Valkey dies if it is to take a slot of which it has keys.
 fn taken(ctx: &Context) -> Vec<bool> {
     let mut taken = vec![false; SLOTS as usize];
     let Ok(Reply::Array(ranges)) = redirect::native(ctx, "cluster", &[b"slots"]) else {

@@ -131,7 +131,7 @@ impl Copies {
         self.saves.load(Ordering::Relaxed) || std::process::id() != self.process
     }
 
-    /// Returns whether what is saved now is the server's log.
+    /// Returns whether the server is rewriting its log.
     pub(super) fn is_log(&self) -> bool {
         self.logs.load(Ordering::Relaxed)
     }

@@ -39,7 +39,7 @@
 //! evicts records until that fits. Opening a cache reads the table's slots, once, to count them.
 //!
 //! Threads that insert and evict share as little as they can: each counts in a stripe of its own what cancels out
-//! (so a large cache leaves up to 0.4% of its bound unused), and young records and victims go to and from the
+//! (so a large cache leaves up to 0.2% of its bound unused), and young records and victims go to and from the
 //! evictor several at a time.
 
 mod evictor;

@@ -1,6 +1,6 @@
 //! Putting a backup in the place of a pool.
 
-use super::files::{OLD_NAMES, lock, names_of_old, open_parent};
+use super::files::{OLD_NAMES, kept_from, lock, names_of_old, open_parent};
 use super::journal::{self, JournalOptions};
 use super::options::PoolOptions;
 use crate::error::{Error, Result};
@@ -144,7 +144,7 @@ impl PoolOptions {
         }
         let is_it =
             |name: &PathBuf| name.symlink_metadata().is_ok_and(|it| number(&it) == number(&meta));
-        let Some(kept) = names_of_old(path).find(is_it) else { return Ok(()) };
+        let Some(kept) = kept_from(path).into_iter().find(is_it) else { return Ok(()) };
         let options = self.journal.clone().unwrap_or_default();
         let (from, to) = (options.directory_for(&kept), options.directory_for(path));
         if from.is_dir() {

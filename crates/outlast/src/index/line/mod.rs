@@ -84,11 +84,11 @@
 //! # After a crash
 //!
 //! The first touch of any segment *settles*: it stores the cells of the segments that the intent leads
-//! to, and makes them durable. Then, and at the first touch of each other segment, what was found is
-//! checked and flushed, and the hint words are made. There is nothing to repair inside a segment: no
+//! to, and makes them durable. Then, and at the first touch of each other segment, it checks and flushes
+//! the segment, and makes its hint words. There is nothing to repair inside a segment: no
 //! operation moves a record in place.
 //!
-//! docs/lab/line.md has the arguments, and what attacks were tried.
+//! docs/lab/line.md has the arguments, and the attacks that were tried.
 
 pub mod bugs;
 mod change;

@@ -104,8 +104,8 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
         Ok(())
     }
 
-    /// Waits for the changes that have begun before the segments were frozen. A thread that locks a
-    /// stripe later acquires what is released here, so it sees that the cell is frozen.
+    /// Waits for the changes that have begun before the segments were frozen. Unlocking a stripe here
+    /// releases the frozen cell to the next thread that locks the stripe, which then waits.
     pub(super) fn wait_for_changes(&self, segments: &[Segment]) -> Result<()> {
         self.pass_stripes(segments, |_| {})
     }
