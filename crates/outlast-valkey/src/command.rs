@@ -3,6 +3,8 @@
 use crate::reply::{Fault, Reply, Result};
 use crate::store::Store;
 use crate::{hashes, keyspace, ordered, strings};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::SystemTime;
 
 /// A call of a command.
@@ -187,6 +189,52 @@ commands! {
     "flushdb" 0..=1, "write", NO_KEY, keyspace::flush;
 }
 
+/// Something for each of some commands, found by their names in upper or lower case.
+pub struct Names<T>(HashMap<u128, T, BuildHasherDefault<Spread>>);
+
+impl<T> Names<T> {
+    /// Makes the table.
+    pub fn new<'n>(entries: impl IntoIterator<Item = (&'n str, T)>) -> Names<T> {
+        let packed = |name: &str| pack(name.as_bytes()).expect("names are short");
+        Names(entries.into_iter().map(|(name, entry)| (packed(name), entry)).collect())
+    }
+
+    /// Returns what a name has.
+    pub fn get(&self, name: &[u8]) -> Option<&T> {
+        self.0.get(&pack(name)?)
+    }
+}
+
+/// Returns a name of less than 16 bytes, in lower case, and its length, as one number.
+fn pack(name: &[u8]) -> Option<u128> {
+    let mut bytes = [0; 16];
+    bytes[..15].get_mut(..name.len())?.copy_from_slice(name);
+    bytes.make_ascii_lowercase();
+    bytes[15] = name.len() as u8;
+    Some(u128::from_le_bytes(bytes))
+}
+
+/// Hashes a packed name. Nobody chooses the names, so they need no secret.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u128(byte.into());
+        }
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        let folded = self.0 ^ number as u64 ^ (number >> 64) as u64;
+        self.0 = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Returns the command of a name, in upper or lower case.
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     COMMANDS.iter().find(|command| name.eq_ignore_ascii_case(command.name.as_bytes()))
@@ -199,4 +247,22 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
 pub fn run(store: &Store, name: &str, args: &[&[u8]], now: SystemTime) -> Result<Reply> {
     let command = find(name.as_bytes()).ok_or_else(|| Fault::new("unknown command"))?;
     command.call(&mut Call { store, args, now, replicate: Replicate::Verbatim })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case_and_no_others_are() {
+        let names = Names::new(COMMANDS.iter().map(|command| (command.name, command.name)));
+        for command in COMMANDS {
+            let upper = command.name.to_ascii_uppercase();
+            assert_eq!(names.get(upper.as_bytes()), Some(&command.name));
+            assert_eq!(names.get(command.name.as_bytes()), Some(&command.name));
+        }
+        for other in [&b""[..], b"ge", b"get\0", b"getx", b"getgetgetgetgetget", b"\xe7et"] {
+            assert_eq!(names.get(other), None, "{other:?}");
+        }
+    }
 }

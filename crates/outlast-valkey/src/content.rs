@@ -1,6 +1,7 @@
 //! What a key stands for, and its record.
 
 use crate::reply::{Fault, Result};
+use std::ffi::CStr;
 
 /// What a key stands for.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,11 +34,11 @@ pub struct HashInfo {
 
 impl Content {
     /// The name of the type.
-    pub fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static CStr {
         match self {
-            Content::Text(_) => "string",
-            Content::Hash(HashInfo { kind: Kind::Hash, .. }) => "hash",
-            Content::Hash(HashInfo { kind: Kind::Ordered, .. }) => "ordered",
+            Content::Text(_) => c"string",
+            Content::Hash(HashInfo { kind: Kind::Hash, .. }) => c"hash",
+            Content::Hash(HashInfo { kind: Kind::Ordered, .. }) => c"ordered",
         }
     }
 

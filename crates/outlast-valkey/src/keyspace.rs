@@ -6,6 +6,7 @@ use crate::parse::{Scan, is_word, need_integer};
 use crate::place::{from_ms, to_ms};
 use crate::reply::{Fault, Reply, Result};
 use outlast::Expiry;
+use std::ffi::CStr;
 
 pub fn del(call: &mut Call<'_>) -> Result {
     let mut removed = 0;
@@ -102,7 +103,7 @@ fn calls_for(call: &Call<'_>, key: &[u8]) -> Result<Vec<Vec<Vec<u8>>>> {
 
 pub fn type_of(call: &mut Call<'_>) -> Result {
     let found = call.store.get(call.arg(0))?;
-    Ok(Reply::Simple(found.map_or("none", |content| content.type_name())))
+    Ok(Reply::Simple(found.map_or(c"none", |content| content.type_name())))
 }
 
 pub fn expire(call: &mut Call<'_>) -> Result {
@@ -230,7 +231,9 @@ fn left(call: &mut Call<'_>, unit_ms: i64, is_relative: bool) -> Result {
 pub fn scan(call: &mut Call<'_>) -> Result {
     let scan = Scan::parse(call.args, true)?;
     let (next, found) = call.store.scan(&scan)?;
-    let wanted = |name: &str| scan.of_type.is_none_or(|wanted| is_word(wanted, name));
+    let wanted = |name: &CStr| {
+        scan.of_type.is_none_or(|wanted| wanted.eq_ignore_ascii_case(name.to_bytes()))
+    };
     let keys = found.into_iter().filter(|(_, content)| wanted(content.type_name()));
     let keys = keys.map(|(key, _)| Reply::Bulk(key)).collect();
     Ok(Reply::Array(vec![Reply::Bulk(next.to_string().into_bytes()), Reply::Array(keys)]))

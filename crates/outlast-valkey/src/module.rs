@@ -14,17 +14,16 @@ mod eviction;
 mod redirect;
 mod replication;
 
-use crate::command::{COMMANDS, Call, Command, Replicate};
+use crate::command::{COMMANDS, Call, Command, Names, Replicate};
 use crate::place::slot_of;
 use crate::reply::{Fault, Reply};
 use crate::store::Store;
 use background::{Long, Waiting};
 use outlast::{Failure, PoolOptions};
-use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,7 +33,7 @@ use valkey_module::{Context, ContextFlags, Status, ValkeyString, raw};
 struct Server {
     store: Arc<Store>,
     settings: Settings,
-    commands: HashMap<&'static [u8], &'static Command>,
+    commands: Names<Known>,
     /// To the thread that waits for durability.
     waiting: Mutex<Sender<Waiting>>,
     /// To the thread that copies and verifies.
@@ -42,12 +41,61 @@ struct Server {
     copies: replication::Copies,
     /// In a cluster.
     slots: Option<cluster::Slots>,
+    /// Whether the server has written a log of its own since the module was loaded.
+    has_log: AtomicBool,
     calls: AtomicU64,
     changes: AtomicU64,
     eviction: eviction::Eviction,
 }
 
 static SERVER: OnceLock<Server> = OnceLock::new();
+
+/// A command as the server knows it.
+struct Known {
+    command: &'static Command,
+    /// Its name there.
+    name: CString,
+    /// The same as one of the server's strings, for the filter.
+    string: ServerString,
+    /// Whether it is for keys of any type; see [`redirect::COMMON`].
+    is_common: bool,
+}
+
+/// A string of the server's that is never freed.
+struct ServerString(*mut raw::RedisModuleString);
+
+// SAFETY: only the server's thread uses the string.
+unsafe impl Send for ServerString {}
+// SAFETY: as above.
+unsafe impl Sync for ServerString {}
+
+impl Known {
+    fn new(command: &'static Command) -> Known {
+        let name = CString::new(format!("ol.{}", command.name)).expect("no zeros");
+        // SAFETY: the name lives during the call. Without a context, nobody frees the string but who has it.
+        let string = unsafe {
+            raw::RedisModule_CreateString.expect("all servers have it")(
+                std::ptr::null_mut(),
+                name.as_ptr(),
+                name.as_bytes().len(),
+            )
+        };
+        let is_common = redirect::COMMON.contains(&command.name);
+        Known { command, name, string: ServerString(string), is_common }
+    }
+
+    /// Returns the name for an argument, which its reader frees.
+    fn retain(&self) -> *mut raw::RedisModuleString {
+        // SAFETY: the string is there for ever.
+        unsafe {
+            raw::RedisModule_RetainString.expect("servers since 4.0 have it")(
+                std::ptr::null_mut(),
+                self.string.0,
+            );
+        }
+        self.string.0
+    }
+}
 
 /// The module's arguments.
 #[derive(Debug)]
@@ -144,15 +192,13 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
     let start = Instant::now();
     let store = Arc::new(settings.open().map_err(|error| format!("{error:?}"))?);
     let took = start.elapsed();
-    let commands = COMMANDS
-        .iter()
-        .map(|command| (command.name.as_bytes(), command))
-        .collect::<HashMap<_, _>>();
+    let commands = Names::new(COMMANDS.iter().map(|command| (command.name, Known::new(command))));
     let waiting = background::wait_in_background(store.pool().clone());
     let long = background::work_in_background(store.pool().clone());
     let copies = replication::Copies::start(&store).map_err(|error| error.to_string())?;
     let redirect = settings.redirect;
-    let is_cluster = ctx.get_flags().contains(ContextFlags::CLUSTER);
+    let flags = ctx.get_flags();
+    let is_cluster = flags.contains(ContextFlags::CLUSTER);
     let slots = is_cluster.then(cluster::Slots::new);
     let server = Server {
         store,
@@ -162,6 +208,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         long: Mutex::new(long),
         copies,
         slots,
+        has_log: AtomicBool::new(flags.contains(ContextFlags::AOF)),
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
         eviction: eviction::Eviction::default(),
@@ -309,7 +356,7 @@ extern "C" fn dispatch(
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
     let (strings, args) = unsafe { arguments(argv, argc) };
-    answer(&context, &args, &strings[1..])
+    answer(&context, args[0].get(3..), &args[1..], &strings[1..])
 }
 
 /// The same for a command whose first argument is the [stub](cluster) of its slot.
@@ -320,17 +367,24 @@ extern "C" fn dispatch_in_slot(
 ) -> c_int {
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
-    let (strings, mut args) = unsafe { arguments(argv, argc) };
-    let name = [b"ol.", args[0].get(4..).unwrap_or_default()].concat();
-    args[0] = &name;
-    args.remove(1);
-    answer(&context, &args, &strings[2..])
+    let (strings, args) = unsafe { arguments(argv, argc) };
+    answer(&context, args[0].get(4..), &args[2..], &strings[2..])
 }
 
-/// Answers a call. `strings` are the server's own of the arguments, without the name.
-fn answer(context: &Context, args: &[&[u8]], strings: &[*mut raw::RedisModuleString]) -> c_int {
+/// Answers a call of the command of this name. `args` and `strings` are its arguments, as bytes and as the server's
+/// own.
+fn answer(
+    context: &Context,
+    name: Option<&[u8]>,
+    args: &[&[u8]],
+    strings: &[*mut raw::RedisModuleString],
+) -> c_int {
     // No panic may cross into the server.
-    let done = catch_unwind(AssertUnwindSafe(|| run(context, args, strings)));
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        let server = SERVER.get().expect("loaded");
+        let known = name.and_then(|name| server.commands.get(name)).expect("the server knows it");
+        run(context, server, known, args, strings)
+    }));
     match done {
         Ok(Some(result)) => send(context, result),
         Ok(None) => {}
@@ -342,23 +396,19 @@ fn answer(context: &Context, args: &[&[u8]], strings: &[*mut raw::RedisModuleStr
 /// Runs a command. Returns `None` if the client is told later.
 fn run(
     ctx: &Context,
+    server: &Server,
+    known: &Known,
     args: &[&[u8]],
     strings: &[*mut raw::RedisModuleString],
 ) -> Option<crate::reply::Result> {
-    let server = SERVER.get().expect("loaded");
-    let name = args[0].get(3..).unwrap_or_default().to_ascii_lowercase();
-    let command = server.commands[&name[..]];
+    let command = known.command;
     server.calls.fetch_add(1, Ordering::Relaxed);
-    let mut call = Call {
-        store: &server.store,
-        args: &args[1..],
-        now: SystemTime::now(),
-        replicate: Replicate::Verbatim,
-    };
+    let mut call =
+        Call { store: &server.store, args, now: SystemTime::now(), replicate: Replicate::Verbatim };
     let flushes = command.name.starts_with("flush");
     let mut result = match server.store.is_incomplete() && !flushes {
         true => Err(Fault::loading()),
-        false => match redirect::meet_native(ctx, server, command, &args[1..], strings) {
+        false => match redirect::meet_native(ctx, server, known, args, strings) {
             Some(result) => {
                 call.replicate = Replicate::Nothing;
                 result
@@ -380,13 +430,19 @@ fn run(
     let changed = command.is_write() && result.is_ok() && call.replicate != Replicate::Nothing;
     if changed {
         if let Some(slots) = &server.slots
-            && let Some(slot) = find_slot(command, &args[1..])
+            && let Some(slot) = find_slot(command, args)
         {
             slots.ensure(ctx.ctx, slot);
         }
         server.changes.fetch_add(1, Ordering::Relaxed);
         match call.replicate {
-            Replicate::Verbatim => replicate(ctx, args[0], strings),
+            // What a client calls in a cluster has a stub, which replicas do not expect.
+            Replicate::Verbatim
+                if server.slots.is_none() && !server.has_log.load(Ordering::Relaxed) =>
+            {
+                ctx.replicate_verbatim();
+            }
+            Replicate::Verbatim => replicate(ctx, &known.name, strings),
             Replicate::Calls(calls) => {
                 for call in calls {
                     replicate_call(ctx, &call);
@@ -398,7 +454,7 @@ fn run(
     if server.settings.redirect {
         // Clients know the command by its own name.
         result = result.map_err(|fault| fault.replace("'ol.", "'"));
-        result = redirect::with_native(ctx, command.name, &args[1..], result);
+        result = redirect::with_native(ctx, command.name, args, result);
     }
     if changed && server.settings.durable_replies && can_block(ctx) {
         background::wait(ctx, result);
@@ -427,12 +483,11 @@ fn replicate_call(ctx: &Context, call: &[Vec<u8>]) {
     let args = call[1..].iter().map(|part| ValkeyString::create_from_slice(ctx.ctx, part));
     let args: Vec<ValkeyString> = args.collect();
     let strings: Vec<_> = args.iter().map(|arg| arg.inner).collect();
-    replicate(ctx, &call[0], &strings);
+    replicate(ctx, &CString::new(&call[0][..]).unwrap_or_default(), &strings);
 }
 
 /// Lets replicas make a call, and keeps it out of the server's log.
-fn replicate(ctx: &Context, name: &[u8], args: &[*mut raw::RedisModuleString]) {
-    let name = CString::new(name).unwrap_or_default();
+fn replicate(ctx: &Context, name: &CStr, args: &[*mut raw::RedisModuleString]) {
     // SAFETY: the format says that a vector of strings and its length follow. The strings live during the
     // call, in which the server counts one more reference to each.
     unsafe {
@@ -483,7 +538,6 @@ unsafe fn send_reply(ctx: *mut raw::RedisModuleCtx, reply: &Reply) {
     unsafe {
         match reply {
             Reply::Simple(text) => {
-                let text = CString::new(*text).unwrap_or_default();
                 raw::RedisModule_ReplyWithSimpleString.expect("all servers have it")(
                     ctx,
                     text.as_ptr(),

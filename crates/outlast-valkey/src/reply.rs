@@ -1,12 +1,13 @@
 //! Results and errors of commands.
 
+use std::ffi::CStr;
 use std::fmt;
 
 /// What a command returns to the client.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// `OK` or another fixed text.
-    Simple(&'static str),
+    Simple(&'static CStr),
     /// An integer.
     Int(i64),
     /// A byte string.
@@ -23,7 +24,7 @@ pub enum Reply {
 
 impl Reply {
     /// `OK`.
-    pub const OK: Reply = Reply::Simple("OK");
+    pub const OK: Reply = Reply::Simple(c"OK");
 
     /// Returns 1 or 0.
     pub fn flag(flag: bool) -> Reply {

@@ -120,6 +120,21 @@ impl Store {
         }
     }
 
+    /// Returns the strings of keys; `None` for those that do not exist or have another type.
+    pub fn texts(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let places: Vec<_> = keys.iter().map(|key| place_of(key)).collect();
+        places.iter().for_each(|place| self.note_use(place));
+        let places: Vec<&[u8]> = places.iter().map(|place| &place[..]).collect();
+        let found = self.keys.get_many(&places)?.into_iter();
+        let text = |stored: Option<Vec<u8>>| {
+            Ok(match stored.map(Content::from_stored).transpose()? {
+                Some(Content::Text(text)) => Some(text),
+                _ => None,
+            })
+        };
+        found.map(text).collect()
+    }
+
     /// Returns whether a key exists.
     pub fn exists(&self, key: &[u8]) -> Result<bool> {
         Ok(self.keys.contains_key(&place_of(key))?)
@@ -164,15 +179,14 @@ impl Store {
 
     /// Makes keys strings, all or none of them.
     pub fn set_texts(&self, pairs: &[[&[u8]; 2]]) -> Result<()> {
+        let places: Vec<_> = pairs.iter().map(|[key, _]| place_of(key)).collect();
+        let replaced = self.hashes_at(&places)?;
         let mut batch = self.pool.batch();
-        let mut replaced = Vec::new();
-        for [key, text] in pairs {
-            let place = place_of(key);
-            self.note_use(&place);
-            if let Some(hash) = self.hash_at(&place)? {
-                batch.put(&self.garbage, &hash.number, &())?;
-                replaced.push(hash);
-            }
+        for hash in &replaced {
+            batch.put(&self.garbage, &hash.number, &())?;
+        }
+        for (place, [_, text]) in places.iter().zip(pairs) {
+            self.note_use(place);
             batch.put(&self.keys, &place[..], &Content::encode_text(text)[..])?;
         }
         batch.commit()?;
@@ -196,13 +210,12 @@ impl Store {
                 Some(Content::Text(text)) => change(Some(&text)),
                 None => change(None),
             });
-            let kept = before.map(|(stored, expiry)| (stored.to_vec(), expiry));
             match &result {
                 Ok(text) => {
                     let expiry = before.map_or(Expiry::Never, |(_, expiry)| expiry);
                     Some((Content::encode_text(text), expiry))
                 }
-                Err(_) => kept,
+                Err(_) => before.map(|(stored, expiry)| (stored.to_vec(), expiry)),
             }
         })?;
         result
@@ -243,6 +256,21 @@ impl Store {
             Content::Hash(hash) => Some(hash),
             Content::Text(_) => None,
         }))
+    }
+
+    /// Returns the hashes at places.
+    fn hashes_at(&self, places: &[Vec<u8>]) -> Result<Vec<HashInfo>> {
+        if self.next.load(Ordering::Relaxed) == 0 {
+            return Ok(Vec::new());
+        }
+        let places: Vec<&[u8]> = places.iter().map(|place| &place[..]).collect();
+        let mut hashes = Vec::new();
+        for stored in self.keys.get_many(&places)?.into_iter().flatten() {
+            if let Content::Hash(hash) = Content::from_stored(stored)? {
+                hashes.push(hash);
+            }
+        }
+        Ok(hashes)
     }
 
     /// Returns the number of keys. Looks at all of them.

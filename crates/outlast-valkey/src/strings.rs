@@ -189,12 +189,7 @@ pub fn getex(call: &mut Call<'_>) -> Result {
 
 pub fn mget(call: &mut Call<'_>) -> Result {
     // A key of another type counts as absent here.
-    let one = |key: &&[u8]| Ok(Reply::bulk(call.store.text(key).or_else(absent)?));
-    call.args.iter().map(one).collect::<Result<_>>().map(Reply::Array)
-}
-
-fn absent(fault: Fault) -> Result<Option<Vec<u8>>> {
-    if fault == Fault::wrong_type() { Ok(None) } else { Err(fault) }
+    Ok(Reply::Array(call.store.texts(call.args)?.into_iter().map(Reply::bulk).collect()))
 }
 
 fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<&'a [[&'a [u8]; 2]]> {

@@ -149,7 +149,7 @@ fn ordered_maps_have_ranges() {
     assert_eq!(call(&s, "OGET o x"), NULL);
     assert_eq!(call(&s, "OGET x x"), NULL);
     assert_eq!(call(&s, "OLEN o"), int(4));
-    assert_eq!(call(&s, "TYPE o"), Ok(Reply::Simple("ordered")));
+    assert_eq!(call(&s, "TYPE o"), Ok(Reply::Simple(c"ordered")));
     assert_eq!(call(&s, "RANGE o - +"), list(&["a", "1", "b", "2", "c", "3", "d", "4"]));
     assert_eq!(call(&s, "RANGE o [b (d"), list(&["b", "2", "c", "3"]));
     assert_eq!(call(&s, "RANGE o (b + LIMIT 1"), list(&["c", "3"]));

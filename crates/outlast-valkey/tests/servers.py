@@ -4,6 +4,7 @@ Starts SERVER (Valkey or Redis) with MODULE, calls commands, kills it with SIGKI
 had acknowledged is there. Needs nothing but Python. The last line is a summary in JSON.
 """
 
+import glob
 import json
 import os
 import random
@@ -72,7 +73,7 @@ class Server:
 
     def __init__(self, program, module, directory, *settings, arguments=()):
         self.program, self.module, self.directory, self.settings = program, module, directory, settings
-        self.arguments = list(arguments)
+        self.arguments, self.pool = list(arguments), os.path.join(directory, "pool")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -81,10 +82,9 @@ class Server:
     def start(self):
         """Starts it. Returns how long it took until it replied, in seconds."""
         log = open(os.path.join(self.directory, "log"), "ab")
-        pool = os.path.join(self.directory, "pool")
         command = [self.program, "--port", str(self.port), "--save", "", "--dir", self.directory, *self.arguments]
         if self.module:
-            command += ["--loadmodule", self.module, "path", pool, *self.settings]
+            command += ["--loadmodule", self.module, "path", self.pool, *self.settings]
         start = time.monotonic()
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
         while True:
@@ -462,6 +462,45 @@ def replicas(name, program, module, directory, diskless):
                 one.kill()
 
 
+def keeps_out_of_the_log(program, module, directory):
+    """The server's own log has its own data and none of ours, whether it is there from the start or begun later.
+
+    The snapshot that a log begins with is another matter; what it has of ours is passed over when it is loaded."""
+    place = os.path.join(directory, "log")
+    os.mkdir(place)
+    server = Server(program, module, place, "redirect", "yes", "survive", "process-death")
+    kept = {}
+
+    def change(client, when):
+        for key, *words in [("set", "SET", 1), ("incr", "INCR"), ("mset", "MSET", 1), ("append", "APPEND", 1)]:
+            client(words[0], f"{key}-{when}", *words[1:])
+            kept[f"{key}-{when}"] = b"1"
+        client("LPUSH", f"list-{when}", 1)
+        start = time.monotonic()
+        while f"list-{when}".encode() not in (log := read()):
+            assert time.monotonic() < start + 10, "the server writes its log"
+            time.sleep(0.01)
+        assert not [key for key in kept if key.encode() in log], log[-1000:]
+
+    def read():
+        files = glob.glob(os.path.join(place, "appendonlydir", "*.incr.aof"))
+        return b"".join(open(file, "rb").read() for file in files)
+
+    server.start()
+    client = Client(server.port)
+    client("SET", "before", 1)
+    client("CONFIG", "SET", "appendonly", "yes")
+    change(client, "later")
+    server.kill()
+    server.arguments = ["--appendonly", "yes"]
+    server.start()
+    client = Client(server.port)
+    change(client, "again")
+    assert client("LRANGE", "list-later", 0, -1) == [b"1"]
+    assert {key: client("GET", key) for key in kept} == kept
+    server.kill()
+
+
 def state(key, value):
     """What a change leaves: the command that has made it, and its value."""
     if value is None:
@@ -524,6 +563,7 @@ def main():
             step(f"the server with {kind} settings stops", server.stop)
             step("and starts again", server.start)
             server.kill()
+        step("the server's own log", lambda: keeps_out_of_the_log(program, module, directory))
         for diskless in ("yes", "no"):
             step(f"replicas, diskless {diskless}", lambda: replicas(name, program, module, directory, diskless))
     finally:

@@ -1,7 +1,6 @@
 //! Redirection: the server's own commands become ours.
 
-use super::{SERVER, Server, bytes, cluster, keys_of};
-use crate::command::Command;
+use super::{Known, SERVER, Server, bytes, cluster, keys_of};
 use crate::keyspace;
 use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
@@ -14,41 +13,41 @@ pub(super) extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
     unsafe {
         let name =
             raw::RedisModule_CommandFilterArgGet.expect("servers since 5.0 have it")(filter, 0);
-        let name = bytes(name).to_ascii_lowercase();
+        let name = bytes(name);
         let Some(server) = SERVER.get() else { return };
-        let (stem, is_native) = match name.strip_prefix(b"ol.") {
-            Some(stem) => (stem, false),
-            None => (&name[..], true),
+        let (stem, is_native) = match name.split_at_checked(3) {
+            Some((prefix, stem)) if is_word(prefix, "ol.") => (stem, false),
+            _ => (name, true),
         };
-        let Some(command) = server.commands.get(stem) else {
+        let Some(known) = server.commands.get(stem) else {
             if is_native && server.settings.redirect {
-                refuse_ours(filter, server, &name);
+                refuse_ours(filter, server, &name.to_ascii_lowercase());
             }
             return;
         };
         // A primary tells its replicas that a stub has gone.
-        if is_native && cluster::names_stub(filter) {
+        if is_native && server.slots.is_some() && cluster::names_stub(filter) {
             return;
         }
         if is_native && server.settings.redirect {
-            let ours = [b"ol.", &name[..]].concat();
-            rename_to(filter, &ours);
+            rename_to(filter, known.retain());
         }
         if !is_native || server.settings.redirect {
-            cluster::add_stub(filter, server, command);
+            cluster::add_stub(filter, server, known.command);
         }
     }
 }
 
-/// Gives a command another name.
+/// Gives a command another name, which the server frees.
 ///
 /// # Safety
-/// The filter's context is the server's.
-unsafe fn rename_to(filter: *mut raw::RedisModuleCommandFilterCtx, name: &[u8]) {
-    // SAFETY: as the caller says; the server takes the string.
+/// The filter's context is the server's, the string one that it may free.
+unsafe fn rename_to(
+    filter: *mut raw::RedisModuleCommandFilterCtx,
+    name: *mut raw::RedisModuleString,
+) {
+    // SAFETY: as the caller says.
     unsafe {
-        let create = raw::RedisModule_CreateString.expect("all servers have it");
-        let name = create(std::ptr::null_mut(), name.as_ptr().cast(), name.len());
         raw::RedisModule_CommandFilterArgReplace.expect("servers since 5.0 have it")(
             filter, 0, name,
         );
@@ -84,7 +83,9 @@ unsafe fn refuse_ours(filter: *mut raw::RedisModuleCommandFilterCtx, server: &Se
     unsafe {
         let key = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
         if !key.is_null() && server.store.exists(bytes(key)).unwrap_or(false) {
-            rename_to(filter, REFUSED.as_bytes());
+            let create = raw::RedisModule_CreateString.expect("all servers have it");
+            let name = create(std::ptr::null_mut(), REFUSED.as_ptr().cast(), REFUSED.len());
+            rename_to(filter, name);
         }
     }
 }
@@ -104,12 +105,13 @@ pub(super) extern "C" fn refuse(
 pub(super) fn meet_native(
     ctx: &Context,
     server: &Server,
-    command: &Command,
+    known: &Known,
     args: &[&[u8]],
     strings: &[*mut raw::RedisModuleString],
 ) -> Option<crate::reply::Result> {
+    let command = known.command;
     let is_complete = command.arguments.contains(&args.len());
-    if !server.settings.redirect || !is_complete || COMMON.contains(&command.name) {
+    if !server.settings.redirect || !is_complete || known.is_common {
         return None;
     }
     // SAFETY: the context is the server's.
@@ -189,7 +191,7 @@ fn move_native(
 
 /// Commands on keys of any type, which [`with_native`] completes, and one that passes over other types.
 #[rustfmt::skip]
-const COMMON: &[&str] = &[
+pub(super) const COMMON: &[&str] = &[
     "del", "unlink", "exists", "touch", "type", "expire", "pexpire", "expireat", "pexpireat", "persist", "ttl", "pttl",
     "expiretime", "pexpiretime", "mget",
 ];
@@ -220,8 +222,8 @@ pub(super) fn with_native(
             }
             _ => Ok(Reply::Int(ours)),
         },
-        ("type", Reply::Simple("none")) => Ok(match native()? {
-            Reply::Null => Reply::Simple("none"),
+        ("type", Reply::Simple(text)) if text == c"none" => Ok(match native()? {
+            Reply::Null => Reply::Simple(text),
             reply => reply,
         }),
         ("expire" | "pexpire" | "expireat" | "pexpireat" | "persist", Reply::Int(0)) => {

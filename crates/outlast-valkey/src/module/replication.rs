@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use valkey_module::native_types::ValkeyType;
-use valkey_module::{Context, raw};
+use valkey_module::{Context, ContextFlags, raw};
 
 /// The format of our part of a snapshot.
 const FORMAT: u64 = 1;
@@ -163,7 +163,8 @@ impl Copies {
 }
 
 pub(super) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 5] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 6] = [
+        (raw::REDISMODULE_EVENT_CONFIG, Some(configured)),
         (raw::REDISMODULE_EVENT_LOADING, Some(loading)),
         (raw::REDISMODULE_EVENT_FORK_CHILD, Some(forked)),
         (raw::REDISMODULE_EVENT_PERSISTENCE, Some(saving)),
@@ -174,10 +175,13 @@ pub(super) fn subscribe(ctx: &Context) {
     for (id, callback) in events {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         // SAFETY: the context is the server's, and the callback lives as long as the module.
-        unsafe {
+        let status = unsafe {
             raw::RedisModule_SubscribeToServerEvent.expect("servers since 6.0 have it")(
                 ctx.ctx, event, callback,
-            );
+            )
+        };
+        if id == raw::REDISMODULE_EVENT_CONFIG && status != raw::Status::Ok as c_int {
+            note_log();
         }
     }
     // A primary that dies while it sends a copy ends the loading, not the server.
@@ -185,6 +189,25 @@ pub(super) fn subscribe(ctx: &Context) {
     // SAFETY: as above.
     unsafe {
         raw::RedisModule_SetModuleOptions.expect("servers since 6.0 have it")(ctx.ctx, handled);
+    }
+}
+
+/// Notes that the server writes a log of its own. That holds from now on, since the server stops and continues its
+/// log at times without telling.
+fn note_log() {
+    if let Some(server) = SERVER.get() {
+        server.has_log.store(true, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn configured(
+    ctx: *mut raw::RedisModuleCtx,
+    _: raw::RedisModuleEvent,
+    _: u64,
+    _: *mut c_void,
+) {
+    if Context::new(ctx).get_flags().contains(ContextFlags::AOF) {
+        note_log();
     }
 }
 

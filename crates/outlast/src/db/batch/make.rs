@@ -169,6 +169,31 @@ fn get_stored(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// Does what [`get_stored`] does for the key of each change. The lookups of changes of one map overlap.
+fn get_all_stored(changes: &[&BatchRecord]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many<'k, R: Record>(
+        index: &dyn Index<R>,
+        keys: impl Iterator<Item = Result<R::Key<'k>>>,
+    ) -> Result<Vec<Option<R::Owned>>> {
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let mut found = vec![None; keys.len()];
+        index.get_many(&keys, &mut found)?;
+        Ok(found)
+    }
+    let mut values = Vec::with_capacity(changes.len());
+    for changes in changes.chunk_by(|one, next| Arc::ptr_eq(&one.map, &next.map)) {
+        let keys = changes.iter().map(|change| &change.key[..]);
+        match changes[0].map.stored_form()? {
+            Form::Inline(index) => {
+                let words = get_many(index, keys.map(|key| word(key, "key")))?;
+                values.extend(words.into_iter().map(|value| value.map(bytes_of)));
+            }
+            Form::Bytes(index) => values.extend(get_many(index, keys.map(Ok))?),
+        }
+    }
+    Ok(values)
+}
+
 fn get(map: &OpenMap, key: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok(match map.form()? {
         Form::Inline(index) => index.get(word(key, "key")?)?.map(bytes_of),
@@ -263,8 +288,8 @@ impl<S: MapSeam> Store<S> {
     fn log_and_make(&self, changes: &[&BatchRecord]) -> Result<()> {
         let core = &*self.core;
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
-        for BatchRecord { map, key, value, time } in changes {
-            let before = get_stored(map, key)?;
+        let before = get_all_stored(changes)?;
+        for (BatchRecord { map, key, value, time }, before) in changes.iter().zip(before) {
             let value = match value {
                 Some(value) if map.info.expires => {
                     Some(map.expiring()?.stored_value(*time, value, before.as_deref())?)
