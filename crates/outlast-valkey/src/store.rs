@@ -405,16 +405,26 @@ impl Store {
         if before.is_none() {
             self.reserve()?;
         }
-        let mut new = 0;
-        for (field, _) in values {
-            let known = before.is_some() && self.fields.contains_key(&field_key(hash, field))?;
-            new += u64::from(!known);
-        }
-        if let ([(field, value)], 0) = (values, new) {
-            self.fields.put(&field_key(hash, field), value)?;
-            return Ok(0);
-        }
-        let expiry = self.expiry(key)?.unwrap_or(Expiry::Never);
+        let new = match (before, values) {
+            (None, _) => values.len() as u64,
+            (Some(_), [(field, value)]) => {
+                if self.fields.update(&field_key(hash, field), value)? {
+                    return Ok(0);
+                }
+                1
+            }
+            (Some(_), _) => {
+                let mut new = 0;
+                for (field, _) in values {
+                    new += u64::from(!self.fields.contains_key(&field_key(hash, field))?);
+                }
+                new
+            }
+        };
+        let expiry = match before {
+            Some(_) => self.expiry(key)?.unwrap_or(Expiry::Never),
+            None => Expiry::Never,
+        };
         hash.fields += new;
         let mut batch = self.pool.batch();
         for (field, value) in values {
