@@ -486,19 +486,22 @@ def keeps_out_of_the_log(program, module, directory):
         files = glob.glob(os.path.join(place, "appendonlydir", "*.incr.aof"))
         return b"".join(open(file, "rb").read() for file in files)
 
-    server.start()
-    client = Client(server.port)
-    client("SET", "before", 1)
-    client("CONFIG", "SET", "appendonly", "yes")
-    change(client, "later")
-    server.kill()
-    server.arguments = ["--appendonly", "yes"]
-    server.start()
-    client = Client(server.port)
-    change(client, "again")
-    assert client("LRANGE", "list-later", 0, -1) == [b"1"]
-    assert {key: client("GET", key) for key in kept} == kept
-    server.kill()
+    try:
+        server.start()
+        client = Client(server.port)
+        client("SET", "before", 1)
+        client("CONFIG", "SET", "appendonly", "yes")
+        change(client, "later")
+        server.kill()
+        server.arguments = ["--appendonly", "yes"]
+        server.start()
+        client = Client(server.port)
+        change(client, "again")
+        assert client("LRANGE", "list-later", 0, -1) == [b"1"]
+        assert {key: client("GET", key) for key in kept} == kept
+    finally:
+        if server.process.poll() is None:
+            server.kill()
 
 
 def state(key, value):
