@@ -11,14 +11,15 @@
 mod background;
 mod cluster;
 mod eviction;
+mod known;
 mod redirect;
 mod replication;
 
-use crate::command::{COMMANDS, Call, Command, Names, Replicate};
-use crate::place::slot_of;
+use crate::command::{COMMANDS, Call, Names, Replicate};
 use crate::reply::{Fault, Reply};
 use crate::store::Store;
 use background::{Long, Waiting};
+use known::{Known, find_slot};
 use outlast::{Failure, PoolOptions};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,53 +50,6 @@ struct Server {
 }
 
 static SERVER: OnceLock<Server> = OnceLock::new();
-
-/// A command as the server knows it.
-struct Known {
-    command: &'static Command,
-    /// Its name there.
-    name: CString,
-    /// The same as one of the server's strings, for the filter.
-    string: ServerString,
-    /// Whether it is for keys of any type; see [`redirect::COMMON`].
-    is_common: bool,
-}
-
-/// A string of the server's that is never freed.
-struct ServerString(*mut raw::RedisModuleString);
-
-// SAFETY: only the server's thread uses the string.
-unsafe impl Send for ServerString {}
-// SAFETY: as above.
-unsafe impl Sync for ServerString {}
-
-impl Known {
-    fn new(command: &'static Command) -> Known {
-        let name = CString::new(format!("ol.{}", command.name)).expect("no zeros");
-        // SAFETY: the name lives during the call. Without a context, nobody frees the string but who has it.
-        let string = unsafe {
-            raw::RedisModule_CreateString.expect("all servers have it")(
-                std::ptr::null_mut(),
-                name.as_ptr(),
-                name.as_bytes().len(),
-            )
-        };
-        let is_common = redirect::COMMON.contains(&command.name);
-        Known { command, name, string: ServerString(string), is_common }
-    }
-
-    /// Returns the name for an argument, which its reader frees.
-    fn retain(&self) -> *mut raw::RedisModuleString {
-        // SAFETY: the string is there for ever.
-        unsafe {
-            raw::RedisModule_RetainString.expect("servers since 4.0 have it")(
-                std::ptr::null_mut(),
-                self.string.0,
-            );
-        }
-        self.string.0
-    }
-}
 
 /// The module's arguments.
 #[derive(Debug)]
@@ -463,22 +417,7 @@ fn run(
     Some(result)
 }
 
-/// Returns those of a command's arguments that are keys.
-fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<Item = &'a T> {
-    let (first, last, step) = command.keys;
-    let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
-    let count = usize::try_from(last).unwrap_or(args.len());
-    args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
-}
-
-/// Returns the slot of a command's keys, if it has keys, all of one slot.
-fn find_slot(command: &Command, args: &[&[u8]]) -> Option<u16> {
-    let mut slots = keys_of(command, args).map(|key| slot_of(key));
-    let slot = slots.next()?;
-    slots.all(|other| other == slot).then_some(slot)
-}
-
-/// The same for a call of bytes.
+/// Lets replicas make a call, which is given as bytes; see [`replicate`].
 fn replicate_call(ctx: &Context, call: &[Vec<u8>]) {
     let args = call[1..].iter().map(|part| ValkeyString::create_from_slice(ctx.ctx, part));
     let args: Vec<ValkeyString> = args.collect();

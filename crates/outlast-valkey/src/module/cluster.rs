@@ -25,7 +25,8 @@
 //! A change that finds no stub makes it; when the server starts, those of all other slots in the pool are made. A stub
 //! takes about 100 bytes of the server's memory, an empty slot nothing.
 
-use super::{SERVER, Server, bytes, find_slot, lock, redirect, replication};
+use super::known::find_slot;
+use super::{SERVER, Server, bytes, lock, redirect, replication};
 use crate::command::Command;
 use crate::copy;
 use crate::place::{SLOTS, slot_of};

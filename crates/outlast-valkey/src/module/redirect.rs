@@ -1,6 +1,7 @@
 //! Redirection: the server's own commands become ours.
 
-use super::{Known, SERVER, Server, bytes, cluster, keys_of};
+use super::known::{Known, keys_of};
+use super::{SERVER, Server, bytes, cluster};
 use crate::keyspace;
 use crate::parse::is_word;
 use crate::reply::{Fault, Reply};

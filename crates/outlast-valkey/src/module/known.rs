@@ -1,0 +1,69 @@
+//! The commands as the server knows them: their names and their keys.
+
+use super::redirect::COMMON;
+use crate::command::Command;
+use crate::place::slot_of;
+use std::ffi::CString;
+use valkey_module::raw;
+
+/// A command as the server knows it.
+pub(super) struct Known {
+    pub(super) command: &'static Command,
+    /// Its name there.
+    pub(super) name: CString,
+    /// The same as one of the server's strings, for the filter.
+    string: ServerString,
+    /// Whether it is for keys of any type; see [`COMMON`].
+    pub(super) is_common: bool,
+}
+
+/// A string of the server's that is never freed.
+struct ServerString(*mut raw::RedisModuleString);
+
+// SAFETY: only the server's thread uses the string.
+unsafe impl Send for ServerString {}
+// SAFETY: as above.
+unsafe impl Sync for ServerString {}
+
+impl Known {
+    pub(super) fn new(command: &'static Command) -> Known {
+        let name = CString::new(format!("ol.{}", command.name)).expect("no zeros");
+        // SAFETY: the name lives during the call. Without a context, nobody frees the string but who has it.
+        let string = unsafe {
+            raw::RedisModule_CreateString.expect("all servers have it")(
+                std::ptr::null_mut(),
+                name.as_ptr(),
+                name.as_bytes().len(),
+            )
+        };
+        let is_common = COMMON.contains(&command.name);
+        Known { command, name, string: ServerString(string), is_common }
+    }
+
+    /// Returns the name for an argument, which its reader frees.
+    pub(super) fn retain(&self) -> *mut raw::RedisModuleString {
+        // SAFETY: the string is there for ever.
+        unsafe {
+            raw::RedisModule_RetainString.expect("servers since 4.0 have it")(
+                std::ptr::null_mut(),
+                self.string.0,
+            );
+        }
+        self.string.0
+    }
+}
+
+/// Returns those of a command's arguments that are keys.
+pub(super) fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<Item = &'a T> {
+    let (first, last, step) = command.keys;
+    let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
+    let count = usize::try_from(last).unwrap_or(args.len());
+    args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
+}
+
+/// Returns the slot of a command's keys, if it has keys, all of one slot.
+pub(super) fn find_slot(command: &Command, args: &[&[u8]]) -> Option<u16> {
+    let mut slots = keys_of(command, args).map(|key| slot_of(key));
+    let slot = slots.next()?;
+    slots.all(|other| other == slot).then_some(slot)
+}
