@@ -10,7 +10,7 @@ use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::{HashedKey, Lookup, Presence};
+use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
     /// The new record, once it is written.
     new: Option<UnlinkedRecord<'i, S, R>>,
+    /// Where the key was found to belong when the change began.
+    at: Option<Located<'i>>,
     /// Whether the next attempt expects the key to be present.
     replaces: bool,
     turn: u32,
@@ -30,7 +32,7 @@ pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
 impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
     #[inline(always)]
     fn default() -> Self {
-        Progress { new: None, replaces: false, turn: 0 }
+        Progress { new: None, at: None, replaces: false, turn: 0 }
     }
 }
 
@@ -72,14 +74,24 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Option<Changed<R>>> {
         progress.replaces = !plan.inserts;
-        if plan.inserts && R::FORM == RecordForm::Bytes {
-            // The record's block is written only if the record may be inserted.
-            if !plan.replaces
-                && let Some(changed) = self.present(key, plan)?
-            {
-                return Ok(Some(changed));
+        if plan.value.is_some() && R::FORM == RecordForm::Bytes {
+            // The record's block is written before other threads have to wait, and only if the
+            // change seems to apply.
+            let at = self.locate(key.key)?;
+            let before = self.find_at(&at, key, |words| match plan.replaces {
+                true => Ok(None),
+                false => plan.before.take(|| R::value(&self.core, words)),
+            })?;
+            match before {
+                None if !plan.inserts => {
+                    return Ok(Some(Changed { applied: false, before: None, present: false }));
+                }
+                Some(before) if !plan.replaces => {
+                    return Ok(Some(Changed { applied: false, before, present: true }));
+                }
+                before => progress.replaces = before.is_some(),
             }
-            progress.replaces = plan.replaces && self.find::<Presence>(key)?.is_some();
+            progress.at = Some(at);
         }
         Ok(None)
     }
@@ -91,7 +103,10 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Step<R, Located<'t>>> {
-        let at = self.locate(key.key)?;
+        let at = match progress.at.take() {
+            Some(at) => at,
+            None => self.locate(key.key)?,
+        };
         let met = if progress.replaces {
             self.replace(&at, key, plan, &mut progress.new)?
         } else {
@@ -400,11 +415,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if new.is_none()
             && let Some(value) = plan.value
         {
-            // A record's block is written before other threads have to wait, and only if the key is
-            // present.
-            if R::FORM == RecordForm::Bytes && self.find::<Presence>(key)?.is_none() {
-                return Ok(Met::Absent);
-            }
             *new = Some(self.prepare(key, value)?);
         }
         if R::FORM == RecordForm::Bytes && new.is_some() {

@@ -216,10 +216,20 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn find_and_read<T>(
         &self,
         key: HashedKey<'_, R>,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Boxed<Option<T>> {
+        self.find_at(&self.locate(key.key)?, key, read)
+    }
+
+    /// Does what [`find_and_read`](Self::find_and_read) does. The key was found to belong to `at`.
+    #[inline(always)]
+    pub(super) fn find_at<T>(
+        &self,
+        at: &Located<'_>,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Boxed<Option<T>> {
-        let at = self.locate(key.key)?;
-        match self.read_once(&at, key, &mut read)? {
+        match self.read_once(at, key, &mut read)? {
             Some(found) => Ok(found),
             None => self.read_valid(key, &mut read, PATIENCE),
         }
