@@ -74,10 +74,13 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Option<Changed<R>>> {
         progress.replaces = !plan.inserts;
-        if plan.value.is_some() && R::FORM == RecordForm::Bytes {
+        if R::FORM == RecordForm::Inline {
+            return Ok(None);
+        }
+        let at = self.locate(key.key)?;
+        if plan.value.is_some() {
             // The record's block is written before other threads have to wait, and only if the
             // change seems to apply.
-            let at = self.locate(key.key)?;
             let before = self.find_at(&at, key, |words| match plan.replaces {
                 true => Ok(None),
                 false => plan.before.take(|| R::value(&self.core, words)),
@@ -91,8 +94,8 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
                 }
                 before => progress.replaces = before.is_some(),
             }
-            progress.at = Some(at);
         }
+        progress.at = Some(at);
         Ok(None)
     }
 
@@ -105,7 +108,8 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
     ) -> Boxed<Step<R, Located<'t>>> {
         let at = match progress.at.take() {
             Some(at) => at,
-            None => self.locate(key.key)?,
+            None if R::FORM == RecordForm::Inline => self.locate(key.key)?,
+            None => self.locate_later(key.key)?,
         };
         let met = if progress.replaces {
             self.replace(&at, key, plan, &mut progress.new)?
@@ -155,6 +159,13 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
+
+    /// Does what [`locate`](Phast::locate) does, for an attempt that is not the first. This is no copy of
+    /// the hot path, which is long.
+    #[cold]
+    fn locate_later(&self, key: R::Key<'_>) -> Boxed<Located<'_>> {
+        self.locate(key)
+    }
 
     /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {

@@ -206,7 +206,7 @@ impl<H: Head> Piece<H> {
             first = select_unpredictable(found, first + half, first);
             left -= half;
         }
-        let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
+        let heads = first * LINE_WORDS + SharedWord::count_up_to(&self.lines[first].0, seam, limit);
         // The last line of heads can also have heads of lines that do not exist.
         heads.saturating_sub(1).min(usize::from(numbers - words) - 1)
     }
@@ -218,8 +218,8 @@ impl<H: Head> Piece<H> {
         let group = self.group_of(seam, limit);
         // A caller that gets a place reads its number next.
         seam.prefetch(&self.lines[usize::from(numbers) + group]);
-        let line = &self.lines[usize::from(words) + group];
-        (group * LINE_WORDS + line.count_up_to(seam, limit)).min(most)
+        let line = &self.lines[usize::from(words) + group].0;
+        (group * LINE_WORDS + SharedWord::count_up_to(line, seam, limit)).min(most)
     }
 
     /// Prefetches the lines in which a search for a limit ends.
@@ -311,15 +311,5 @@ fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWor
         let next = word.load(seam, Ordering::Relaxed);
         word.store(seam, carried, Ordering::Relaxed);
         carried = next;
-    }
-}
-
-impl Line {
-    /// Returns how many words are not above a limit.
-    #[inline(always)]
-    pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
-        // This has no branches, because the processor could not predict them.
-        let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
-        LINE_WORDS - above
     }
 }
