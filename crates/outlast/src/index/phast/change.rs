@@ -2,9 +2,9 @@
 
 use super::layout;
 use super::layout::LeafHeader;
-use super::ops::Found;
+use super::ops::{Found, Replaced};
 use super::route::Located;
-use super::state::{BLANK, BUSY, State, UNKNOWN};
+use super::state::{BLANK, BUSY, Leaf, State, UNKNOWN};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
@@ -206,13 +206,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         };
         self.prefetch(at, key.hash);
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(Met::Busy) };
         self.prefetch_far(offset, key.hash);
-        let reserved = match self.reserve(at, offset, key)? {
+        let reserved = match self.reserve(at, leaf, offset, key)? {
             Ok(reserved) => reserved,
             Err(met) => return Ok(met),
         };
-        let (leaf, Reserved { slot, blank, .. }) = (self.leaf(at.leaf), reserved);
+        let Reserved { slot, blank, .. } = reserved;
         let filled = self.fill(at.leaf, offset, reserved, words, key);
         if matches!(filled, Ok(true)) {
             self.flush_insert(offset, slot, blank);
@@ -234,11 +235,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn reserve(
         &self,
         at: &Located<'_>,
+        leaf: &Leaf,
         offset: u64,
         key: HashedKey<'_, R>,
     ) -> Result<Result<Reserved, Met<R>>, Damage> {
         let seam = self.core.memory.seam();
-        let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed() {
             return Ok(Err(Met::Busy));
@@ -321,7 +322,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            let found = self.probe_since(handle, replaced, offset, added, key);
+            let found = self.probe_since(replaced, offset, added, key);
             // If the probe is not valid, `seen` stays as it is, so the next exchange finds the new
             // bits again, unless they are gone.
             let Some(found) = found else { continue };
@@ -364,7 +365,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let replaced = self.replaced_before(handle);
             let word = self.bitmap_word(offset);
             let bits = word & self.shape.all_slots();
-            if let Some(found) = self.probe_since(handle, replaced, offset, bits, key) {
+            if let Some(found) = self.probe_since(replaced, offset, bits, key) {
                 return (word, found);
             }
         }
@@ -375,14 +376,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn probe_since(
         &self,
-        handle: u32,
-        replaced: u64,
+        replaced: Replaced<'_>,
         offset: u64,
         slots: u64,
         key: HashedKey<'_, R>,
     ) -> Option<Result<Option<Found>, Damage>> {
         let found = self.probe(offset, slots, key);
-        let counts = self.is_unreplaced(handle, replaced) || self.seeded(&bugs::INSERT_READS_FREED);
+        let counts = self.is_unreplaced(replaced) || self.seeded(&bugs::INSERT_READS_FREED);
         counts.then_some(found)
     }
 
@@ -433,9 +433,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
         self.prefetch(at, key.hash);
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
-        self.prefetch_far(offset, key.hash);
         let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(Met::Busy) };
+        self.prefetch_far(offset, key.hash);
         let state = leaf.state(seam);
         if state.is_closed()
             || state.is_busy()

@@ -255,7 +255,9 @@ fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
 fn begin_insert(index: &Index) -> bool {
     let (at, key) = (index.locate(40).unwrap(), HashedKey::new(&index.core, 40));
     let offset = index.leaf(at.leaf).offset(index.seam());
-    let Ok(reserved) = index.reserve(&at, offset, key).unwrap() else { return false };
+    let Ok(reserved) = index.reserve(&at, index.leaf(at.leaf), offset, key).unwrap() else {
+        return false;
+    };
     let words = SlotWords { first: 40, second: 4 };
     index.fill(at.leaf, offset, reserved, words, key).unwrap()
 }
