@@ -2,7 +2,7 @@
 //! the parent module.
 
 use super::lines::{Extent, Head, LINE_WORDS, Piece};
-use super::nodes::{Words, behind};
+use super::nodes::{behind, words_of};
 use crate::error::Damage;
 use crate::index::ordered::OrderedRecord;
 use crate::pmem::{Seam, Shared, SharedWord};
@@ -96,8 +96,7 @@ impl Cache {
         content: &[Pointer],
     ) -> Result<(), Damage> {
         let seam = core.memory.seam();
-        let lows = content.iter().map(|p| p.low);
-        let Words { skip, prefix, words } = Words::new::<S, R>(core, lows)?;
+        let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
         let links = R::EMPTY.is_some();
         let turn = self.turn.load(seam, Ordering::Relaxed).wrapping_add(1);
         self.turn.store(seam, turn, Ordering::Relaxed);
@@ -105,7 +104,6 @@ impl Cache {
         let buffer = self.buffers[turn as usize & 1][size]
             .get_or_init(seam, || Buffer::new((SMALLEST << size) as u32, links));
         let words = content.iter().zip(&words);
-        buffer.set_prefix(seam, &prefix);
         buffer.set(
             seam,
             words.map(|(pointer, &word)| (word, u64::from(pointer.number), pointer.low)),
@@ -148,7 +146,7 @@ impl Cache {
         }
         let skip = buffer.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
-            match buffer.compare_prefix::<S, R>(core, key, skip) {
+            match R::compare_start(core, key, buffer.link(seam, 1), skip) {
                 Ok(Order::Less) => return Some(buffer.target(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.target(seam, len - 1)),
                 // The result is only a hint. If there is damage, the search of the nodes reports
