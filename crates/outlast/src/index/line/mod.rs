@@ -221,7 +221,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let directory = Directory::open(core, &DIRECTORY, slot)?;
-        let cells = Cells::new(core.memory.seam(), directory.depth);
+        let cells = Cells::new(core, slot, directory.depth);
         let removals = Removals::new(DIRECTORY.entries(directory.depth), 2 << config.segment_bits);
         let structure = Structure {
             directory,
