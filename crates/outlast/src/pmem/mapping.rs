@@ -212,12 +212,7 @@ impl Mapping {
         self.range.shadow()
     }
 
-    /// Address of the [side table](super::SideTable)'s first byte. It never changes.
-    pub fn side(&self) -> *const u8 {
-        self.range.region().start()
-    }
-
-    /// The pool's [region](Region), which begins with the side table.
+    /// The pool's [region](Region), which begins with the [side table](super::SideTable).
     pub fn region(&self) -> &Arc<Region> {
         self.range.region()
     }

@@ -197,11 +197,6 @@ impl Backing {
         }
     }
 
-    /// First byte of the side table, see [`Memory::new`](crate::pmem::Memory::new).
-    pub fn side(&self) -> *const u8 {
-        self.region().start()
-    }
-
     /// The pool's region, which begins with the side table.
     pub fn region(&self) -> &Arc<Region> {
         match self {

@@ -21,9 +21,9 @@
 //! removals, the pool's worker lets segments shrink the same way back, but not to a depth far below the
 //! directory's.
 //!
-//! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
-//! *stripe*), which several blocks share, locks for the stashes, and a hint word (`hints`) for each
-//! block.
+//! DRAM state that lookups use is in the pool's [region](crate::pmem::Region): the copy of the directory, a
+//! version lock for each block (a *stripe*), which several blocks share, locks for the stashes, and a hint
+//! word (`hints`) for each block.
 //!
 //! # Invariants
 //!
