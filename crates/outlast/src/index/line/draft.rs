@@ -13,7 +13,7 @@ use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Seam, Word};
 use crate::pool::core::Core;
-use std::cell::RefCell;
+use std::cell::Cell;
 
 const LINE_WORDS: usize = 2 * LINE_SLOTS;
 
@@ -58,21 +58,28 @@ struct Buffer {
 }
 
 thread_local! {
-    static BUFFERS: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+    static BUFFERS: Cell<Vec<Buffer>> = const { Cell::new(Vec::new()) };
 }
 
 impl Buffer {
     fn take() -> Buffer {
+        let kept = BUFFERS.try_with(|kept| {
+            let mut all = kept.take();
+            let last = all.pop();
+            kept.set(all);
+            last
+        });
         // A thread that ends keeps none.
-        BUFFERS.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+        kept.ok().flatten().unwrap_or_default()
     }
 
     fn keep(buffer: Buffer) {
         let _ = BUFFERS.try_with(|kept| {
-            let mut all = kept.borrow_mut();
+            let mut all = kept.take();
             if all.len() < MAX_NEW {
                 all.push(buffer);
             }
+            kept.set(all);
         });
     }
 }
