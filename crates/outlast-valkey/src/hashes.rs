@@ -1,10 +1,12 @@
 //! Commands on hashes.
 
-use crate::command::Call;
+use crate::command::{Call, Replicate};
 use crate::parse::{self, Scan, is_word, need_integer};
+use crate::place::to_ms;
 use crate::reply::{Fault, Reply, Result};
 use crate::store::{Kind, Pair};
 use crate::strings::add_float;
+use outlast::Expiry;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Reads the fields and values after the key. If a field is given twice, the last value counts.
@@ -24,14 +26,31 @@ pub fn pairs<'a>(call: &Call<'a>, name: &str) -> Result<Vec<(&'a [u8], Vec<u8>)>
     Ok(fields)
 }
 
+/// After a change of fields, lets replicas also set the time of the key in the first argument. In a replica that is
+/// late, the time has passed and the key is gone, so the change alone would make one without a time.
+pub fn replicate_time(call: &mut Call<'_>, name: &str) -> Result<()> {
+    if let Expiry::At(time) = call.store.hash_expiry(call.arg(0))? {
+        if call.replicate == Replicate::Verbatim {
+            let words = [name.as_bytes()].into_iter().chain(call.args.iter().copied());
+            call.replicate(&words.collect::<Vec<_>>());
+        }
+        let ms = to_ms(time).to_string();
+        call.replicate(&[b"ol.pexpireat", call.arg(0), ms.as_bytes()]);
+    }
+    Ok(())
+}
+
 pub fn hset(call: &mut Call<'_>) -> Result {
     let pairs = pairs(call, "hset")?;
-    Ok(Reply::Int(call.store.set_fields(call.arg(0), Kind::Hash, &pairs)? as i64))
+    let new = call.store.set_fields(call.arg(0), Kind::Hash, &pairs)?;
+    replicate_time(call, "ol.hset")?;
+    Ok(Reply::Int(new as i64))
 }
 
 pub fn hmset(call: &mut Call<'_>) -> Result {
     let pairs = pairs(call, "hmset")?;
     call.store.set_fields(call.arg(0), Kind::Hash, &pairs)?;
+    replicate_time(call, "ol.hmset")?;
     Ok(Reply::OK)
 }
 
@@ -40,6 +59,7 @@ pub fn hsetnx(call: &mut Call<'_>) -> Result {
     if !is_there {
         call.store.set_fields(call.arg(0), Kind::Hash, &[(call.arg(1), call.arg(2).to_vec())])?;
         call.replicate(&[b"ol.hset", call.arg(0), call.arg(1), call.arg(2)]);
+        replicate_time(call, "ol.hset")?;
     }
     call.unless(!is_there);
     Ok(Reply::flag(!is_there))
@@ -108,7 +128,7 @@ fn change(call: &mut Call<'_>, value: &[u8]) -> Result<()> {
     let (key, field) = (call.arg(0), call.arg(1));
     call.store.set_fields(key, Kind::Hash, &[(field, value.to_vec())])?;
     call.replicate(&[b"ol.hset", key, field, value]);
-    Ok(())
+    replicate_time(call, "ol.hset")
 }
 
 pub fn hincrby(call: &mut Call<'_>) -> Result {

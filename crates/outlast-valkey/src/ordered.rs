@@ -1,7 +1,7 @@
 //! Commands on ordered maps: hashes whose fields lie in the order of their bytes.
 
 use crate::command::Call;
-use crate::hashes::pairs;
+use crate::hashes::{pairs, replicate_time};
 use crate::parse::{is_word, need_integer};
 use crate::reply::{Fault, Reply, Result};
 use crate::store::Kind;
@@ -13,7 +13,9 @@ type Bounds<'b> = (Bound<&'b [u8]>, Bound<&'b [u8]>);
 
 pub fn oset(call: &mut Call<'_>) -> Result {
     let pairs = pairs(call, "oset")?;
-    Ok(Reply::Int(call.store.set_fields(call.arg(0), ORDERED, &pairs)? as i64))
+    let new = call.store.set_fields(call.arg(0), ORDERED, &pairs)?;
+    replicate_time(call, "ol.oset")?;
+    Ok(Reply::Int(new as i64))
 }
 
 pub fn oget(call: &mut Call<'_>) -> Result {

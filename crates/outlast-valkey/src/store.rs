@@ -19,20 +19,18 @@
 //! a hash expires, its key goes without a batch, so each time that a hash gets is noted in `timed` with it,
 //! and looked at when it has passed.
 
+mod cleaning;
 mod moves;
 pub mod uses;
 
 pub use crate::content::{Content, HashInfo, Kind};
 use crate::parse::Scan;
-use crate::place::{
-    FieldKey, PREFIX, SLOTS, field_key, from_ms, place_of, position_of, prefix_of, to_ms,
-};
+use crate::place::{FieldKey, PREFIX, SLOTS, field_key, place_of, position_of, prefix_of, to_ms};
 use crate::reply::{Fault, Result};
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::SystemTime;
 use uses::Uses;
 
 /// The name of the counter of the hashes' numbers, and by how many it goes on.
@@ -40,10 +38,6 @@ const NUMBERS: &str = "hashes";
 const RESERVED: u64 = 1_000;
 /// The name of the mark of an incomplete copy.
 const INCOMPLETE: &str = "incomplete";
-/// Fields that are removed at once with their hash.
-const FEW: u64 = 64;
-/// Fields that one step of the cleaning removes.
-const STEP: usize = 1_000;
 
 /// The data of a server.
 pub struct Store {
@@ -56,6 +50,8 @@ pub struct Store {
     /// The number of the next hash.
     next: AtomicU64,
     incomplete: AtomicBool,
+    /// Whether any hash may have a time.
+    has_timed: AtomicBool,
     /// With eviction.
     uses: Option<Uses>,
 }
@@ -91,7 +87,20 @@ impl Store {
         let counters = pool.map::<str, u64>("counters")?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
-        Ok(Store { pool, keys, fields, timed, garbage, counters, next, incomplete, uses: None })
+        let has_timed = AtomicBool::new(timed.first()?.is_some());
+        let uses = None;
+        Ok(Store {
+            pool,
+            keys,
+            fields,
+            timed,
+            garbage,
+            counters,
+            next,
+            incomplete,
+            has_timed,
+            uses,
+        })
     }
 
     /// The pool.
@@ -194,16 +203,16 @@ impl Store {
     }
 
     /// Changes the string of a key, and keeps its time. `change` gets the string before, and returns the
-    /// one after. Returns that.
+    /// one after. Returns that, and the time.
     pub fn alter_text(
         &self,
         key: &[u8],
         change: impl Fn(Option<&[u8]>) -> Result<Vec<u8>>,
-    ) -> Result<Vec<u8>> {
+    ) -> Result<(Vec<u8>, Expiry)> {
         let mut result = Ok(Vec::new());
         let place = place_of(key);
         self.note_use(&place);
-        self.keys.alter_until(&place, |before| {
+        let after = self.keys.alter_until(&place, |before| {
             let decoded = before.map(|(stored, _)| Content::decode(stored)).transpose();
             result = decoded.and_then(|content| match content {
                 Some(Content::Hash(_)) => Err(Fault::wrong_type()),
@@ -218,7 +227,7 @@ impl Store {
                 Err(_) => before.map(|(stored, expiry)| (stored.to_vec(), expiry)),
             }
         })?;
-        result
+        result.map(|text| (text, after.map_or(Expiry::Never, |(_, expiry)| expiry)))
     }
 
     /// Removes a key. Returns whether it existed.
@@ -388,6 +397,14 @@ impl Store {
         }
     }
 
+    /// Returns when the hash of a key expires.
+    pub fn hash_expiry(&self, key: &[u8]) -> Result<Expiry> {
+        match self.has_timed.load(Ordering::Relaxed) {
+            true => Ok(self.expiry(key)?.unwrap_or(Expiry::Never)),
+            false => Ok(Expiry::Never),
+        }
+    }
+
     /// Returns the value of a field.
     pub fn field(&self, hash: HashInfo, field: &[u8]) -> Result<Option<Vec<u8>>> {
         Ok(self.fields.get(&field_key(hash, field))?)
@@ -422,7 +439,7 @@ impl Store {
             }
         };
         let expiry = match before {
-            Some(_) => self.expiry(key)?.unwrap_or(Expiry::Never),
+            Some(_) => self.hash_expiry(key)?,
             None => Expiry::Never,
         };
         hash.fields += new;
@@ -450,7 +467,7 @@ impl Store {
     /// Removes fields of a hash, and the hash if it is empty then. Returns how many fields there were.
     pub fn remove_fields(&self, key: &[u8], kind: Kind, fields: &[&[u8]]) -> Result<u64> {
         let Some(mut hash) = self.hash(key, kind)? else { return Ok(0) };
-        let expiry = self.expiry(key)?.unwrap_or(Expiry::Never);
+        let expiry = self.hash_expiry(key)?;
         let mut batch = self.pool.batch();
         let mut gone: Vec<&[u8]> = Vec::new();
         for field in fields {
@@ -535,63 +552,11 @@ impl Store {
         match expiry {
             Expiry::Never => batch.put(&self.keys, &place[..], &stored[..])?,
             Expiry::At(time) => {
+                self.has_timed.store(true, Ordering::Relaxed);
                 batch.put(&self.timed, &(to_ms(time), hash.number), key)?;
                 batch.put_until(&self.keys, &place[..], &stored[..], time)?
             }
         };
         Ok(())
-    }
-
-    // ---- Cleaning -------------------------------------------------------------------
-
-    /// Removes the fields of a hash that is garbage, if they are few.
-    fn forget(&self, hash: HashInfo) -> Result<()> {
-        if hash.fields <= FEW {
-            self.clean_hash(hash.number)?;
-        }
-        Ok(())
-    }
-
-    /// Removes some fields of a hash that is garbage. Returns whether there are more.
-    fn clean_hash(&self, number: u64) -> Result<bool> {
-        let all = (number, 0, Vec::new())..(number + 1, 0, Vec::new());
-        let keys: Vec<FieldKey> = self
-            .fields
-            .range(all)
-            .take(STEP)
-            .map(|record| Ok(record?.0))
-            .collect::<outlast::Result<_>>()?;
-        self.fields.remove_many(&keys.iter().collect::<Vec<_>>())?;
-        if keys.len() < STEP {
-            self.garbage.delete(&number)?;
-        }
-        Ok(keys.len() == STEP)
-    }
-
-    /// Does a step of the cleaning: removes fields of hashes that were removed or have expired by `now`.
-    /// Returns whether there is more to do.
-    pub fn clean(&self, now: SystemTime) -> Result<bool> {
-        let first = self.timed.first()?;
-        if let Some((at, key)) = first.filter(|((ms, _), _)| from_ms(*ms) <= now) {
-            let number = at.1;
-            let is_alive = matches!(
-                self.get(&key)?,
-                Some(Content::Hash(hash)) if hash.number == number
-            );
-            let mut batch = self.pool.batch();
-            batch.remove(&self.timed, &at)?;
-            if !is_alive {
-                batch.put(&self.garbage, &number, &())?;
-            }
-            batch.commit()?;
-            return Ok(true);
-        }
-        match self.garbage.iter().next() {
-            Some(record) => {
-                self.clean_hash(record?.0)?;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
     }
 }

@@ -107,14 +107,21 @@ pub fn set(call: &mut Call<'_>) -> Result {
 fn put(call: &mut Call<'_>, key: &[u8], value: &[u8], expiry: Expiry) -> Result<()> {
     check_len(value.len())?;
     call.store.set_text(key, value, expiry)?;
+    replicate(call, value, expiry);
+    Ok(())
+}
+
+/// Lets replicas make the key in the first argument this string, with its time. `KEEPTTL` would not do: in a replica
+/// that is late, the time has passed and the key is gone.
+fn replicate(call: &mut Call<'_>, text: &[u8], expiry: Expiry) {
+    let key = call.arg(0);
     match expiry {
-        Expiry::Never => call.replicate(&[b"ol.set", key, value]),
+        Expiry::Never => call.replicate(&[b"ol.set", key, text]),
         Expiry::At(time) => {
             let ms = to_ms(time).to_string();
-            call.replicate(&[b"ol.set", key, value, b"PXAT", ms.as_bytes()]);
+            call.replicate(&[b"ol.set", key, text, b"PXAT", ms.as_bytes()]);
         }
     }
-    Ok(())
 }
 
 fn check_len(len: usize) -> Result<()> {
@@ -246,13 +253,13 @@ pub fn decrby(call: &mut Call<'_>) -> Result {
 
 fn add(call: &mut Call<'_>, amount: i64) -> Result {
     let key = call.arg(0);
-    let text = call.store.alter_text(key, |before| {
+    let (text, expiry) = call.store.alter_text(key, |before| {
         let before = before.map_or(Ok(0), need_integer)?;
         let sum = before.checked_add(amount);
         let sum = sum.ok_or_else(|| Fault::new("increment or decrement would overflow"))?;
         Ok(sum.to_string().into_bytes())
     })?;
-    call.replicate(&[b"ol.set", key, &text, b"KEEPTTL"]);
+    replicate(call, &text, expiry);
     Ok(Reply::Int(parse::integer(&text).expect("a number was stored")))
 }
 
@@ -273,20 +280,20 @@ pub fn add_float(
 pub fn incrbyfloat(call: &mut Call<'_>) -> Result {
     let key = call.arg(0);
     let amount = parse::float(call.arg(1)).ok_or_else(Fault::not_a_float)?;
-    let text =
+    let (text, expiry) =
         call.store.alter_text(key, |before| add_float(before, amount, Fault::not_a_float))?;
-    call.replicate(&[b"ol.set", key, &text, b"KEEPTTL"]);
+    replicate(call, &text, expiry);
     Ok(Reply::Bulk(text))
 }
 
 pub fn append(call: &mut Call<'_>) -> Result {
     let (key, more) = (call.arg(0), call.arg(1));
-    let text = call.store.alter_text(key, |before| {
+    let (text, expiry) = call.store.alter_text(key, |before| {
         let before = before.unwrap_or_default();
         check_len(before.len() + more.len())?;
         Ok([before, more].concat())
     })?;
-    call.replicate(&[b"ol.set", key, &text, b"KEEPTTL"]);
+    replicate(call, &text, expiry);
     Ok(Reply::Int(text.len() as i64))
 }
 
@@ -318,13 +325,13 @@ pub fn setrange(call: &mut Call<'_>) -> Result {
     }
     let end = offset.saturating_add(piece.len());
     check_len(end)?;
-    let text = call.store.alter_text(key, |before| {
+    let (text, expiry) = call.store.alter_text(key, |before| {
         let mut text = before.unwrap_or_default().to_vec();
         text.resize(text.len().max(end), 0);
         text[offset..end].copy_from_slice(piece);
         Ok(text)
     })?;
-    call.replicate(&[b"ol.set", key, &text, b"KEEPTTL"]);
+    replicate(call, &text, expiry);
     Ok(Reply::Int(text.len() as i64))
 }
 
@@ -344,14 +351,14 @@ pub fn setbit(call: &mut Call<'_>) -> Result {
         _ => return Err(Fault::new("bit is not an integer or out of range")),
     };
     let was_set = std::cell::Cell::new(false);
-    let text = call.store.alter_text(call.arg(0), |before| {
+    let (text, expiry) = call.store.alter_text(call.arg(0), |before| {
         let mut text = before.unwrap_or_default().to_vec();
         text.resize(text.len().max(byte + 1), 0);
         was_set.set(text[byte] & mask != 0);
         text[byte] = if is_set { text[byte] | mask } else { text[byte] & !mask };
         Ok(text)
     })?;
-    call.replicate(&[b"ol.set", call.arg(0), &text, b"KEEPTTL"]);
+    replicate(call, &text, expiry);
     Ok(Reply::flag(was_set.get()))
 }
 
@@ -369,8 +376,8 @@ pub fn cas(call: &mut Call<'_>) -> Result {
         call.unless(false);
         return Ok(Reply::Int(0));
     }
-    call.store.alter_text(key, |_| Ok(new.to_vec()))?;
-    call.replicate(&[b"ol.set", key, new, b"KEEPTTL"]);
+    let (_, expiry) = call.store.alter_text(key, |_| Ok(new.to_vec()))?;
+    replicate(call, new, expiry);
     debug_assert_ne!(call.replicate, Replicate::Verbatim);
     Ok(Reply::Int(1))
 }

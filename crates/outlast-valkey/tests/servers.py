@@ -504,6 +504,76 @@ def keeps_out_of_the_log(program, module, directory):
             server.kill()
 
 
+def late_replica(program, module, directory):
+    """What has expired before a replica hears of a change of it does not live on there; names change type."""
+    place = os.path.join(directory, "late")
+    os.mkdir(place)
+    primary = Server(program, module, place, "redirect", "yes", "survive", "process-death")
+    os.mkdir(place + "-replica")
+    replica = Server(program, module, place + "-replica", "redirect", "yes", "survive", "process-death")
+    try:
+        primary.start()
+        replica.start()
+        Client(replica.port)("REPLICAOF", "127.0.0.1", primary.port)
+        await_link(replica)
+        client = Client(primary.port)
+        for key in ("set", "append", "float", "bits"):
+            client("SET", key, 1, "PX", 700)
+        for key in ("hash", "hash-by", "hash-many"):
+            client("HSET", key, "f", 1)
+            client("PEXPIRE", key, 700)
+        client("OL.OSET", "ordered", "f", 1)
+        client("PEXPIRE", "ordered", 700)
+        assert client("WAIT", 1, 5_000) == 1
+        replica.process.send_signal(signal.SIGSTOP)
+        assert client("INCR", "set") == 2 and client("APPEND", "append", "x") == 2
+        client("INCRBYFLOAT", "float", 0.5)
+        client("SETBIT", "bits", 7, 1)
+        client("HSET", "hash", "g", 2)
+        client("HINCRBY", "hash-by", "f", 2)
+        client("HMSET", "hash-many", "f", 2, "g", 3)
+        client("OL.OSET", "ordered", "g", 2)
+        time.sleep(1)
+        replica.process.send_signal(signal.SIGCONT)
+        client("SET", "b", 1)
+        client("RPUSH", "a", 1)
+        client("RENAME", "a", "b")
+        client("SET", "c", 1)
+        client("COPY", "b", "c", "REPLACE")
+        assert client("WAIT", 1, 5_000) == 1
+        for port in (primary.port, replica.port):
+            found = Client(port)
+            assert sorted(found("KEYS", "*")) == [b"b", b"c"], (port, found("KEYS", "*"))
+            assert found("LRANGE", "b", 0, -1) == found("LRANGE", "c", 0, -1) == [b"1"]
+    finally:
+        for server in (primary, replica):
+            if server.process and server.process.poll() is None:
+                server.kill()
+
+
+def scripts_in_a_cluster(program, module, directory):
+    """Scripts read and write, also where commands get the stub of their slot."""
+    place = os.path.join(directory, "scripts")
+    os.mkdir(place)
+    server = Server(program, module, place, "redirect", "yes", "survive", "process-death",
+                    arguments=["--cluster-enabled", "yes"])
+    try:
+        server.start()
+        client = Client(server.port)
+        client("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        end = time.monotonic() + 30
+        while b"cluster_state:ok" not in client("CLUSTER", "INFO"):
+            assert time.monotonic() < end, "the cluster is not ready"
+            time.sleep(0.05)
+        script = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('OL.APPEND', KEYS[1], 'x') return redis.call('GET', KEYS[1])"
+        for number in range(2_000):
+            assert client("EVAL", script, 1, f"{{s}}{number % 100}", number) == b"%dx" % number
+        assert client("DBSIZE") == 100 and client("OL.VERIFY").endswith(b"sound")
+    finally:
+        if server.process.poll() is None:
+            server.kill()
+
+
 def state(key, value):
     """What a change leaves: the command that has made it, and its value."""
     if value is None:
@@ -566,6 +636,8 @@ def main():
             step(f"the server with {kind} settings stops", server.stop)
             step("and starts again", server.start)
             server.kill()
+        step("a replica that is late", lambda: late_replica(program, module, directory))
+        step("scripts in a cluster", lambda: scripts_in_a_cluster(program, module, directory))
         step("the server's own log", lambda: keeps_out_of_the_log(program, module, directory))
         for diskless in ("yes", "no"):
             step(f"replicas, diskless {diskless}", lambda: replicas(name, program, module, directory, diskless))

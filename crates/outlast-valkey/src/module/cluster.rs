@@ -201,7 +201,9 @@ pub(super) unsafe fn names_stub(filter: *mut raw::RedisModuleCommandFilterCtx) -
 }
 
 /// Gives a command of ours, at the beginning of its arguments, the stub of its keys' slot. Does nothing to a
-/// command without keys, or with keys of several slots, which the server refuses.
+/// command without keys, or with keys of several slots, which the server refuses. Nor to one that a script calls: the
+/// script's own keys have led the client here, and Valkey's scripts keep the memory of arguments, which insertion
+/// moves.
 ///
 /// # Safety
 /// The filter's context is the server's.
@@ -211,6 +213,12 @@ pub(super) unsafe fn add_stub(
     command: &Command,
 ) {
     let Some(slots) = &server.slots else { return };
+    // SAFETY: without a context, the flags are those of the server.
+    let flags =
+        unsafe { raw::RedisModule_GetContextFlags.expect("servers since 4.0 have it")(null_mut()) };
+    if flags & raw::REDISMODULE_CTX_FLAGS_LUA as c_int != 0 {
+        return;
+    }
     // SAFETY: as the caller says; the server keeps the arguments during the call, and takes new ones.
     unsafe {
         let count = raw::RedisModule_CommandFilterArgsCount.expect("servers have it")(filter);

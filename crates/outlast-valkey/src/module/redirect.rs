@@ -183,11 +183,11 @@ fn move_native(
     if meets_ours && !replaces {
         return Ok(Some(Reply::Int(0)));
     }
-    let reply = self::native(ctx, name, args)?;
+    // In this order, also for replicas: `OL.DEL` there would remove a native key, too.
     if meets_ours && server.store.remove(to)? {
         super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
     }
-    Ok(Some(reply))
+    self::native(ctx, name, args).map(Some)
 }
 
 /// Commands on keys of any type, which [`with_native`] completes, and one that passes over other types.
