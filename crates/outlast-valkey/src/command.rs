@@ -3,8 +3,6 @@
 use crate::reply::{Fault, Reply, Result};
 use crate::store::Store;
 use crate::{hashes, keyspace, ordered, strings};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::SystemTime;
 
 /// A call of a command.
@@ -189,50 +187,34 @@ commands! {
     "flushdb" 0..=1, "write", NO_KEY, keyspace::flush;
 }
 
-/// Something for each of some commands, found by their names in upper or lower case.
-pub struct Names<T>(HashMap<u128, T, BuildHasherDefault<Spread>>);
+/// A value for each of some commands, found by the command's name in upper or lower case.
+pub struct Names<T>(Vec<(u128, T)>);
 
 impl<T> Names<T> {
     /// Makes the table.
     pub fn new<'n>(entries: impl IntoIterator<Item = (&'n str, T)>) -> Names<T> {
         let packed = |name: &str| pack(name.as_bytes()).expect("names are short");
-        Names(entries.into_iter().map(|(name, entry)| (packed(name), entry)).collect())
+        let mut table: Vec<_> =
+            entries.into_iter().map(|(name, entry)| (packed(name), entry)).collect();
+        table.sort_unstable_by_key(|(name, _)| *name);
+        Names(table)
     }
 
-    /// Returns what a name has.
+    /// Returns the value of a command.
     pub fn get(&self, name: &[u8]) -> Option<&T> {
-        self.0.get(&pack(name)?)
+        let name = pack(name)?;
+        let at = self.0.binary_search_by_key(&name, |(name, _)| *name).ok()?;
+        Some(&self.0[at].1)
     }
 }
 
-/// Returns a name of less than 16 bytes, in lower case, and its length, as one number.
+/// Packs a name of less than 16 bytes, in lower case, and its length into a number.
 fn pack(name: &[u8]) -> Option<u128> {
     let mut bytes = [0; 16];
     bytes[..15].get_mut(..name.len())?.copy_from_slice(name);
     bytes.make_ascii_lowercase();
     bytes[15] = name.len() as u8;
     Some(u128::from_le_bytes(bytes))
-}
-
-/// Hashes a packed name. Nobody chooses the names, so they need no secret.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u128(byte.into());
-        }
-    }
-
-    fn write_u128(&mut self, number: u128) {
-        let folded = self.0 ^ number as u64 ^ (number >> 64) as u64;
-        self.0 = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// Returns the command of a name, in upper or lower case.

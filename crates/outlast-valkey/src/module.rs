@@ -6,7 +6,8 @@
 //!
 //! *The server's own log* must not have our changes: after a restart the server replays what the log has,
 //! which can be older than the pool. So they are replicated, but not logged (`A` in the format of
-//! `RedisModule_Replicate`).
+//! `RedisModule_Replicate`). A server that has had no log since the module was loaded replicates a call as it is, which
+//! is faster.
 
 mod background;
 mod cluster;

@@ -88,7 +88,6 @@ impl Store {
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
         let has_timed = AtomicBool::new(timed.first()?.is_some());
-        let uses = None;
         Ok(Store {
             pool,
             keys,
@@ -99,7 +98,7 @@ impl Store {
             next,
             incomplete,
             has_timed,
-            uses,
+            uses: None,
         })
     }
 

@@ -68,16 +68,19 @@ class Client:
         return self.read()
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 class Server:
     """A server, with the module if there is one, whose pool stays when it dies."""
 
     def __init__(self, program, module, directory, *settings, arguments=()):
         self.program, self.module, self.directory, self.settings = program, module, directory, settings
         self.arguments, self.pool = list(arguments), os.path.join(directory, "pool")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.process = None
+        self.port, self.process = free_port(), None
 
     def start(self):
         """Starts it. Returns how long it took until it replied, in seconds."""
@@ -539,6 +542,8 @@ def late_replica(program, module, directory):
         client("RPUSH", "a", 1)
         client("RENAME", "a", "b")
         client("SET", "c", 1)
+        refused(client, "syntax error", "COPY", "b", "c", "REPLACE", "NOTHING")
+        assert client("GET", "c") == b"1"
         client("COPY", "b", "c", "REPLACE")
         assert client("WAIT", 1, 5_000) == 1
         for port in (primary.port, replica.port):
@@ -557,6 +562,9 @@ def scripts_in_a_cluster(program, module, directory):
     os.mkdir(place)
     server = Server(program, module, place, "redirect", "yes", "survive", "process-death",
                     arguments=["--cluster-enabled", "yes"])
+    # The servers of a cluster also use the port that is 10,000 higher.
+    while server.port > 55_000:
+        server.port = free_port()
     try:
         server.start()
         client = Client(server.port)

@@ -6,7 +6,8 @@
 //!
 //! - *Commands name the stub.* The filter turns `SET key value` or `OL.SET key value` into
 //!   `OLC.SET stub key value`, whose only key, for the server, is the stub. So the server decides with the stub
-//!   whether the slot is here, has moved, or has left already.
+//!   whether the slot is here, has moved, or has left already. Commands of scripts do not: the server has decided with
+//!   the script's own keys.
 //! - *Saving a stub saves the slot*: a copy of its records (see [`copy`](crate::copy)). Loading one, in the new
 //!   place, loads them. In a snapshot the stubs are empty, because our part of it has everything.
 //! - *When a stub goes, the records of its slot go*: the server removes it once the new place has it, and so do
@@ -201,9 +202,8 @@ pub(super) unsafe fn names_stub(filter: *mut raw::RedisModuleCommandFilterCtx) -
 }
 
 /// Gives a command of ours, at the beginning of its arguments, the stub of its keys' slot. Does nothing to a
-/// command without keys, or with keys of several slots, which the server refuses. Nor to one that a script calls: the
-/// script's own keys have led the client here, and Valkey's scripts keep the memory of arguments, which insertion
-/// moves.
+/// command without keys, with keys of several slots, which the server refuses, or in a script: Valkey's scripts keep
+/// the array of arguments, which an insertion moves.
 ///
 /// # Safety
 /// The filter's context is the server's.

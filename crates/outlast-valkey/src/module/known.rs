@@ -9,9 +9,9 @@ use valkey_module::raw;
 /// A command as the server knows it.
 pub(super) struct Known {
     pub(super) command: &'static Command,
-    /// Its name there.
+    /// Its name in the server, which begins with `ol.`.
     pub(super) name: CString,
-    /// The same as one of the server's strings, for the filter.
+    /// The name as one of the server's strings, for the filter.
     string: ServerString,
     /// Whether it is for keys of any type; see [`COMMON`].
     pub(super) is_common: bool,
@@ -28,7 +28,8 @@ unsafe impl Sync for ServerString {}
 impl Known {
     pub(super) fn new(command: &'static Command) -> Known {
         let name = CString::new(format!("ol.{}", command.name)).expect("no zeros");
-        // SAFETY: the name lives during the call. Without a context, nobody frees the string but who has it.
+        // SAFETY: the name lives during the call. The server frees a string at the end of a command only if it was made
+        // with the command's context; this one has none.
         let string = unsafe {
             raw::RedisModule_CreateString.expect("all servers have it")(
                 std::ptr::null_mut(),
@@ -40,9 +41,9 @@ impl Known {
         Known { command, name, string: ServerString(string), is_common }
     }
 
-    /// Returns the name for an argument, which its reader frees.
+    /// Returns the name as an argument, which the server frees.
     pub(super) fn retain(&self) -> *mut raw::RedisModuleString {
-        // SAFETY: the string is there for ever.
+        // SAFETY: the string is never freed, because this value keeps a reference to it.
         unsafe {
             raw::RedisModule_RetainString.expect("servers since 4.0 have it")(
                 std::ptr::null_mut(),

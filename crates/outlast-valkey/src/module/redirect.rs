@@ -183,11 +183,19 @@ fn move_native(
     if meets_ours && !replaces {
         return Ok(Some(Reply::Int(0)));
     }
-    // In this order, also for replicas: `OL.DEL` there would remove a native key, too.
-    if meets_ours && server.store.remove(to)? {
-        super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
+    if !meets_ours {
+        return self::native(ctx, name, args).map(Some);
     }
-    self::native(ctx, name, args).map(Some)
+    // Our key is removed only once the native command has succeeded. Replicas make the two changes in the other order,
+    // because `OL.DEL` there also removes a native key of that name.
+    let reply = native_with(ctx, name, args, CallOptionsBuilder::new())?;
+    if reply != Reply::Int(0) {
+        if server.store.remove(to)? {
+            super::replicate_call(ctx, &[b"ol.del".to_vec(), to.to_vec()]);
+        }
+        ctx.replicate(name, args);
+    }
+    Ok(Some(reply))
 }
 
 /// Commands on keys of any type, which [`with_native`] completes, and one that passes over other types.
@@ -249,8 +257,18 @@ pub(super) fn with_native(
     }
 }
 
-/// Calls a command of the server's own.
+/// Calls a command of the server's own. What it changes goes to the server's replicas and its log, as if a client had
+/// called it.
 pub(super) fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply::Result {
+    native_with(ctx, name, args, CallOptionsBuilder::new().replicate())
+}
+
+fn native_with(
+    ctx: &Context,
+    name: &str,
+    args: &[&[u8]],
+    options: CallOptionsBuilder,
+) -> crate::reply::Result {
     use valkey_module::ValkeyValue as Value;
     fn convert(value: Value) -> Reply {
         match value {
@@ -262,9 +280,7 @@ pub(super) fn native(ctx: &Context, name: &str, args: &[&[u8]]) -> crate::reply:
             _ => Reply::Null,
         }
     }
-    // What changes the server's own data goes to its replicas and its log, as if a client had called it.
-    let options = CallOptionsBuilder::new().replicate().build();
-    let result: CallResult<'_> = ctx.call_ext(name, &options, args);
+    let result: CallResult<'_> = ctx.call_ext(name, &options.build(), args);
     match result {
         Ok(value) => Ok(match (name, convert((&value).into())) {
             ("flushall" | "flushdb" | "rename", _) => Reply::OK,
