@@ -495,6 +495,10 @@ def keeps_out_of_the_log(program, module, directory):
         client("SET", "before", 1)
         client("CONFIG", "SET", "appendonly", "yes")
         change(client, "later")
+        # Before the log's first snapshot is complete, a kill loses all of the log.
+        while b"aof_rewrite_in_progress:0" not in client("INFO", "persistence") or not os.path.exists(
+                os.path.join(place, "appendonlydir", "appendonly.aof.manifest")):
+            time.sleep(0.01)
         server.kill()
         server.arguments = ["--appendonly", "yes"]
         server.start()
