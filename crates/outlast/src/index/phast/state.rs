@@ -271,25 +271,32 @@ impl<T: Zeroed> Slab<T> {
     /// Returns the item of any number, whether or not it was given out.
     #[inline(always)]
     pub(super) fn reach(&self, seam: &impl Seam, number: u32) -> &T {
-        let (chunk, _) = place(number);
-        if self.chunks[chunk].load(seam, Ordering::Acquire).is_null() {
-            self.make(seam, chunk);
+        let (chunk, place) = place(number);
+        // Acquire: as in `get`.
+        let mut first = self.chunks[chunk].load(seam, Ordering::Acquire);
+        if first.is_null() {
+            first = self.make(seam, chunk);
         }
-        self.get(seam, number)
+        // SAFETY: as in `get`.
+        unsafe { &*first.add(place) }
     }
 
-    /// Makes a chunk, unless another thread has.
+    /// Makes a chunk, unless another thread has. Returns its first item.
     #[cold]
-    fn make(&self, seam: &impl Seam, chunk: usize) {
+    fn make(&self, seam: &impl Seam, chunk: usize) -> *mut T {
         let items = Box::<[T]>::new_zeroed_slice(chunk_len(chunk));
         // SAFETY: zero bytes are a value of the type.
         let items = Box::into_raw(unsafe { items.assume_init() });
         // Release: pairs with the Acquire in `get` and `reach`.
-        let order = (Ordering::Release, Ordering::Relaxed);
+        let order = (Ordering::Release, Ordering::Acquire);
         let first = items.cast::<T>();
-        if self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order).is_err() {
-            // SAFETY: made above, and no other thread knows of it.
-            drop(unsafe { Box::from_raw(items) });
+        match self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order) {
+            Ok(_) => first,
+            Err(other) => {
+                // SAFETY: made above, and no other thread knows of it.
+                drop(unsafe { Box::from_raw(items) });
+                other
+            }
         }
     }
 
