@@ -278,6 +278,11 @@ impl Content {
         Ok(Content { entries, words })
     }
 
+    /// Makes the content of these leaves, with these least keys.
+    pub(super) fn of<R: OrderedRecord>(entries: Vec<Entry>, lows: &[R::OwnedKey]) -> Content {
+        Content { entries, words: Words::of::<R>(lows) }
+    }
+
     /// Makes the content of the leaves of a node and one more, at this place.
     pub(super) fn with_one_more<S: Seam, R: OrderedRecord>(
         core: &Core<S>,
@@ -329,18 +334,18 @@ impl Words {
         core: &Core<S>,
         lows: impl ExactSizeIterator<Item = u64>,
     ) -> Result<Words, Damage> {
-        let len = lows.len();
-        let mut keys = Vec::with_capacity(len);
-        for low in lows {
-            keys.push(R::key_at(core, low)?);
-        }
-        let skip = match &keys[..] {
+        let keys = lows.map(|low| R::key_at(core, low)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Words::of::<R>(&keys))
+    }
+
+    fn of<R: OrderedRecord>(keys: &[R::OwnedKey]) -> Words {
+        let skip = match keys {
             [_, first, .., last] => R::shared(R::key_of(first), R::key_of(last)),
             _ => 0,
         };
         let word = |key, from| R::word(R::key_of(key), from);
         let prefix = std::array::from_fn(|i| keys.get(1).map_or(0, |key| word(key, 8 * i)));
-        Ok(Words { skip, prefix, words: keys.iter().map(|key| word(key, skip)).collect() })
+        Words { skip, prefix, words: keys.iter().map(|key| word(key, skip)).collect() }
     }
 }
 

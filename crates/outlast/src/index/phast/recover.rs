@@ -2,7 +2,7 @@
 //! left, before the first operation.
 
 use super::cache::Pointer;
-use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
+use super::layout::{self, Kind, LEAF_HEADER, LeafHeader, MasterHeader, Next};
 use super::nodes::{Content, Entry, NONE};
 use super::resize::master_entries;
 use super::salvage::Missing;
@@ -23,6 +23,18 @@ struct Checked {
     low: SlotWords,
     next: Next,
     bits: u64,
+}
+
+/// A leaf that operations can use.
+struct Readable<K> {
+    /// Its offset, with the flags of its state.
+    offset: u64,
+    state: State,
+    /// Its least key, and the first word of it.
+    low: K,
+    first: u64,
+    /// The next leaf's offset.
+    next: u64,
 }
 
 /// The beginning of a part of the chain of leaves.
@@ -150,11 +162,17 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.is_unclean() && !self.core.options().read_only
     }
 
-    /// Prefetches the pairs of a leaf whose offset is not checked yet.
-    fn prefetch_pairs(&self, leaf: u64) {
-        if leaf.is_multiple_of(LINE) && leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+    /// Prefetches what is read of a leaf, whose offset is not checked yet.
+    fn prefetch_leaf(&self, leaf: u64) {
+        if !leaf.is_multiple_of(LINE) || leaf + self.shape.leaf_bytes() > self.core.memory.len() {
+            return;
+        }
+        if self.is_unclean() && self.shape.has_blanks::<R>() {
             self.prefetch_all(leaf);
         }
+        let LeafHeader { head, place } = self.header(leaf);
+        self.core.memory.seam().prefetch(head);
+        self.core.memory.seam().prefetch(place);
     }
 
     /// Reads a part of the chain and builds its nodes. Returns them, and the number of leaves.
@@ -164,13 +182,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         starts: &[Start<R::OwnedKey>],
     ) -> Result<(Vec<Pointer>, u64), Damage> {
         let seam = self.core.memory.seam();
-        let entries = self.read_chain(&starts[start], starts.get(start + 1));
+        let (entries, lows) = self.read_chain(&starts[start], starts.get(start + 1))?;
         // Nodes are made not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
         let mut nodes = Vec::new();
-        for entries in entries.chunks(most) {
+        for (entries, lows) in entries.chunks(most).zip(lows.chunks(most)) {
             let number = self.nodes.take(seam);
-            let content = Content::new::<S, R>(&self.core, entries.to_vec())?;
+            let content = Content::of::<R>(entries.to_vec(), lows);
             let mut locked = self.lock_new(number);
             locked.set(&content);
             nodes.push(Pointer { low: entries[0].low, number });
@@ -186,48 +204,52 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
 
     /// Reads the leaves from one start to the next. If the chain cannot be followed, one entry
     /// stands for everything up to the next start. Its keys are not available; all others are.
+    /// Returns the entries and their least keys.
+    #[expect(clippy::type_complexity, reason = "two lists")]
     fn read_chain(
         &self,
         start: &Start<R::OwnedKey>,
         end: Option<&Start<R::OwnedKey>>,
-    ) -> Vec<Entry> {
-        let mut entries: Vec<Entry> = Vec::new();
+    ) -> Result<(Vec<Entry>, Vec<R::OwnedKey>), Damage> {
+        let (mut entries, mut lows) = (Vec::new(), Vec::new());
+        let mut numbers = self.leaves.stock(self.core.memory.seam());
         let mut at = start.leaf;
-        let mut below: Option<R::OwnedKey> = None;
         loop {
-            let read = self.read_leaf_header(at, below.as_ref(), start, end);
-            match read {
-                Ok((entry, low, next)) => {
-                    entries.push(entry);
-                    below = Some(low);
+            match self.read_leaf_header(at, lows.last(), start, end) {
+                Ok(Readable { offset, state, low, first, next }) => {
+                    let leaf = numbers.take();
+                    self.leaf(leaf).begin(self.core.memory.seam(), offset, state);
+                    entries.push(Entry::new(first, leaf, at));
+                    lows.push(low);
                     if end.map_or(0, |end| end.leaf) == next {
-                        return entries;
+                        return Ok((entries, lows));
                     }
                     at = next;
                 }
                 Err((low, damage)) => {
                     tracing::warn!(%damage, "leaves that cannot be served");
                     self.note_missing(&mut entries, at, low, damage);
-                    return entries;
+                    for entry in &entries[lows.len()..] {
+                        lows.push(R::key_at(&self.core, entry.low)?);
+                    }
+                    return Ok((entries, lows));
                 }
             }
         }
     }
 
-    /// Reads a leaf's header, repairs the leaf and makes it available. If that fails, returns the
-    /// leaf's least key, if it is known, and the damage.
-    #[expect(clippy::type_complexity, reason = "what is known of a leaf")]
+    /// Reads a leaf's header and repairs the leaf. If that fails, returns the leaf's least key, if it
+    /// is known, and the damage.
     fn read_leaf_header(
         &self,
         at: u64,
         below: Option<&R::OwnedKey>,
         start: &Start<R::OwnedKey>,
         end: Option<&Start<R::OwnedKey>>,
-    ) -> Result<(Entry, R::OwnedKey, u64), (Option<u64>, Damage)> {
-        if self.is_unclean() && self.shape.has_blanks::<R>() {
-            self.prefetch_pairs(at);
-        }
+    ) -> Result<Readable<R::OwnedKey>, (Option<u64>, Damage)> {
         let found = self.check_leaf(at).map_err(|damage| (None, damage))?;
+        // Arrives while this leaf's least key, which can be elsewhere, is read.
+        self.prefetch_leaf(found.next.offset);
         let low = R::key_at(&self.core, found.low.first).map_err(|damage| (None, damage))?;
         let ascends = match below {
             Some(below) => *below < low,
@@ -251,15 +273,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.flush_found(at, found.bits).map_err(known)?;
         }
         let bits = self.mend(at, &found).map_err(known)?;
-        let seam = self.core.memory.seam();
-        let leaf = self.leaves.take(seam);
         let free_slots = match self.shape.blank::<R>(found.low.first) {
             Some(_) if self.seeded(&bugs::FOUND_TAKEN_FOR_BLANK) => BLANK,
             Some(_) => UNKNOWN,
             None => 0,
         };
-        self.leaf(leaf).begin(seam, at | free_slots, State::at_rest(bits));
-        Ok((Entry::new(found.low.first, leaf, at), low, found.next.offset))
+        Ok(Readable {
+            offset: at | free_slots,
+            state: State::at_rest(bits),
+            low,
+            first: found.low.first,
+            next: found.next.offset,
+        })
     }
 
     /// Adds an entry for leaves that are not available. The entry begins at their least key, if that

@@ -223,6 +223,42 @@ struct Free {
     numbers: Vec<u32>,
 }
 
+impl Free {
+    fn take(&mut self) -> u32 {
+        self.numbers.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+/// Numbers of a slab that a thread has taken at once. Dropping this gives back those that are left.
+pub(super) struct Stock<'s, S: Seam, T: Zeroed> {
+    slab: &'s Slab<T>,
+    seam: &'s S,
+    numbers: Vec<u32>,
+}
+
+impl<S: Seam, T: Zeroed> Stock<'_, S, T> {
+    /// Gives out a number.
+    pub(super) fn take(&mut self) -> u32 {
+        if self.numbers.is_empty() {
+            let mut free = self.seam.lock(&self.slab.free);
+            self.numbers.extend((0..64).map(|_| free.take()));
+            self.numbers.reverse();
+        }
+        let number = self.numbers.pop().expect("there are some");
+        self.slab.reach(self.seam, number);
+        number
+    }
+}
+
+impl<S: Seam, T: Zeroed> Drop for Stock<'_, S, T> {
+    fn drop(&mut self) {
+        self.seam.lock(&self.slab.free).numbers.append(&mut self.numbers);
+    }
+}
+
 /// Returns chunk and place of a number.
 #[inline(always)]
 fn place(number: u32) -> (usize, usize) {
@@ -302,15 +338,14 @@ impl<T: Zeroed> Slab<T> {
 
     /// Gives out a number.
     pub(super) fn take(&self, seam: &impl Seam) -> u32 {
-        let number = {
-            let mut free = seam.lock(&self.free);
-            free.numbers.pop().unwrap_or_else(|| {
-                free.next += 1;
-                free.next - 1
-            })
-        };
+        let number = seam.lock(&self.free).take();
         self.reach(seam, number);
         number
+    }
+
+    /// Returns a thread's stock of numbers, for a thread that takes many.
+    pub(super) fn stock<'s, S: Seam>(&'s self, seam: &'s S) -> Stock<'s, S, T> {
+        Stock { slab: self, seam, numbers: Vec::new() }
     }
 
     /// Calls `each` for every item that has memory.
