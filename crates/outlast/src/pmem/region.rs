@@ -43,8 +43,10 @@ pub struct Region {
     arrays: Mutex<Arrays>,
 }
 
+/// Where the memory is from.
 #[derive(Debug)]
 enum Held {
+    /// Mapped by the process that this names.
     Mapping(Alive),
     Heap(Layout),
 }
@@ -188,12 +190,15 @@ impl Region {
     /// Gives back what [`take`](Self::take) has returned.
     pub(super) fn give_back(&self, words: NonNull<[SharedWord]>) {
         let (at, bytes) = (self.offset_of(words), (words.len() as u64 * 8).next_multiple_of(LINE));
-        let pages = at.next_multiple_of(4096)..(at + bytes) / 4096 * 4096;
-        if let Held::Mapping(alive) = &self.memory
-            && alive.is_here()
-            && !pages.is_empty()
-        {
-            let _ = self.advise(pages, Advice::LinuxDontNeed);
+        if let Held::Mapping(alive) = &self.memory {
+            // A child has no region, and a thread that it does not have can hold the mutex.
+            if !alive.is_here() {
+                return;
+            }
+            let pages = at.next_multiple_of(4096)..(at + bytes) / 4096 * 4096;
+            if !pages.is_empty() {
+                let _ = self.advise(pages, Advice::LinuxDontNeed);
+            }
         }
         let mut arrays = self.arrays.lock().unwrap_or_else(PoisonError::into_inner);
         arrays.free.entry(bytes).or_default().push(at - self.cells_at);
@@ -258,6 +263,8 @@ impl Drop for Region {
 mod tests {
     use super::*;
     use crate::pmem::DramWords;
+    use crate::pmem::alive::tests::in_forked_child;
+    use std::mem::ManuallyDrop;
     use std::sync::Arc;
 
     #[test]
@@ -284,6 +291,27 @@ mod tests {
             assert_eq!(again.offset(), freed);
             assert!(again.iter().all(|word| word.0.load(Ordering::Relaxed) == 0));
         }
+    }
+
+    #[test]
+    fn a_forked_child_gives_back_nothing() {
+        let region = Arc::new(Region::reserve(64 << 20).unwrap());
+        region.cover(1 << 20).unwrap();
+        let words = ManuallyDrop::new(DramWords::in_region(&region, 4096));
+        // As if another thread was taking an array.
+        let taking = region.arrays.lock().unwrap();
+        // SAFETY: the child makes system calls only. It drops a copy that is its own.
+        let dropped = unsafe {
+            in_forked_child(|| {
+                libc::alarm(10);
+                drop(std::ptr::read(&*words));
+                true
+            })
+        };
+        assert!(dropped && taking.free.is_empty());
+        drop(taking);
+        drop(ManuallyDrop::into_inner(words));
+        assert_eq!(region.arrays.lock().unwrap().free.len(), 1);
     }
 
     #[test]

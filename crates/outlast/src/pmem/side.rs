@@ -13,8 +13,8 @@
 
 use super::SharedWord;
 
-/// Bytes before the hint words. They begin as zeros.
-const SIDE_FIXED: u64 = 36 << 10;
+/// The offset of the hint words. What comes before them begins as zeros.
+pub(super) const HINTS_AT: u64 = 36 << 10;
 /// Number of bytes of the pool per byte of hint words.
 const SIDE_SHARE: u64 = 32;
 
@@ -25,8 +25,6 @@ pub const STASH_LOCKS: usize = 32;
 
 /// The number of directory words.
 pub const DIRECTORIES: usize = 128;
-/// The offset of the hint words.
-pub(super) const HINTS_AT: u64 = SIDE_FIXED;
 
 const STASH_LOCKS_AT: usize = STRIPES;
 const LINE_WORDS: usize = 8;
@@ -34,11 +32,11 @@ const HEADER_AT: usize = STASH_LOCKS_AT + STASH_LOCKS * LINE_WORDS;
 const HEADER_WORDS: usize = 128;
 const DIRECTORIES_AT: usize = HEADER_AT + HEADER_WORDS;
 
-const _: () = assert!((DIRECTORIES_AT + DIRECTORIES) * 8 == SIDE_FIXED as usize);
+const _: () = assert!((DIRECTORIES_AT + DIRECTORIES) * 8 == HINTS_AT as usize);
 
 /// Returns the size of the side table of a pool of this many bytes.
 pub(super) const fn side_bytes(len: u64) -> u64 {
-    SIDE_FIXED + len.div_ceil(SIDE_SHARE)
+    HINTS_AT + len.div_ceil(SIDE_SHARE)
 }
 
 /// The side table of a pool.
@@ -50,15 +48,14 @@ impl SideTable {
     ///
     /// # Safety
     /// `start` is aligned to 64. The table's words stay mapped and are accessed as atomics for as
-    /// long as this value is used: [`side_bytes`] of the pool's length, which may
-    /// grow.
+    /// long as this value is used: [`side_bytes`] of the pool's length, which may grow.
     pub(super) unsafe fn new(start: *const u8) -> SideTable {
         SideTable(start.cast())
     }
 
     #[inline(always)]
     fn fixed(&self, index: usize) -> &SharedWord {
-        assert!(index < SIDE_FIXED as usize / 8, "a word of the fixed part");
+        assert!(index < HINTS_AT as usize / 8, "a word of the fixed part");
         // SAFETY: inside the fixed part, which every side table has (the promise of `new`).
         unsafe { &*self.0.add(index) }
     }
@@ -95,7 +92,7 @@ impl SideTable {
     pub unsafe fn hint_unchecked(&self, offset: u64) -> &SharedWord {
         debug_assert!(offset.is_multiple_of(8 * SIDE_SHARE));
         // SAFETY: the table has a word for each 256 bytes of the pool (the promise of `new`).
-        unsafe { &*self.0.add((SIDE_FIXED / 8 + offset / (8 * SIDE_SHARE)) as usize) }
+        unsafe { &*self.0.add((HINTS_AT / 8 + offset / (8 * SIDE_SHARE)) as usize) }
     }
 }
 

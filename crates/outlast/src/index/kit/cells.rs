@@ -193,4 +193,21 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_directory_that_has_no_room_in_the_region_is_elsewhere() {
+        let core = pool_of(Traced::new(), |_| [0; _]);
+        let (seam, cells) = (core.memory.seam().clone(), Cells::new(&core, 5, 2));
+        let directory = core.memory.side().directory(5);
+        cells.set(&seam, 0..4, 100);
+        let region = core.backing().region();
+        let take = || DramWords::in_region(region, 8);
+        let taken: Vec<_> =
+            std::iter::repeat_with(take).take_while(|words| words.offset() != 0).collect();
+        assert!(directory.load(&seam, Ordering::Relaxed) != 0 && !taken.is_empty());
+        cells.double(&seam);
+        // The array before has no cells any more.
+        assert_eq!(directory.load(&seam, Ordering::Relaxed), 0);
+        assert_eq!((cells.depth(&seam), cells.find(&seam, u64::MAX)), (3, 100));
+    }
 }

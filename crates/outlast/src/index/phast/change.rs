@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
     /// The new record, once it is written.
     new: Option<UnlinkedRecord<'i, S, R>>,
-    /// Where the key was found to belong when the change began.
+    /// Where the key was found to belong when the change began, for the first attempt.
     at: Option<Located<'i>>,
     /// Whether the next attempt expects the key to be present.
     replaces: bool,
@@ -160,8 +160,8 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
-    /// Does what [`locate`](Phast::locate) does, for an attempt that is not the first. This is no copy of
-    /// the hot path, which is long.
+    /// Does what [`locate`](Phast::locate) does, for an attempt that is not the first: `attempt` then has
+    /// no second inlined copy of that code, which is long.
     #[cold]
     fn locate_later(&self, key: R::Key<'_>) -> Boxed<Located<'_>> {
         self.locate(key)

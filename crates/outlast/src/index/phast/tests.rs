@@ -1,12 +1,14 @@
 //! Leaves and inner nodes while a thread changes them.
 
+mod strings;
+
 use super::{Config, Phast, bugs, points};
 use crate::error::{Damage, Error};
 use crate::index::kit::change::{change, change_many};
 use crate::index::kit::interleaved::{Interleaved, pool_of};
 use crate::index::kit::table::{HashedKey, Lookup, Walk};
 use crate::index::record::SlotWords;
-use crate::index::{Bytes, Care, Change, Cursor, Inline, Previous};
+use crate::index::{Care, Change, Cursor, Inline, Previous};
 use crate::pmem::{Access, Control, Event, FlushMode, Point, Real, Seeded, Traced};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -297,53 +299,4 @@ fn a_batch_makes_the_insert_durable_whose_key_it_changes() {
         assert!(events[set + flushed..].iter().any(fence), "access {access}");
     }
     assert!(met > 10, "{met} inserts were met");
-}
-
-/// Makes keys that share a prefix, and others that lie beside it: shorter ones, some with a byte of it
-/// changed, and some that end in zeros.
-fn keys_around(prefix: &[u8]) -> [Vec<Vec<u8>>; 2] {
-    let number = |n: u16| [prefix, &n.to_be_bytes()].concat();
-    let mut beside: Vec<Vec<u8>> = (0..prefix.len()).map(|len| prefix[..len].to_vec()).collect();
-    for at in 0..prefix.len() {
-        for byte in [0, prefix[at] - 1, prefix[at] + 1] {
-            let mut key = number(77);
-            key[at] = byte;
-            beside.push(key);
-        }
-        beside.push([&prefix[..at], &[0; 8]].concat());
-    }
-    beside.sort_unstable();
-    beside.dedup();
-    [(0..200u16).map(|n| number(n * 7 % 200 * 150)).collect(), beside]
-}
-
-#[test]
-fn keys_of_any_shared_prefix_are_told_apart() {
-    for len in [0, 1, 7, 8, 9, 18, 63, 64, 65, 90] {
-        let shape = config(4, 8, 2);
-        let core =
-            pool_of(Traced::new(), |core| Phast::<Traced, Bytes>::create(core, shape).unwrap());
-        let index = Phast::<Traced, Bytes>::open(&core, 0, shape).unwrap();
-        let found = |key: &[u8]| index.value(HashedKey::new(&index.core, key)).unwrap();
-        let put = |key: &[u8], value| {
-            change(&index, key, Change::Put(value), Previous::UNWANTED).unwrap().present
-        };
-        let prefix: Vec<u8> = (0..len).map(|i| 1 + i % 7).collect();
-        let [keys, beside] = keys_around(&prefix);
-        assert!(keys.iter().all(|key| !put(key, b"old")));
-        for (number, key) in beside.iter().enumerate() {
-            assert_eq!(found(key), None, "{len} {key:?}");
-            assert!(number % 2 == 1 || !put(key, key), "{len} {key:?}");
-        }
-        assert!(keys.iter().all(|key| put(key, key)), "{len}");
-        for (number, key) in beside.iter().enumerate() {
-            let expected = (number % 2 == 0).then(|| key.clone());
-            assert_eq!(found(key), expected, "{len} {key:?}");
-        }
-        for key in &keys {
-            assert_eq!(found(key).as_ref(), Some(key), "{len}");
-            let removed = change(&index, key, Change::Remove, Previous::UNWANTED).unwrap();
-            assert!(removed.applied && found(key).is_none(), "{len} {key:?}");
-        }
-    }
 }
