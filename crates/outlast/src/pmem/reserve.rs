@@ -282,6 +282,7 @@ pub(super) fn reserve_aligned(size: u64, access: ProtFlags) -> io::Result<NonNul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pmem::DramWords;
     use crate::pmem::alive::tests::in_forked_child;
 
     const GIB: u64 = 1 << 30;
@@ -338,6 +339,35 @@ mod tests {
         let takes_what_it_needs =
             in_child_with_room(5 * GIB, || Reservation::new(3 * GIB, 10 * GIB).is_ok());
         assert!(takes_what_it_needs);
+    }
+
+    #[test]
+    fn what_a_pool_takes_is_given_back() {
+        let taken = || RESERVED.load(Ordering::Relaxed);
+        let open = || {
+            let reservation = Reservation::new(4096, 1 << 40).unwrap();
+            reservation.cover(4096).unwrap();
+            let words = DramWords::in_region(reservation.region(), 1 << 20);
+            (reservation, words)
+        };
+        // SAFETY: the child makes system calls and allocates. It has one thread, so nobody else reserves.
+        let given_back = unsafe {
+            in_forked_child(|| {
+                let before = taken();
+                let others = [open(), open()];
+                let (first, words) = open();
+                // 22% more, as the guide says.
+                let is_all = (taken() - before) / (3 << 30) == 1248;
+                drop((first, others));
+                // The array keeps its region.
+                words.iter().for_each(|word| word.0.store(7, Ordering::Relaxed));
+                drop(words);
+                // The addresses of a process do not suffice for all of these at once.
+                let is_large = (0..200).all(|_| open().0.size() == 1 << 40);
+                is_all && is_large && taken() == before
+            })
+        };
+        assert!(given_back);
     }
 
     #[test]

@@ -295,7 +295,7 @@ fn a_change_of_a_string_whose_place_changes_is_made_once() {
         for (what, first) in &changes {
             let mut times = 0;
             for access in (1 + number as u64..).step_by(3) {
-                let interleaved = Interleaved::new(|seam| strings(seam, 4, 256 << 10), act);
+                let interleaved = Interleaved::new(|seam| strings(seam, 4, 1 << 20), act);
                 let index = interleaved.index();
                 let others = (1..9).filter(|n| *n != 4);
                 others.clone().for_each(|n| assert!(inserts(index, &key(10 * n), b"other")));
