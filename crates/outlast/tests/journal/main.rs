@@ -274,6 +274,11 @@ struct Faulty {
     /// Whether only calls of this kind fail.
     only: Mutex<Option<Call>>,
     hangs: AtomicBool,
+    /// Whether the next call that fails leaves a copy of this process for a moment, as there is one while a
+    /// thread starts a program.
+    forks: AtomicBool,
+    /// That copy.
+    child: AtomicI32,
 }
 
 impl Faulty {
@@ -307,9 +312,27 @@ impl DiskWatch for Watch {
             return Fate::Done;
         }
         match self.0.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
-            Ok(_) => Fate::Fails(self.0.errno.load(Ordering::SeqCst)),
+            Ok(_) => {
+                if self.0.forks.swap(false, Ordering::SeqCst) {
+                    self.0.child.store(fork_for(Duration::from_millis(20)), Ordering::SeqCst);
+                }
+                Fate::Fails(self.0.errno.load(Ordering::SeqCst))
+            }
             Err(_) => Fate::Done,
         }
+    }
+}
+
+/// Starts a copy of this process that does nothing for some time, and returns its number.
+fn fork_for(time: Duration) -> i32 {
+    // SAFETY: the child makes system calls only.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::usleep(time.as_micros() as u32);
+            libc::_exit(0);
+        }
+        child
     }
 }
 
