@@ -4,7 +4,7 @@ use super::redirect::COMMON;
 use crate::command::Command;
 use crate::place::slot_of;
 use std::ffi::CString;
-use valkey_module::raw;
+use valkey_module::{Context, raw};
 
 /// A command as the server knows it.
 pub(super) struct Known {
@@ -60,6 +60,14 @@ pub(super) fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<
     let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
     let count = usize::try_from(last).unwrap_or(args.len());
     args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
+}
+
+/// Tells the server that a key has changed, for clients that watch or track it.
+pub(super) fn signal(ctx: &Context, key: *mut raw::RedisModuleString) {
+    // SAFETY: context and string are the server's, and live during the call.
+    unsafe {
+        raw::RedisModule_SignalModifiedKey.expect("servers since 6.0 have it")(ctx.ctx, key);
+    }
 }
 
 /// Returns the slot of a command's keys, if it has keys, all of one slot.
