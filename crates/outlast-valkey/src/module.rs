@@ -48,6 +48,7 @@ struct Server {
     calls: AtomicU64,
     changes: AtomicU64,
     eviction: eviction::Eviction,
+    absent: known::Absent,
     /// Whether the journal could not be written when it was last looked at.
     journal_fails: AtomicBool,
 }
@@ -170,6 +171,7 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
         eviction: eviction::Eviction::default(),
+        absent: known::Absent::new(),
         journal_fails: AtomicBool::new(false),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;

@@ -54,6 +54,14 @@ def together(server):
         refused(client, "WRONGTYPE", "EVAL", "return redis.call(unpack(ARGV))", 0, *words)
     assert client("GET", "ours") == b"1" and client("DBSIZE") == 7
     assert client("LRANGE", "list", 0, -1) == [b"3", b"1", b"2"]
+    # What was not there a moment ago may be ours now, and the other way round.
+    for name in ("new", "other"):
+        client("LRANGE", name, 0, -1)
+        client("COPY", "ours", name)
+        refused(client, "WRONGTYPE", "LMOVE", "list", name, "LEFT", "LEFT")
+        client("DEL", name)
+        client("LMOVE", "list", name, "LEFT", "LEFT")
+        client("LMOVE", name, "list", "LEFT", "LEFT")
     # With keys of its own, they are the server's.
     assert client("SUNIONSTORE", "out", "set") == 2 and client("SORT", "list", "STORE", "out") == 3
     assert client("LMOVE", "list", "out", "LEFT", "LEFT") == b"3" and client("LLEN", "out") == 4

@@ -310,6 +310,7 @@ fn read(rdb: *mut raw::RedisModuleIO) -> Result<*mut c_void, String> {
         // What an earlier move has left here, if the server died before all of it was removed.
         server.store.clear_slot(slot).map_err(|fault| fault.to_string())?;
     }
+    server.absent.forget_all();
     loop {
         let call = raw::load_string_buffer(rdb).map_err(text)?;
         if call.as_ref().is_empty() {

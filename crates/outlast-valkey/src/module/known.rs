@@ -4,6 +4,8 @@ use super::redirect::COMMON;
 use crate::command::Command;
 use crate::place::slot_of;
 use std::ffi::CString;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use valkey_module::{Context, raw};
 
 /// A command as the server knows it.
@@ -51,6 +53,55 @@ impl Known {
             );
         }
         self.string.0
+    }
+}
+
+/// Keys that are not ours, as far as is known, so that the server's own commands need not search for them. A command
+/// of ours that may make a key takes it out first. Only the server's thread uses this.
+pub(super) struct Absent {
+    hasher: RandomState,
+    hashes: Box<[AtomicU64]>,
+}
+
+impl Absent {
+    /// How many keys are known at most.
+    const ENTRIES: usize = 1 << 12;
+
+    pub(super) fn new() -> Absent {
+        let hashes = (0..Self::ENTRIES).map(|_| AtomicU64::new(0)).collect();
+        Absent { hasher: RandomState::new(), hashes }
+    }
+
+    /// Returns the key's entry, and what it has if the key is known. No key's hash is 0.
+    fn entry(&self, key: &[u8]) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(key) | 1 << 63;
+        (&self.hashes[hash as usize % Self::ENTRIES], hash)
+    }
+
+    /// Returns whether a key is ours, which `find` finds out if it is not known.
+    pub(super) fn is_ours(&self, key: &[u8], find: impl FnOnce() -> bool) -> bool {
+        let (entry, hash) = self.entry(key);
+        if entry.load(Ordering::Relaxed) == hash {
+            return false;
+        }
+        let found = find();
+        if !found {
+            entry.store(hash, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// From now on, the key may be ours.
+    pub(super) fn forget(&self, key: &[u8]) {
+        let (entry, hash) = self.entry(key);
+        if entry.load(Ordering::Relaxed) == hash {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// From now on, any key may be ours.
+    pub(super) fn forget_all(&self) {
+        self.hashes.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
     }
 }
 

@@ -105,7 +105,11 @@ unsafe fn refuse_ours(filter: *mut raw::RedisModuleCommandFilterCtx, server: &Se
     unsafe {
         let get = raw::RedisModule_CommandFilterArgGet.expect("servers have it");
         let is_ours = |key: *mut raw::RedisModuleString| {
-            !key.is_null() && server.store.exists(bytes(key)).unwrap_or(false)
+            if key.is_null() {
+                return false;
+            }
+            let key = bytes(key);
+            server.absent.is_ours(key, || server.store.exists(key).unwrap_or(true))
         };
         let count = raw::RedisModule_CommandFilterArgsCount.expect("servers have it")(filter);
         let meets_ours = if first == ASK {
@@ -170,6 +174,9 @@ pub(super) fn meet_native(
     strings: &[*mut raw::RedisModuleString],
 ) -> Option<crate::reply::Result> {
     let command = known.command;
+    if command.is_write() {
+        keys_of(command, args).for_each(|key| server.absent.forget(key));
+    }
     let is_complete = command.arguments.contains(&args.len());
     if !server.settings.redirect || !is_complete || known.is_common {
         return None;
