@@ -223,7 +223,7 @@ def full_disk(program, module, directory):
     place, image = os.path.join(directory, "disk"), os.path.join(directory, "image")
     os.mkdir(place)
     with open(image, "wb") as file:
-        file.truncate(96 << 20)
+        file.truncate(192 << 20)
     made = subprocess.run(["mkfs.ext4", "-q", "-F", image], capture_output=True, check=False)
     if made.returncode or subprocess.run(["mount", "-o", "loop", image, place], capture_output=True, check=False).returncode:
         print("skipped: no file system can be mounted here")
@@ -232,7 +232,7 @@ def full_disk(program, module, directory):
     try:
         filler = os.path.join(place, "filler")
         with open(filler, "wb") as file:
-            file.write(bytes(40 << 20))
+            file.write(bytes(128 << 20))
         server.start()
         client, made = Client(server.port), 0
 
@@ -258,6 +258,7 @@ def full_disk(program, module, directory):
             rounds += 1
             assert rounds < 100, "the disk does not become full"
         assert fails()
+        # Then there is room for pool and journal, and more.
         os.remove(filler)
         until(waits, "the journal does not go on")
         assert not fails()
