@@ -2,6 +2,7 @@
 pools and disks. Called by servers.py."""
 
 import os
+import shutil
 import subprocess
 import time
 
@@ -146,7 +147,7 @@ def cluster_of(program, module, directory, name, count):
 def until(holds, what):
     end = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, what() if callable(what) else what
         time.sleep(0.05)
 
 
@@ -260,7 +261,7 @@ def full_disk(program, module, directory):
         assert fails()
         # Then there is room for pool and journal, and more.
         os.remove(filler)
-        until(waits, "the journal does not go on")
+        until(waits, lambda: f"the journal does not go on: {client('INFO', 'outlast')}; {shutil.disk_usage(place)}")
         assert not fails()
         server.kill()
         server.start()
