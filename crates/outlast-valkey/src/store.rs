@@ -28,6 +28,7 @@ use crate::parse::Scan;
 use crate::place::{FieldKey, PREFIX, SLOTS, field_key, place_of, position_of, prefix_of, to_ms};
 use crate::reply::{Fault, Result};
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -468,11 +469,11 @@ impl Store {
         let Some(mut hash) = self.hash(key, kind)? else { return Ok(0) };
         let expiry = self.hash_expiry(key)?;
         let mut batch = self.pool.batch();
-        let mut gone: Vec<&[u8]> = Vec::new();
+        let mut gone: HashSet<&[u8]> = HashSet::new();
         for field in fields {
             if !gone.contains(field) && self.fields.contains_key(&field_key(hash, field))? {
                 batch.remove(&self.fields, &field_key(hash, field))?;
-                gone.push(field);
+                gone.insert(field);
             }
         }
         let removed = gone.len() as u64;
