@@ -16,6 +16,9 @@ use std::io;
 /// Bytes read at a time where lines are only checked. They stay in the processor's cache.
 const PIECE: usize = 64 << 10;
 
+/// What is done with each epoch.
+type Apply<'a> = dyn FnMut(&Change) -> io::Result<()> + 'a;
+
 /// The epochs in the segments of a journal.
 pub struct Epochs {
     found: Survey,
@@ -122,11 +125,7 @@ impl Epochs {
     /// Calls `apply` with each epoch after the checkpoint up to `last`, in order. Returns the last
     /// such epoch that is there, or the checkpoint if there is none, and the last epoch of which a
     /// block is where no crash leaves one.
-    fn visit(
-        &self,
-        last: u64,
-        mut apply: Option<&mut dyn FnMut(&Change) -> io::Result<()>>,
-    ) -> io::Result<(Attempt, u64)> {
+    fn visit(&self, last: u64, mut apply: Option<&mut Apply<'_>>) -> io::Result<(Attempt, u64)> {
         let (mut reached, mut proven) = (Attempt::unknown(self.needed.checkpoint), 0);
         let segments = &self.found.segments;
         let mut is_over = false;
