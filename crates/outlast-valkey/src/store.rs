@@ -81,11 +81,13 @@ impl Store {
     /// Those of opening a map.
     pub fn open(pool: Pool) -> outlast::Result<Store> {
         let expiring = MapOptions::new().expiry(true);
-        let keys = pool.ordered_map_with("keys", &expiring)?;
-        let fields = pool.ordered_map("fields")?;
         let timed = pool.ordered_map("timed")?;
         let garbage = pool.map::<u64, ()>("garbage")?;
         let counters = pool.map::<str, u64>("counters")?;
+        // The large ones last: after a crash, a journal takes the leaves that were found, and whoever enters the
+        // pool to change it waits meanwhile. To open a map is to enter, too.
+        let fields = pool.ordered_map("fields")?;
+        let keys = pool.ordered_map_with("keys", &expiring)?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
         let has_timed = AtomicBool::new(timed.first()?.is_some());
