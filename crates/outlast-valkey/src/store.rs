@@ -84,13 +84,14 @@ impl Store {
         let timed = pool.ordered_map("timed")?;
         let garbage = pool.map::<u64, ()>("garbage")?;
         let counters = pool.map::<str, u64>("counters")?;
-        // The large ones last: after a crash, a journal takes the leaves that were found, and whoever enters the
-        // pool to change it waits meanwhile. To open a map is to enter, too.
-        let fields = pool.ordered_map("fields")?;
-        let keys = pool.ordered_map_with("keys", &expiring)?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
         let has_timed = AtomicBool::new(timed.first()?.is_some());
+        garbage.iter().next().transpose()?;
+        // The large ones last: after a crash, a journal takes the leaves that they have found, and whoever enters
+        // the pool waits meanwhile. To open a map is to enter, and so is the first lookup in a part of a hash map.
+        let fields = pool.ordered_map("fields")?;
+        let keys = pool.ordered_map_with("keys", &expiring)?;
         Ok(Store {
             pool,
             keys,
