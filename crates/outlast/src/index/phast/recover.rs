@@ -81,7 +81,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let (starts, free) = self.starts()?;
         let (parts, failure) = (Mutex::<Vec<Part>>::default(), Mutex::<Option<Damage>>::default());
         let threads = core.options().recovery.threads.max(1);
-        let in_turn = (starts.len() / threads).clamp(1, IN_TURN);
+        // Of several threads, each gets a few groups, so that all end at about the same time.
+        let groups = if threads > 1 { threads * 4 } else { 1 };
+        let in_turn = (starts.len() / groups).clamp(1, IN_TURN);
         let read = |group: usize| match self.read_group(group * in_turn, in_turn, &starts) {
             Ok((nodes, leaves)) => {
                 self.seam().lock(&parts).extend(nodes);
