@@ -105,8 +105,9 @@ impl Lines {
         mapping.collapse(0..bytes);
         let seam = Real::new(FlushMode::Lines(FlushInstruction::detect()));
         // SAFETY: the mapping has this many bytes, and is kept as long as the memory.
-        let memory =
-            unsafe { Memory::new(mapping.base(), mapping.shadow(), mapping.side(), bytes, seam) };
+        let memory = unsafe {
+            Memory::new(mapping.base(), mapping.shadow(), mapping.region().start(), bytes, seam)
+        };
         Ok(Lines { memory, mask: bytes / LINE - 1, _mapping: mapping, _dir: dir })
     }
 

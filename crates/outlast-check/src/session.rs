@@ -315,16 +315,27 @@ impl Session {
         )
     }
 
-    /// Attempts a batch for which the pool has no space. It must fail as full and change nothing.
+    /// Attempts a batch that the pool has space to log, but not to make. It must fail as full and
+    /// change nothing.
     pub fn batch_too_large(&mut self, changes: &[Batched]) -> Checked {
         let changes = self.batched(changes)?;
         self.step(
             Kind::Batch,
             || format!("batch of {} changes, too large", changes.len()),
             None,
-            |s| match s.store.make_batch(&[], &changes) {
-                Err(error) if error.is_full() => Ok(()),
-                made => Err(Fault(format!("{made:?}, and the pool should be full"))),
+            |s| {
+                // Refuses none, but counts them.
+                s.seam.refuse(usize::MAX..usize::MAX);
+                match s.store.make_batch(&[], &changes) {
+                    Err(error) if error.is_full() => {
+                        let requested = s.seam.requested();
+                        let is_log = requested.last() == requested.iter().max();
+                        ensure(!is_log, || {
+                            "the pool has no space for the largest block, the log".into()
+                        })
+                    }
+                    made => Err(Fault(format!("{made:?}, and the pool should be full"))),
+                }
             },
         )
     }

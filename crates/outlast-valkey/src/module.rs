@@ -20,7 +20,7 @@ use crate::command::{COMMANDS, Call, Names, Replicate};
 use crate::reply::{Fault, Reply};
 use crate::store::Store;
 use background::{Long, Waiting};
-use known::{Known, find_slot};
+use known::{Known, find_slot, keys_of, signal};
 use outlast::{Failure, PoolOptions};
 use std::ffi::{CStr, CString, c_char, c_int, c_longlong};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +48,9 @@ struct Server {
     calls: AtomicU64,
     changes: AtomicU64,
     eviction: eviction::Eviction,
+    absent: known::Absent,
+    /// Whether the journal could not be written when it was last looked at.
+    journal_fails: AtomicBool,
 }
 
 static SERVER: OnceLock<Server> = OnceLock::new();
@@ -95,7 +98,8 @@ impl Settings {
                     });
                 }
                 "max-size" => {
-                    settings.max_size = Some(value.parse().map_err(|_| "max-size is a number")?);
+                    settings.max_size =
+                        Some(value.parse().map_err(|_| "max-size is a number of bytes")?);
                 }
                 other => return Err(format!("unknown setting {other:?}")),
             }
@@ -167,6 +171,8 @@ fn load(ctx: &Context, args: &[String]) -> Result<(), String> {
         calls: AtomicU64::new(0),
         changes: AtomicU64::new(0),
         eviction: eviction::Eviction::default(),
+        absent: known::Absent::new(),
+        journal_fails: AtomicBool::new(false),
     };
     SERVER.set(server).map_err(|_| "the module is loaded already")?;
     for command in COMMANDS {
@@ -258,6 +264,7 @@ fn clean(ctx: &Context, (): ()) {
         if let Some(slots) = &server.slots {
             slots.ensure_all(&server.store);
         }
+        background::warn(ctx, server);
         let end = Instant::now() + STEP;
         loop {
             match server.store.clean(SystemTime::now()) {
@@ -363,6 +370,7 @@ fn run(
     let flushes = command.name.starts_with("flush");
     let mut result = match server.store.is_incomplete() && !flushes {
         true => Err(Fault::loading()),
+        false if !cluster::has_come(ctx, server, command, args) => Err(Fault::try_again()),
         false => match redirect::meet_native(ctx, server, known, args, strings) {
             Some(result) => {
                 call.replicate = Replicate::Nothing;
@@ -390,6 +398,7 @@ fn run(
             slots.ensure(ctx.ctx, slot);
         }
         server.changes.fetch_add(1, Ordering::Relaxed);
+        keys_of(command, strings).for_each(|key| signal(ctx, *key));
         match call.replicate {
             // What a client calls in a cluster has a stub, which replicas do not expect.
             Replicate::Verbatim
@@ -564,6 +573,7 @@ extern "C" fn info(ctx: *mut raw::RedisModuleInfoCtx, _: c_int) {
     }
     number(c"file_bytes", stats.size);
     number(c"journal", durability.interval.is_some().into());
+    number(c"journal_fails", background::journal_fails(server.store.pool()).into());
     number(c"calls", server.calls.load(Ordering::Relaxed));
     number(c"changes", server.changes.load(Ordering::Relaxed));
     number(c"evicted", server.eviction.count());

@@ -39,7 +39,11 @@ impl Reply {
 
 /// Why a command fails. Its text is the whole reply, beginning with a word in capital letters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fault(String);
+pub struct Fault {
+    text: String,
+    /// The size of the block that a full pool has no room for, or 0.
+    needed: u64,
+}
 
 /// The result of a command.
 pub type Result<T = Reply> = std::result::Result<T, Fault>;
@@ -47,7 +51,11 @@ pub type Result<T = Reply> = std::result::Result<T, Fault>;
 impl Fault {
     /// Makes an error of any text, without its first word.
     pub fn new(text: impl fmt::Display) -> Fault {
-        Fault(format!("ERR {text}"))
+        Fault::with_word(format!("ERR {text}"))
+    }
+
+    fn with_word(text: String) -> Fault {
+        Fault { text, needed: 0 }
     }
 
     /// Arguments that no form of the command has.
@@ -57,23 +65,28 @@ impl Fault {
 
     /// The key has a value of another type.
     pub fn wrong_type() -> Fault {
-        Fault("WRONGTYPE Operation against a key holding the wrong kind of value".into())
+        Fault::with_word("WRONGTYPE Operation against a key holding the wrong kind of value".into())
     }
 
     /// Returns whether this is [`wrong_type`](Self::wrong_type).
     pub fn is_wrong_type(&self) -> bool {
-        self.0.starts_with("WRONGTYPE")
+        self.text.starts_with("WRONGTYPE")
     }
 
     /// Replaces a part of the text.
     #[must_use]
     pub fn replace(&self, part: &str, by: &str) -> Fault {
-        Fault(self.0.replace(part, by))
+        Fault { text: self.text.replace(part, by), ..*self }
     }
 
     /// Returns whether the pool is full.
     pub fn is_full(&self) -> bool {
-        self.0.starts_with("OOM")
+        self.text.starts_with("OOM")
+    }
+
+    /// Returns the size of the block that a full pool has no room for, or 0.
+    pub fn needed(&self) -> u64 {
+        self.needed
     }
 
     /// A key that must be there is not.
@@ -81,9 +94,14 @@ impl Fault {
         Fault::new("no such key")
     }
 
+    /// The key's slot is moved, and its records have not come yet.
+    pub fn try_again() -> Fault {
+        Fault::with_word("TRYAGAIN the records of this slot are on their way".into())
+    }
+
     /// The data are not all there yet.
     pub fn loading() -> Fault {
-        Fault("LOADING the copy of the primary's data is not complete".into())
+        Fault::with_word("LOADING the copy of the primary's data is not complete".into())
     }
 
     /// A text is not an integer.
@@ -98,13 +116,13 @@ impl Fault {
 
     /// Returns the whole text.
     pub fn text(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -116,6 +134,10 @@ impl From<outlast::Error> for Fault {
             outlast::Error::ReadOnly { .. } => "READONLY",
             _ => "ERR",
         };
-        Fault(format!("{word} {error:?}").replace(['\r', '\n'], " "))
+        let needed = match &error {
+            outlast::Error::PoolFull { needed, .. } => *needed,
+            _ => 0,
+        };
+        Fault { text: format!("{word} {error:?}").replace(['\r', '\n'], " "), needed }
     }
 }

@@ -28,6 +28,7 @@ use crate::parse::Scan;
 use crate::place::{FieldKey, PREFIX, SLOTS, field_key, place_of, position_of, prefix_of, to_ms};
 use crate::reply::{Fault, Result};
 use outlast::{Expiry, Map, MapOptions, OrderedMap, Pool};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -80,14 +81,17 @@ impl Store {
     /// Those of opening a map.
     pub fn open(pool: Pool) -> outlast::Result<Store> {
         let expiring = MapOptions::new().expiry(true);
-        let keys = pool.ordered_map_with("keys", &expiring)?;
-        let fields = pool.ordered_map("fields")?;
         let timed = pool.ordered_map("timed")?;
         let garbage = pool.map::<u64, ()>("garbage")?;
         let counters = pool.map::<str, u64>("counters")?;
         let next = AtomicU64::new(counters.get(NUMBERS)?.unwrap_or(0));
         let incomplete = AtomicBool::new(counters.contains_key(INCOMPLETE)?);
         let has_timed = AtomicBool::new(timed.first()?.is_some());
+        garbage.iter().next().transpose()?;
+        // The large ones last: after a crash, a journal takes the leaves that they have found, and whoever enters
+        // the pool waits meanwhile. To open a map is to enter, and so is the first lookup in a part of a hash map.
+        let fields = pool.ordered_map("fields")?;
+        let keys = pool.ordered_map_with("keys", &expiring)?;
         Ok(Store {
             pool,
             keys,
@@ -468,11 +472,11 @@ impl Store {
         let Some(mut hash) = self.hash(key, kind)? else { return Ok(0) };
         let expiry = self.hash_expiry(key)?;
         let mut batch = self.pool.batch();
-        let mut gone: Vec<&[u8]> = Vec::new();
+        let mut gone: HashSet<&[u8]> = HashSet::new();
         for field in fields {
             if !gone.contains(field) && self.fields.contains_key(&field_key(hash, field))? {
                 batch.remove(&self.fields, &field_key(hash, field))?;
-                gone.push(field);
+                gone.insert(field);
             }
         }
         let removed = gone.len() as u64;

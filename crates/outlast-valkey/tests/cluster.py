@@ -50,6 +50,7 @@ class Cluster:
     def __call__(self, name, key, *words):
         key = key.encode()
         slot, end, asking, port = slot_of(key), time.monotonic() + 60, False, None
+        why = None
         while True:
             port = port or self.owner.get(slot) or random.choice(self.ports)
             try:
@@ -61,16 +62,18 @@ class Cluster:
                     self.owner[slot] = port
                 return reply
             except Refused as error:
+                why = f"{port}: {error}"
                 kind, *rest = str(error).split()
                 if kind in ("MOVED", "ASK"):
                     port, asking = int(rest[1].split(":")[1]), kind == "ASK"
                     continue
                 if kind not in ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"):
                     raise
-            except (OSError, ConnectionError):
+            except (OSError, ConnectionError) as error:
+                why = f"{port}: {error}"
                 self.clients.pop(port, None)
                 self.owner.pop(slot, None)
-            assert time.monotonic() < end, f"{name} {key} is not served"
+            assert time.monotonic() < end, f"{name} {key} is not served: {why}"
             port, asking = None, False
             time.sleep(0.02)
 

@@ -208,14 +208,19 @@ pub(super) fn batch_full(play: &mut Play) -> Checked {
     // The log takes three fifths of the free pages, and the records two thirds. So there is space for
     // the log, but not for the records.
     let values = play.session.free_pages() * 4 / 5;
-    let [a, b, c] = [10, 11, 12].map(|key| play.key(key));
+    let [a, b, c, d] = [10, 11, 12, 13].map(|key| play.key(key));
     let mut changes =
         vec![("m", a, Some(400)), ("n", a, Some(401)), ("m", b, None), ("n", b, None)];
     changes.extend((0..values).map(|n| ("n", play.key(100 + n), Some(SPECIAL + n))));
-    changes.push(("m", c, Some(402)));
+    // One of the values is too many, so these changes are never made. The first ones belong to the
+    // values' run of changes of one map.
+    changes.extend([("n", c, Some(402)), ("n", d, None), ("m", c, None), ("m", d, Some(403))]);
     play.session.batch_too_large(&changes)?;
-    play.get(11)?;
-    play.change_in("n", 10, Do::Update(403))?;
+    for key in [a, b, c, d] {
+        play.session.get("m", key)?;
+        play.session.get("n", key)?;
+    }
+    play.change_in("n", 10, Do::Update(404))?;
     play.session.batch(&changes[..4])?;
     play.session.verify()
 }

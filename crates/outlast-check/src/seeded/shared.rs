@@ -129,6 +129,12 @@ pub(super) const LINES: &[Line] = &[
         Alone,
     ),
     bug(
+        "A batch that fails does not restore a record whose change was not made yet",
+        Seeded::InCode(&db_bugs::LAST_BEFORE_LOST),
+        "Store::log_and_make: the value before",
+        Alone,
+    ),
+    bug(
         "The log of a batch is not durable when its word is",
         Seeded::NoFlush(&points::BATCH_LOG),
         "seam: log",

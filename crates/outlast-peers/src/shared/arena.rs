@@ -44,9 +44,10 @@ impl<S: Seam> Arena<S> {
     /// Creates an arena on a mapping, which the caller has filled with zeros.
     pub fn on(mapping: Mapping, seam: S) -> Arena<S> {
         let len = mapping.len();
-        let (base, shadow, side) = (mapping.base(), mapping.shadow(), mapping.side());
-        // SAFETY: the mapping's base is aligned to 2 MiB, and its shadow and side table precede it by
-        // multiples of a line. All stay mapped until the mapping is dropped, which the arena owns and
+        let (base, shadow) = (mapping.base(), mapping.shadow());
+        let side = mapping.region().start();
+        // SAFETY: the mapping's base and side table are aligned to 2 MiB, and its shadow precedes the base
+        // by a multiple of a line. All stay mapped until the mapping is dropped, which the arena owns and
         // drops last; nothing else has them.
         let memory = unsafe { Memory::new(base, shadow, side, len, seam) };
         let (next, freed) = (AtomicU64::new(4096), Mutex::default());

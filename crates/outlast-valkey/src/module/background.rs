@@ -1,11 +1,13 @@
 //! Clients that are told later: those that wait until changes are durable, and those that wait for a copy
 //! or a check.
 
-use super::{SERVER, arguments, can_block, lock, send};
+use super::{SERVER, Server, arguments, can_block, lock, send};
+use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
-use outlast::Pool;
+use outlast::{Pool, PoolOptions};
 use std::ffi::c_int;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use valkey_module::{Context, raw};
 
@@ -90,12 +92,53 @@ pub(super) extern "C" fn wait_durable(
     raw::Status::Ok as c_int
 }
 
+/// Returns whether the journal of a pool cannot be written, so that nothing survives a power loss for now.
+pub(super) fn journal_fails(pool: &Pool) -> bool {
+    let durability = pool.durability();
+    durability.interval.is_some() && !durability.confirmed_survives_power_loss
+}
+
+/// Writes into the server's log when the journal begins to fail, and when it no longer does.
+pub(super) fn warn(ctx: &Context, server: &Server) {
+    let fails = journal_fails(server.store.pool());
+    if server.journal_fails.swap(fails, Ordering::Relaxed) != fails {
+        ctx.log_warning(match fails {
+            true => "outlast: the journal cannot be written: changes do not survive a power loss",
+            false => "outlast: the journal can be written again",
+        });
+    }
+}
+
 // ---- Copies and checks ------------------------------------------------------------------
 
 /// What the thread for long work does.
 pub(super) enum Task {
-    Backup(PathBuf),
+    Backup { path: PathBuf, replaces: bool },
     Verify,
+}
+
+/// Writes a copy of the pool, which replaces nothing but another pool.
+fn back_up(pool: &Pool, path: &Path, replaces: bool) -> crate::reply::Result {
+    let server = SERVER.get().expect("loaded");
+    let mut journal = server.settings.path.clone().into_os_string();
+    journal.push(".journal");
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+    if directory.is_ok_and(|directory| {
+        Path::new(&journal).canonicalize().is_ok_and(|journal| directory.starts_with(journal))
+    }) {
+        return Err(Fault::new("this is a place in the journal of the pool"));
+    }
+    if path.symlink_metadata().is_ok() {
+        if !replaces {
+            return Err(Fault::new("there is a file of this name; REPLACE replaces another pool"));
+        }
+        // SAFETY: the pool is closed at once, and outlast locks it against its writers.
+        let found = unsafe { PoolOptions::new().accept_possibly_torn(true).open_read_only(path) };
+        found.map_err(|error| Fault::new(format!("not replaced: {error:?}")))?;
+    }
+    pool.snapshot(path)?;
+    Ok(Reply::OK)
 }
 
 pub(super) struct Long {
@@ -108,17 +151,20 @@ pub(super) fn work_in_background(pool: Pool) -> Sender<Long> {
     std::thread::spawn(move || {
         while let Ok(Long { client, task }) = receive.recv() {
             let result = match task {
-                Task::Backup(path) => pool.snapshot(path).map(|()| Reply::OK),
-                Task::Verify => pool.verify().and_then(|found| {
-                    let records = found.records();
-                    found.ensure_sound()?;
-                    Ok(Reply::Bulk(format!("{records} records, sound").into_bytes()))
-                }),
+                Task::Backup { path, replaces } => back_up(&pool, &path, replaces),
+                Task::Verify => verified(&pool).map_err(Fault::from),
             };
-            answer(client, result.map_err(Fault::from));
+            answer(client, result);
         }
     });
     send
+}
+
+fn verified(pool: &Pool) -> outlast::Result<Reply> {
+    let found = pool.verify()?;
+    let records = found.records();
+    found.ensure_sound()?;
+    Ok(Reply::Bulk(format!("{records} records, sound").into_bytes()))
 }
 
 fn in_background(ctx: &Context, task: Task) {
@@ -137,14 +183,22 @@ pub(super) extern "C" fn backup(
     use std::os::unix::ffi::OsStrExt;
     let context = Context::new(ctx);
     // SAFETY: the server keeps the arguments during the call.
-    match unsafe { arguments(argv, argc) }.1[..] {
-        [_, path] => {
-            in_background(&context, Task::Backup(std::ffi::OsStr::from_bytes(path).into()))
+    let (path, options) = match unsafe { arguments(argv, argc) }.1[..] {
+        [_, path, ref options @ ..] => (path, options.to_vec()),
+        _ => (&b""[..], Vec::new()),
+    };
+    let replaces = match options[..] {
+        _ if !(2..=3).contains(&argc) => Err("wrong number of arguments for 'ol.backup' command"),
+        [] => Ok(false),
+        [option] if is_word(option, "replace") => Ok(true),
+        _ => Err("syntax error"),
+    };
+    match replaces {
+        Ok(replaces) => {
+            let path = std::ffi::OsStr::from_bytes(path).into();
+            in_background(&context, Task::Backup { path, replaces });
         }
-        _ => {
-            let text = "wrong number of arguments for 'ol.backup' command";
-            send(&context, Err(Fault::new(text)));
-        }
+        Err(why) => send(&context, Err(Fault::new(why))),
     }
     raw::Status::Ok as c_int
 }

@@ -23,8 +23,8 @@
 //! records are loaded. A crash of the new place while it loads leaves a part there, and everything in
 //! the old one. Records that are left of a slot get no stub while another server has the slot.
 //!
-//! A change that finds no stub makes it; when the server starts, those of all other slots in the pool are made. A stub
-//! takes about 100 bytes of the server's memory, an empty slot nothing.
+//! A change that finds no stub makes it; when the server starts, and when slots are added to it, those of all other
+//! slots in the pool are made. A stub takes about 100 bytes of the server's memory, an empty slot nothing.
 
 use super::known::find_slot;
 use super::{SERVER, Server, bytes, lock, redirect, replication};
@@ -37,7 +37,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use valkey_module::{Context, raw};
+use valkey_module::{Context, ContextFlags, raw};
 
 /// What the names of stubs begin with. A slot in braces follows.
 const STUB: &[u8] = b"ol:stub:{";
@@ -131,7 +131,7 @@ impl Slots {
             let ctx = raw::RedisModule_GetThreadSafeContext.expect("servers since 4.0 have it")(
                 null_mut(),
             );
-            let flags = valkey_module::ContextFlags::LOADING;
+            let flags = ContextFlags::LOADING;
             if !Context::new(ctx).get_flags().intersects(flags) {
                 match store.slots() {
                     Ok(slots) => {
@@ -180,6 +180,18 @@ fn taken(ctx: &Context) -> Vec<bool> {
     taken
 }
 
+/// Returns whether the keys of a command are here. While a slot is moved key by key, the server runs scripts in the new
+/// place, because it knows nothing of our keys: they have to wait until the stub has come.
+pub(super) fn has_come(ctx: &Context, server: &Server, command: &Command, args: &[&[u8]]) -> bool {
+    let Some(slots) = &server.slots else { return true };
+    let flags = ctx.get_flags();
+    if !flags.contains(ContextFlags::LUA) || flags.contains(ContextFlags::REPLICATED) {
+        return true;
+    }
+    find_slot(command, args)
+        .is_none_or(|slot| lock(&slots.stubs)[usize::from(slot)] || !taken(ctx)[usize::from(slot)])
+}
+
 fn log(text: &str) {
     valkey_module::logging::log_warning(format!("outlast: {text}"));
 }
@@ -198,6 +210,22 @@ pub(super) unsafe fn names_stub(filter: *mut raw::RedisModuleCommandFilterCtx) -
     unsafe {
         let arg = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
         !arg.is_null() && is_stub(bytes(arg))
+    }
+}
+
+/// Looks at a call of `CLUSTER`. Slots that it adds to this server get their stubs soon, if it has records of them.
+///
+/// # Safety
+/// The filter's context is the server's.
+pub(super) unsafe fn notice(filter: *mut raw::RedisModuleCommandFilterCtx, server: &Server) {
+    // SAFETY: as the caller says; there is an argument if it is not null.
+    unsafe {
+        let arg = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
+        if let Some(slots) = server.slots.as_ref().filter(|_| !arg.is_null())
+            && bytes(arg).to_ascii_lowercase().starts_with(b"addslots")
+        {
+            slots.ready.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -282,6 +310,7 @@ fn read(rdb: *mut raw::RedisModuleIO) -> Result<*mut c_void, String> {
         // What an earlier move has left here, if the server died before all of it was removed.
         server.store.clear_slot(slot).map_err(|fault| fault.to_string())?;
     }
+    server.absent.forget_all();
     loop {
         let call = raw::load_string_buffer(rdb).map_err(text)?;
         if call.as_ref().is_empty() {

@@ -4,21 +4,30 @@
 //! size that a change needs. So eviction begins before: from [`SHARE`] of the pool on, a change first drops
 //! keys of as many bytes as it brings. The rest of the pool is for other sizes and for the map's nodes. If a
 //! change still finds no room, neighbors go together, which frees nodes, too.
+//!
+//! A large value needs pages that lie side by side, which keys of small values do not free, however many go. So it
+//! takes the place of other large values only, and if there are none, it is refused.
 
-use super::{Server, is_replicated, replicate_call};
+use super::{Server, is_replicated, replicate_call, signal};
 use crate::command::{Call, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use valkey_module::Context;
+use valkey_module::{Context, ValkeyString};
 
 /// Eviction begins when so many sixteenths of the pool are in use.
 const SHARE: u64 = 14;
-/// After so many changes it is looked at again how much is in use.
+/// After so many changes it is looked at again how much is in use, and before each large one.
 const CHANGES: u64 = 1 << 10;
 /// The most keys that are evicted before a change, if the pool is not full.
 const BEFORE: usize = 64;
 /// How often a change is tried again in a full pool, and how many neighbors are looked at each time.
 const TURNS: usize = 16;
 const NEIGHBORS: usize = 512;
+/// How many bytes of values go at most with the neighbors of one turn, beyond those of one of them.
+const NEIGHBORS_BYTES: u64 = 4 << 20;
+/// From so many bytes on, a change is large: its blocks have pages of their own.
+const LARGE: u64 = 32 << 10;
+/// The largest block that a full pool lacks for a change that is not large: pages for blocks of one size.
+const LARGEST_RUN: u64 = 512 << 10;
 
 /// Whether keys are evicted now.
 #[derive(Default)]
@@ -36,6 +45,7 @@ impl Eviction {
 
     fn note(&self, ctx: &Context, key: Vec<u8>) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
+        signal(ctx, ValkeyString::create_from_slice(ctx.ctx, &key).inner);
         replicate_call(ctx, &[b"ol.del".to_vec(), key]);
     }
 }
@@ -51,19 +61,25 @@ pub(super) fn make_room(ctx: &Context, server: &Server, command: &Command, args:
     if !command.flags.contains("deny-oom") {
         return;
     }
-    if eviction.changes.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHANGES) {
+    let mut wanted = bytes_of(args);
+    let large = Some(wanted).filter(|&wanted| wanted > LARGE);
+    let changes = eviction.changes.fetch_add(1, Ordering::Relaxed);
+    if changes.is_multiple_of(CHANGES) || large.is_some() {
         let stats = server.store.pool().stats();
         let in_use = stats.size - stats.free_page_bytes;
         eviction.is_due.store(in_use > max / 16 * SHARE, Ordering::Relaxed);
     }
     // A replica follows its primary, which has the same bound.
-    if !eviction.is_due.load(Ordering::Relaxed) || is_replicated(ctx) {
+    if !eviction.is_due.load(Ordering::Relaxed) || is_replicated(ctx) || wanted > max / 2 {
         return;
     }
-    let mut wanted = bytes_of(args).min(max / 2);
     for _ in 0..BEFORE {
+        let evicted = match large {
+            Some(wanted) => server.store.evict_large(wanted),
+            None => server.store.evict(),
+        };
         // If this fails, the change may fail too, and says why.
-        let Ok(Some((key, bytes))) = server.store.evict() else { return };
+        let Ok(Some((key, bytes))) = evicted else { return };
         eviction.note(ctx, key);
         wanted = wanted.saturating_sub(bytes);
         if wanted == 0 {
@@ -83,11 +99,19 @@ pub(super) fn retry(
     let Some(max) = server.settings.max_size.filter(|_| server.settings.evict) else {
         return result;
     };
-    if bytes_of(call.args) > max / 2 {
+    let needed = match &result {
+        Err(fault) if fault.needed() > LARGEST_RUN => fault.needed(),
+        _ => 0,
+    };
+    let wanted = bytes_of(call.args).max(needed);
+    if wanted > max / 2 {
         return result;
     }
     for _ in 0..TURNS {
-        let keys = server.store.evict_neighbors(NEIGHBORS)?;
+        let keys = match wanted > LARGE {
+            true => server.store.evict_large(wanted)?.map(|(key, _)| key).into_iter().collect(),
+            false => server.store.evict_neighbors(NEIGHBORS, NEIGHBORS_BYTES)?,
+        };
         if keys.is_empty() {
             break;
         }

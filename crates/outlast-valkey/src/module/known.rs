@@ -4,7 +4,9 @@ use super::redirect::COMMON;
 use crate::command::Command;
 use crate::place::slot_of;
 use std::ffi::CString;
-use valkey_module::raw;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use valkey_module::{Context, raw};
 
 /// A command as the server knows it.
 pub(super) struct Known {
@@ -54,12 +56,69 @@ impl Known {
     }
 }
 
+/// Keys that are not ours, as far as is known, so that the server's own commands need not search for them. A command
+/// of ours that may make a key takes it out first. Only the server's thread uses this.
+pub(super) struct Absent {
+    hasher: RandomState,
+    hashes: Box<[AtomicU64]>,
+}
+
+impl Absent {
+    /// How many keys are known at most.
+    const ENTRIES: usize = 1 << 12;
+
+    pub(super) fn new() -> Absent {
+        let hashes = (0..Self::ENTRIES).map(|_| AtomicU64::new(0)).collect();
+        Absent { hasher: RandomState::new(), hashes }
+    }
+
+    /// Returns the key's entry, and what it has if the key is known. No key's hash is 0.
+    fn entry(&self, key: &[u8]) -> (&AtomicU64, u64) {
+        let hash = self.hasher.hash_one(key) | 1 << 63;
+        (&self.hashes[hash as usize % Self::ENTRIES], hash)
+    }
+
+    /// Returns whether a key is ours, which `find` finds out if it is not known.
+    pub(super) fn is_ours(&self, key: &[u8], find: impl FnOnce() -> bool) -> bool {
+        let (entry, hash) = self.entry(key);
+        if entry.load(Ordering::Relaxed) == hash {
+            return false;
+        }
+        let found = find();
+        if !found {
+            entry.store(hash, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// From now on, the key may be ours.
+    pub(super) fn forget(&self, key: &[u8]) {
+        let (entry, hash) = self.entry(key);
+        if entry.load(Ordering::Relaxed) == hash {
+            entry.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// From now on, any key may be ours.
+    pub(super) fn forget_all(&self) {
+        self.hashes.iter().for_each(|entry| entry.store(0, Ordering::Relaxed));
+    }
+}
+
 /// Returns those of a command's arguments that are keys.
 pub(super) fn keys_of<'a, T>(command: &Command, args: &'a [T]) -> impl Iterator<Item = &'a T> {
     let (first, last, step) = command.keys;
     let first = usize::try_from(first - 1).unwrap_or(usize::MAX);
     let count = usize::try_from(last).unwrap_or(args.len());
     args.get(first..count).unwrap_or_default().iter().step_by(step.max(1) as usize)
+}
+
+/// Tells the server that a key has changed, for clients that watch or track it.
+pub(super) fn signal(ctx: &Context, key: *mut raw::RedisModuleString) {
+    // SAFETY: context and string are the server's, and live during the call.
+    unsafe {
+        raw::RedisModule_SignalModifiedKey.expect("servers since 6.0 have it")(ctx.ctx, key);
+    }
 }
 
 /// Returns the slot of a command's keys, if it has keys, all of one slot.

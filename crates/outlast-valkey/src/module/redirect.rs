@@ -6,7 +6,7 @@ use crate::keyspace;
 use crate::parse::is_word;
 use crate::reply::{Fault, Reply};
 use std::ffi::c_int;
-use valkey_module::{CallOptionsBuilder, CallResult, Context, ValkeyError, raw};
+use valkey_module::{CallOptionsBuilder, CallReply, CallResult, Context, ValkeyError, raw};
 
 /// Turns the server's own command into ours of the same name, and in a cluster, ours into the one of its slot.
 pub(super) extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
@@ -21,6 +21,9 @@ pub(super) extern "C" fn rename(filter: *mut raw::RedisModuleCommandFilterCtx) {
             _ => (name, true),
         };
         let Some(known) = server.commands.get(stem) else {
+            if is_word(name, "cluster") {
+                cluster::notice(filter, server);
+            }
             if is_native && server.settings.redirect {
                 refuse_ours(filter, server, &name.to_ascii_lowercase());
             }
@@ -60,34 +63,94 @@ unsafe fn rename_to(
 /// The command that replies that a key has another type.
 pub(super) const REFUSED: &str = "ol.refused";
 
-/// The server's commands that we do not have, whose first argument is a key.
+/// The server's commands that we do not have, whose first argument is their only key.
 #[rustfmt::skip]
 const OTHERS: &[&str] = &[
-    "bitcount", "bitfield", "bitfield_ro", "bitpos", "blpop", "brpop", "bzpopmax", "bzpopmin", "dump", "geoadd",
-    "geodist", "geohash", "geopos", "georadius", "lcs", "lindex", "linsert", "llen", "lmove",
-    "lpop", "lpos", "lpush", "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "pfcount", "pfmerge", "rpop", "rpoplpush", "rpush", "rpushx", "sadd", "scard", "sdiff", "sinter", "sismember",
-    "smembers", "smismember", "smove", "sort", "sort_ro", "spop", "srandmember", "srem", "sscan", "sunion", "xack", "xadd",
-    "xdel", "xlen", "xrange", "xrevrange", "xtrim", "zadd", "zcard", "zcount", "zincrby", "zlexcount", "zmscore",
-    "zpopmax", "zpopmin", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrank", "zrem", "zremrangebylex",
-    "zremrangebyrank", "zremrangebyscore", "zrevrange", "zrevrank", "zscan", "zscore",
+    "bitcount", "bitfield", "bitfield_ro", "bitpos", "dump", "geoadd", "geodist", "geohash", "geopos",
+    "georadius_ro", "georadiusbymember_ro", "geosearch", "lindex", "linsert", "llen", "lpop", "lpos", "lpush",
+    "lpushx", "lrange", "lrem", "lset", "ltrim", "move", "pfadd", "restore", "rpop", "rpush", "rpushx", "sadd", "scard",
+    "sismember", "smembers", "smismember", "spop", "srandmember", "srem", "sscan", "xack", "xadd", "xautoclaim", "xclaim",
+    "xdel", "xlen", "xpending", "xrange", "xrevrange", "xsetid", "xtrim", "zadd", "zcard", "zcount", "zincrby", "zlexcount",
+    "zmscore", "zpopmax", "zpopmin", "zrandmember", "zrange", "zrangebylex", "zrangebyscore", "zrank", "zrem",
+    "zremrangebylex", "zremrangebyrank", "zremrangebyscore", "zrevrange", "zrevrangebylex", "zrevrangebyscore",
+    "zrevrank", "zscan", "zscore",
 ];
 
-/// Refuses a command of the server's own if its key is one of ours.
+/// Those with more keys: the first and the last argument that are keys, the last one from the end if it is negative.
+/// [`ASK`] is for those of which only the server knows it.
+#[rustfmt::skip]
+const SEVERAL: &[(&str, c_int, c_int)] = &[
+    ("bitop", 2, -1), ("blmove", 1, 2), ("blmpop", ASK, 0), ("blpop", 1, -2), ("brpop", 1, -2), ("brpoplpush", 1, 2),
+    ("bzmpop", ASK, 0), ("bzpopmax", 1, -2), ("bzpopmin", 1, -2), ("georadius", ASK, 0), ("georadiusbymember", ASK, 0),
+    ("geosearchstore", 1, 2), ("lcs", 1, 2), ("lmove", 1, 2), ("lmpop", ASK, 0), ("pfcount", 1, -1), ("pfmerge", 1, -1),
+    ("rpoplpush", 1, 2), ("sdiff", 1, -1), ("sdiffstore", 1, -1), ("sinter", 1, -1), ("sintercard", ASK, 0),
+    ("sinterstore", 1, -1), ("smove", 1, 2), ("sort", ASK, 0), ("sort_ro", 1, 1), ("sunion", 1, -1),
+    ("sunionstore", 1, -1), ("xgroup", 2, 2), ("xread", ASK, 0), ("xreadgroup", ASK, 0), ("zdiff", ASK, 0),
+    ("zdiffstore", ASK, 0), ("zinter", ASK, 0), ("zintercard", ASK, 0), ("zinterstore", ASK, 0), ("zmpop", ASK, 0),
+    ("zrangestore", 1, 2), ("zunion", ASK, 0), ("zunionstore", ASK, 0),
+];
+const ASK: c_int = 0;
+
+/// Refuses a command of the server's own if one of its keys is ours.
 ///
 /// # Safety
 /// The filter's context is the server's.
 unsafe fn refuse_ours(filter: *mut raw::RedisModuleCommandFilterCtx, server: &Server, name: &[u8]) {
-    if OTHERS.binary_search_by(|other| other.as_bytes().cmp(name)).is_err() {
-        return;
-    }
+    let (first, last) = match SEVERAL.binary_search_by(|(other, ..)| other.as_bytes().cmp(name)) {
+        Ok(at) => (SEVERAL[at].1, SEVERAL[at].2),
+        Err(_) if OTHERS.binary_search_by(|other| other.as_bytes().cmp(name)).is_ok() => (1, 1),
+        Err(_) => return,
+    };
     // SAFETY: as the caller says; there is an argument if it is not null.
     unsafe {
-        let key = raw::RedisModule_CommandFilterArgGet.expect("servers have it")(filter, 1);
-        if !key.is_null() && server.store.exists(bytes(key)).unwrap_or(false) {
+        let get = raw::RedisModule_CommandFilterArgGet.expect("servers have it");
+        let is_ours = |key: *mut raw::RedisModuleString| {
+            if key.is_null() {
+                return false;
+            }
+            let key = bytes(key);
+            server.absent.is_ours(key, || server.store.exists(key).unwrap_or(true))
+        };
+        let count = raw::RedisModule_CommandFilterArgsCount.expect("servers have it")(filter);
+        let meets_ours = if first == ASK {
+            let mut args: Vec<_> = (0..count).map(|n| get(filter, n)).collect();
+            keys_by_server(&mut args).into_iter().any(is_ours)
+        } else {
+            let last = if last < 0 { count + last } else { last };
+            (first..=last).any(|n| is_ours(get(filter, n)))
+        };
+        if meets_ours {
             let create = raw::RedisModule_CreateString.expect("all servers have it");
             let name = create(std::ptr::null_mut(), REFUSED.as_ptr().cast(), REFUSED.len());
             rename_to(filter, name);
         }
+    }
+}
+
+/// Asks the server which arguments of a call are keys. There are none if it is not a correct one.
+///
+/// # Safety
+/// The arguments are the server's, the first of them the command's name.
+unsafe fn keys_by_server(
+    args: &mut [*mut raw::RedisModuleString],
+) -> Vec<*mut raw::RedisModuleString> {
+    let mut found = 0;
+    // SAFETY: as the caller says. The server needs no context for this, and we free the list.
+    unsafe {
+        let places = raw::RedisModule_GetCommandKeysWithFlags.expect("servers since 7.0 have it")(
+            std::ptr::null_mut(),
+            args.as_mut_ptr(),
+            args.len() as c_int,
+            &mut found,
+            std::ptr::null_mut(),
+        );
+        if places.is_null() {
+            return Vec::new();
+        }
+        let list = std::slice::from_raw_parts(places, found as usize);
+        let keys = list.iter().map(|&place| args[place as usize]).collect();
+        raw::RedisModule_Free.expect("all servers have it")(places.cast());
+        keys
     }
 }
 
@@ -111,6 +174,9 @@ pub(super) fn meet_native(
     strings: &[*mut raw::RedisModuleString],
 ) -> Option<crate::reply::Result> {
     let command = known.command;
+    if command.is_write() {
+        keys_of(command, args).for_each(|key| server.absent.forget(key));
+    }
     let is_complete = command.arguments.contains(&args.len());
     if !server.settings.redirect || !is_complete || known.is_common {
         return None;
@@ -269,20 +335,22 @@ fn native_with(
     args: &[&[u8]],
     options: CallOptionsBuilder,
 ) -> crate::reply::Result {
-    use valkey_module::ValkeyValue as Value;
-    fn convert(value: Value) -> Reply {
-        match value {
-            Value::Integer(number) => Reply::Int(number),
-            Value::SimpleString(text) | Value::BulkString(text) => Reply::Bulk(text.into_bytes()),
-            Value::StringBuffer(bytes) => Reply::Bulk(bytes),
-            Value::BulkValkeyString(text) => Reply::Bulk(text.as_slice().to_vec()),
-            Value::Array(list) => Reply::Array(list.into_iter().map(convert).collect()),
+    // The conversion of the crate fails if a text is not UTF-8.
+    fn convert(reply: &CallReply<'_>) -> Reply {
+        match reply {
+            CallReply::I64(number) => Reply::Int(number.to_i64()),
+            CallReply::String(text) => Reply::Bulk(text.as_bytes().to_vec()),
+            CallReply::Array(list) => Reply::Array(
+                list.iter()
+                    .map(|reply| reply.map_or(Reply::Null, |reply| convert(&reply)))
+                    .collect(),
+            ),
             _ => Reply::Null,
         }
     }
     let result: CallResult<'_> = ctx.call_ext(name, &options.build(), args);
     match result {
-        Ok(value) => Ok(match (name, convert((&value).into())) {
+        Ok(value) => Ok(match (name, convert(&value)) {
             ("flushall" | "flushdb" | "rename", _) => Reply::OK,
             (_, reply) => reply,
         }),

@@ -304,7 +304,12 @@ extern "C" fn save(rdb: *mut raw::RedisModuleIO, _: c_int) {
 
 /// Reads our part of a snapshot, and makes its calls if it comes from a primary.
 extern "C" fn load(rdb: *mut raw::RedisModuleIO, _: c_int, _: c_int) -> c_int {
-    match read(rdb) {
+    let done = read(rdb);
+    // Not before: the server answers clients while it loads.
+    if let Some(server) = SERVER.get() {
+        server.absent.forget_all();
+    }
+    match done {
         Ok(()) => raw::Status::Ok as c_int,
         Err(why) => {
             valkey_module::logging::log_warning(format!("outlast: the copy is refused: {why}"));

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Entries of the table, 4 bytes each.
 const ENTRIES: usize = 1 << 20;
 
-/// Keys among which an eviction chooses.
+/// Keys among which an eviction chooses, and that of a large value.
 const SAMPLE: usize = 8;
+const LARGE_SAMPLE: usize = 64;
 
 /// The last use of each key, by hashes.
 pub struct Uses {
@@ -70,15 +71,37 @@ impl Store {
             }
         }
         let Some((_, key)) = oldest else { return Ok(None) };
-        let found = self.keys.get_ref(&place_of(&key))?;
-        let bytes = (key.len() + found.map_or(0, |value| value.bytes().len())) as u64;
+        let bytes = key.len() as u64 + self.value_bytes(&key)?;
+        self.remove(&key)?;
+        Ok(Some((key, bytes)))
+    }
+
+    fn value_bytes(&self, key: &[u8]) -> Result<u64> {
+        Ok(self.keys.get_ref(&place_of(key))?.map_or(0, |value| value.bytes().len() as u64))
+    }
+
+    /// Removes one of some random keys to make room for a value of `wanted` bytes: of those with a value as large, the
+    /// one that was used the longest ago, and if there are none, the one with the largest value, if that is at least a
+    /// quarter as large. Returns it and the bytes that it took; `None` if there is no such key.
+    pub fn evict_large(&self, wanted: u64) -> Result<Option<(Vec<u8>, u64)>> {
+        let mut best = None;
+        for _ in 0..LARGE_SAMPLE {
+            let Some(key) = self.random_key()? else { break };
+            let bytes = self.value_bytes(&key)?;
+            let age = self.uses.as_ref().map_or(0, |uses| uses.age(&key));
+            let rank = if bytes >= wanted { (wanted, age) } else { (bytes, 0) };
+            if bytes >= wanted / 4 && best.as_ref().is_none_or(|(other, _, _)| *other < rank) {
+                best = Some((rank, key, bytes));
+            }
+        }
+        let Some((_, key, bytes)) = best else { return Ok(None) };
         self.remove(&key)?;
         Ok(Some((key, bytes)))
     }
 
     /// Removes the older three quarters of some keys that lie beside each other, so that parts of the map become
-    /// free as a whole. Returns them.
-    pub fn evict_neighbors(&self, count: usize) -> Result<Vec<Vec<u8>>> {
+    /// free as a whole; no more once their values have `most` bytes. Returns them.
+    pub fn evict_neighbors(&self, count: usize, most: u64) -> Result<Vec<Vec<u8>>> {
         let Some(first) = self.random_key()? else { return Ok(Vec::new()) };
         let first = place_of(&first);
         let places = self.keys.range((Bound::Included(&first[..]), Bound::Unbounded)).take(count);
@@ -88,10 +111,16 @@ impl Store {
         let mut keys: Vec<(u32, Vec<u8>)> = keys.into_iter().map(|key| (age(&key), key)).collect();
         keys.sort_unstable_by(|one, other| other.cmp(one));
         keys.truncate((keys.len() * 3).div_ceil(4));
-        for (_, key) in &keys {
-            self.remove(key)?;
+        let (mut gone, mut bytes) = (Vec::new(), 0);
+        for (_, key) in keys {
+            bytes += self.value_bytes(&key)?;
+            self.remove(&key)?;
+            gone.push(key);
+            if bytes >= most {
+                break;
+            }
         }
-        Ok(keys.into_iter().map(|(_, key)| key).collect())
+        Ok(gone)
     }
 
     pub(super) fn note_use(&self, place: &[u8]) {

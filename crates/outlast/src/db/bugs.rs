@@ -17,6 +17,8 @@ crate::seeded_bugs! {
     BATCH_FORGOTTEN = "BatchForgotten";
     /// A batch makes its changes before its word is stored.
     BATCH_MADE_EARLY = "BatchMadeEarly";
+    /// The value that the key of a batch's last change had before is lost.
+    LAST_BEFORE_LOST = "LastBeforeLost";
     /// What a batch requires is checked before the batch holds the gate.
     REQUIRED_EARLY = "RequiredEarly";
     /// The block that is set aside for an old record is free only once the record is written again.

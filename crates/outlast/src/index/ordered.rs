@@ -95,6 +95,9 @@ pub trait OrderedRecord: SlotRecord {
     /// Returns eight bytes of a key, starting at `skip`, as a word that keeps their order. Zeros
     /// stand for bytes beyond the key's end. An inline key is the word itself, whatever `skip` is.
     fn word(key: Self::Key<'_>, skip: usize) -> u64;
+    /// Returns whether a key has at least `len` bytes, and begins with those that these
+    /// [words](Self::word) hold. Every inline key does.
+    fn begins_with(key: Self::Key<'_>, len: usize, word: impl Fn(usize) -> u64) -> bool;
 
     /// Compares a key with the key that the first word of a slot stands for: a separator, or the
     /// key of a record.
@@ -160,6 +163,10 @@ impl OrderedRecord for Inline {
     #[inline(always)]
     fn word(key: u64, _: usize) -> u64 {
         key
+    }
+    #[inline(always)]
+    fn begins_with(_: u64, _: usize, _: impl Fn(usize) -> u64) -> bool {
+        true
     }
     #[inline(always)]
     fn compare_with<S: Seam>(_: &Core<S>, key: u64, first: u64) -> Result<Ordering, Damage> {
@@ -280,6 +287,15 @@ impl OrderedRecord for Bytes {
                 u64::from_be_bytes(word)
             }
         }
+    }
+    #[inline(always)]
+    fn begins_with(key: &[u8], len: usize, word: impl Fn(usize) -> u64) -> bool {
+        let Some(key) = key.get(..len) else { return false };
+        let (whole, rest) = key.as_chunks::<8>();
+        let is_same = |(i, bytes): (usize, &[u8; 8])| u64::from_be_bytes(*bytes) == word(i);
+        whole.iter().enumerate().all(is_same)
+            && (rest.is_empty()
+                || (Self::word(rest, 0) ^ word(whole.len())) >> (64 - 8 * rest.len()) == 0)
     }
     fn compare_with<S: Seam>(core: &Core<S>, key: &[u8], first: u64) -> Result<Ordering, Damage> {
         Self::compare_start(core, key, first, usize::MAX)

@@ -184,16 +184,23 @@ impl Change {
 /// Adds a block's runs to a change. Returns whether they have `lines` lines in total.
 pub(super) fn take_runs(payload: &[u8], runs: usize, lines: u64, change: &mut Change) -> bool {
     let (heads, images) = payload.split_at(runs * 8);
-    let mut total = 0;
-    for index in 0..runs {
-        let word = word_of(heads, index);
-        let count = (word >> 48) + 1;
-        let first = word & ((1 << 48) - 1);
-        change.runs.push(first..first + count);
-        total += count;
-    }
+    change.runs.extend(runs_in(heads));
     change.images.extend_from_slice(images);
-    total == lines
+    run_lines(heads) == lines
+}
+
+/// Reads the runs of lines from the beginning of a block's payload.
+fn runs_in(heads: &[u8]) -> impl Iterator<Item = Range<u64>> {
+    (0..heads.len() / 8).map(|index| {
+        let word = word_of(heads, index);
+        let first = word & ((1 << 48) - 1);
+        first..first + (word >> 48) + 1
+    })
+}
+
+/// Returns how many lines these runs have.
+pub(super) fn run_lines(heads: &[u8]) -> u64 {
+    runs_in(heads).map(|run| run.end - run.start).sum()
 }
 
 /// Appends the blocks of an epoch to `out`, and returns the checksum of the last.

@@ -5,13 +5,19 @@
 
 use super::bugs::{self, seeded};
 use super::epoch::{
-    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, encode_epoch, header_sum, take_runs,
-    word_of,
+    Attempt, BLOCK_LINES, BLOCK_MAGIC, Change, HEADER, LINE, encode_epoch, header_sum, run_lines,
+    take_runs, word_of,
 };
 use super::files::{Directory, JournalFile};
 use super::meta::Meta;
 use super::segment::{Damage, Found, Head, Mark, SECTOR, Survey, files_in, name_of, next_number};
 use std::io;
+
+/// Bytes read at a time where lines are only checked. They stay in the processor's cache.
+const PIECE: usize = 64 << 10;
+
+/// What is done with each epoch.
+type Apply<'a> = dyn FnMut(&Change) -> io::Result<()> + 'a;
 
 /// The epochs in the segments of a journal.
 pub struct Epochs {
@@ -51,7 +57,7 @@ impl Epochs {
         }
         if last != epochs.last.epoch {
             // The copy is shorter: the kernel has dropped an epoch that it could not write.
-            (epochs.last, _) = epochs.visit(u64::MAX, |_| Ok(()))?;
+            (epochs.last, _) = epochs.visit(u64::MAX, None)?;
         }
         Ok(epochs)
     }
@@ -67,7 +73,7 @@ impl Epochs {
         let mut epochs = Epochs { found, needed, last, proven: 0 };
         let mut before = None;
         loop {
-            let now = epochs.visit(u64::MAX, |_| Ok(()))?;
+            let now = epochs.visit(u64::MAX, None)?;
             (epochs.last, epochs.proven) = now;
             // If a block is behind the end, another process may have added epochs meanwhile.
             if epochs.last.epoch >= epochs.proven || before == Some(now) {
@@ -108,7 +114,7 @@ impl Epochs {
     /// Calls `apply` with each epoch, in order.
     pub fn apply(&self, mut apply: impl FnMut(&Change) -> io::Result<()>) -> io::Result<()> {
         let last = self.last.epoch;
-        let reached = self.visit(last, &mut apply)?.0.epoch;
+        let reached = self.visit(last, Some(&mut apply))?.0.epoch;
         if reached == last {
             return Ok(());
         }
@@ -116,14 +122,10 @@ impl Epochs {
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
     }
 
-    /// Calls `visit` with each epoch after the checkpoint up to `last`, in order. Returns the last
-    /// one that was visited, or the checkpoint if there was none, and the last epoch of which a block
-    /// is where no crash leaves one.
-    fn visit(
-        &self,
-        last: u64,
-        mut visit: impl FnMut(&Change) -> io::Result<()>,
-    ) -> io::Result<(Attempt, u64)> {
+    /// Calls `apply` with each epoch after the checkpoint up to `last`, in order. Returns the last
+    /// such epoch that is there, or the checkpoint if there is none, and the last epoch of which a
+    /// block is where no crash leaves one.
+    fn visit(&self, last: u64, mut apply: Option<&mut Apply<'_>>) -> io::Result<(Attempt, u64)> {
         let (mut reached, mut proven) = (Attempt::unknown(self.needed.checkpoint), 0);
         let segments = &self.found.segments;
         let mut is_over = false;
@@ -133,10 +135,12 @@ impl Epochs {
             let end = next.map_or(last, |next| next.after.epoch.min(last));
             let mut reader = Reader::new(segment);
             for epoch in segment.after.epoch + 1.. {
-                let Some(change) = reader.next(epoch)? else {
+                let mut change = Change::default();
+                let lines = apply.as_ref().map_or(Lines::Check, |_| Lines::Take(&mut change));
+                if !reader.read(epoch, lines)? {
                     proven = proven.max(reader.stray(epoch)?);
                     break;
-                };
+                }
                 // A segment is given up after one failed attempt. So it has no further void epoch.
                 if next.is_some_and(|next| epoch > next.after.epoch + 1) {
                     proven = proven.max(epoch);
@@ -147,7 +151,9 @@ impl Epochs {
                 let attempt = Attempt { epoch, sum: reader.chain };
                 is_over = self.is_void(attempt);
                 if !is_over {
-                    visit(&change)?;
+                    if let Some(apply) = &mut apply {
+                        apply(&change)?;
+                    }
                     reached = attempt;
                 }
             }
@@ -198,8 +204,8 @@ pub fn fit(
         let mut reader = Reader::new(segment);
         for epoch in segment.after.epoch + 1.. {
             let is_there = match next {
-                Some(_) => reader.read(epoch, None)?,
-                None => reader.next(epoch)?.is_some(),
+                Some(_) => reader.read(epoch, Lines::Skip)?,
+                None => reader.read(epoch, Lines::Check)?,
             };
             if !is_there {
                 stray = stray.max(reader.stray(epoch)?);
@@ -251,14 +257,14 @@ impl<'s> Reader<'s> {
     /// Reads `epoch`, which comes next. Returns `None` if it is missing or incomplete.
     pub(super) fn next(&mut self, epoch: u64) -> io::Result<Option<Change>> {
         let mut change = Change::default();
-        Ok(self.read(epoch, Some(&mut change))?.then_some(change))
+        Ok(self.read(epoch, Lines::Take(&mut change))?.then_some(change))
     }
 
-    /// Like [`next`](Self::next). Without a `change`, reads no lines. Returns whether the epoch is there.
-    fn read(&mut self, epoch: u64, mut change: Option<&mut Change>) -> io::Result<bool> {
+    /// Reads `epoch`, which comes next. Returns whether it is there.
+    fn read(&mut self, epoch: u64, mut lines: Lines<'_>) -> io::Result<bool> {
         let (mut chain, mut at) = (self.chain, self.at);
         for index in 0.. {
-            let Some(block) = Block::read(&*self.segment.file, at, change.as_deref_mut())? else {
+            let Some(block) = Block::read(&*self.segment.file, at, lines.again())? else {
                 return Ok(false);
             };
             let follows = block.epoch == epoch
@@ -302,8 +308,8 @@ pub(super) fn strays(
     let mut last = 0;
     for at in (from / SECTOR..file.len()?.div_ceil(SECTOR)).map(|sector| sector * SECTOR) {
         // Most of a file is zeros, and has no header.
-        let Some(begun) = Block::read(file, at, None)? else { continue };
-        let Some(block) = Block::read(file, at, Some(&mut Change::default()))? else {
+        let Some(begun) = Block::read(file, at, Lines::Skip)? else { continue };
+        let Some(block) = Block::read(file, at, Lines::Check)? else {
             // The header alone still shows that the epoch was begun, so the one before it was durable.
             if let Some(epoch) = epoch
                 && Some(begun.mark) == mark
@@ -325,6 +331,46 @@ pub(super) fn strays(
     Ok((mark, last))
 }
 
+/// Reads bytes of a file, a piece at a time, and calls `each` with where the piece is among them, and the
+/// piece. Returns whether the file has them all.
+fn in_pieces(
+    file: &dyn JournalFile,
+    start: u64,
+    bytes: u64,
+    mut each: impl FnMut(u64, &[u8]),
+) -> io::Result<bool> {
+    let mut piece = vec![0; PIECE.min(bytes as usize)];
+    for at in (0..bytes).step_by(PIECE) {
+        let piece = &mut piece[..PIECE.min((bytes - at) as usize)];
+        if file.read_at(piece, start + at)? < piece.len() {
+            return Ok(false);
+        }
+        each(at, piece);
+    }
+    Ok(true)
+}
+
+/// What to do with the lines of a block.
+pub(super) enum Lines<'c> {
+    /// Does not read them. Then only the block's header is known to be intact.
+    Skip,
+    /// Reads them for their checksum.
+    Check,
+    /// Adds them to a change.
+    Take(&'c mut Change),
+}
+
+impl Lines<'_> {
+    /// Returns the same for the next block.
+    fn again(&mut self) -> Lines<'_> {
+        match self {
+            Lines::Skip => Lines::Skip,
+            Lines::Check => Lines::Check,
+            Lines::Take(change) => Lines::Take(change),
+        }
+    }
+}
+
 /// An intact block.
 pub(super) struct Block {
     pub(super) epoch: u64,
@@ -341,12 +387,11 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// Reads the block at this place, and adds its runs to a change. Returns `None` if there is no
-    /// intact one. Without a `change`, reads only its header.
+    /// Reads the block at this place. Returns `None` if there is no intact one.
     pub(super) fn read(
         file: &dyn JournalFile,
         at: u64,
-        change: Option<&mut Change>,
+        payload: Lines<'_>,
     ) -> io::Result<Option<Block>> {
         let mut head = [0; HEADER];
         if file.read_at(&mut head, at)? < HEADER {
@@ -363,16 +408,27 @@ impl Block {
             return Ok(None);
         }
         let (start, bytes) = (at + HEADER as u64, runs * 8 + lines * LINE as u64);
-        if let Some(change) = change {
-            let mut payload = vec![0; bytes as usize];
-            if file.read_at(&mut payload, start)? < payload.len() {
-                return Ok(None);
+        let is_sound = |sum: u32| word(7) as u32 == sum || seeded(&bugs::CHECKSUM_IGNORED);
+        let is_intact = match payload {
+            Lines::Skip => true,
+            Lines::Check => {
+                let (mut sum, mut total) = (own, 0);
+                let is_complete = in_pieces(file, start, bytes, |at, piece| {
+                    sum = crc32c::crc32c_append(sum, piece);
+                    let heads = (runs * 8).saturating_sub(at).min(piece.len() as u64) as usize;
+                    total += run_lines(&piece[..heads]);
+                })?;
+                is_complete && is_sound(sum) && total == lines
             }
-            let sum = crc32c::crc32c_append(own, &payload);
-            let is_sound = word(7) as u32 == sum || seeded(&bugs::CHECKSUM_IGNORED);
-            if !is_sound || !take_runs(&payload, runs as usize, lines, change) {
-                return Ok(None);
+            Lines::Take(change) => {
+                let mut payload = vec![0; bytes as usize];
+                file.read_at(&mut payload, start)? == payload.len()
+                    && is_sound(crc32c::crc32c_append(own, &payload))
+                    && take_runs(&payload, runs as usize, lines, change)
             }
+        };
+        if !is_intact {
+            return Ok(None);
         }
         let (epoch, chain, end) = (word(1), word(6) as u32, start + bytes);
         let mark = Mark { pool: word(4), life: word(5) };

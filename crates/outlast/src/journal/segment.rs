@@ -15,8 +15,8 @@
 //! made again from the first block, and a file that no crash can leave is damaged.
 
 use super::bugs::{self, seeded};
-use super::epoch::{Attempt, Change, HEADER, sealed, word_of};
-use super::epochs::{Block, strays};
+use super::epoch::{Attempt, HEADER, sealed, word_of};
+use super::epochs::{Block, Lines, strays};
 use super::files::{Directory, JournalFile, UNFINISHED};
 use std::ffi::OsStr;
 use std::fmt;
@@ -218,7 +218,7 @@ impl Content {
         spare: Option<Head>,
         file: Box<dyn JournalFile>,
     ) -> io::Result<Content> {
-        if Block::read(&*file, 0, Some(&mut Change::default()))?.is_some() {
+        if Block::read(&*file, 0, Lines::Check)?.is_some() {
             let (damage, newest) =
                 (Damage { number, kind: DamageKind::Headless }, newest_block(&*file, None)?);
             return Ok(Content::Damaged { mark: None, damage, newest });
@@ -227,7 +227,7 @@ impl Content {
         // the first block is there by then.
         let known = spare.map(|spare| spare.mark);
         let (mark, stray) = strays(&*file, SECTOR, known, None)?;
-        let block = Block::read(&*file, SECTOR, Some(&mut Change::default()))?;
+        let block = Block::read(&*file, SECTOR, Lines::Check)?;
         let durable = spare.map_or(Attempt::default(), |spare| spare.after);
         if let Some(Block { epoch, index: 0, chain, mark, .. }) = block
             && let Some(epoch) = epoch.checked_sub(1)

@@ -1,7 +1,7 @@
 //! The seam of the public maps: plain loads and stores, and the flushes that the medium needs.
 
 use super::lanes::Lanes;
-use super::{LINE, Notes, Point, Seam, Word, arch};
+use super::{LINE, Notes, Point, Seam, SharedWord, Word, arch};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -276,6 +276,11 @@ impl Seam for Real {
     #[inline(always)]
     fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
         self.lanes.matching(line, mask, word)
+    }
+
+    #[inline(always)]
+    fn count_up_to(&self, line: &[SharedWord; 8], limit: u64) -> usize {
+        self.lanes.count_up_to(line, limit)
     }
 
     #[inline(always)]

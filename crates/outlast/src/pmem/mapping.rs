@@ -3,7 +3,7 @@
 use super::blocks::NoBlocks;
 use super::disk::{Call, Disk};
 use super::reserve::{HUGE_PAGE, Reservation};
-use super::{Alive, MediumKind, blocks, medium};
+use super::{Alive, MediumKind, Region, blocks, medium};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MsyncFlags, ProtFlags};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use thiserror::Error;
 
 /// The unit of mapping, in bytes.
@@ -212,9 +212,9 @@ impl Mapping {
         self.range.shadow()
     }
 
-    /// Address of the [side table](super::SideTable)'s first byte. It never changes.
-    pub fn side(&self) -> *const u8 {
-        self.range.side()
+    /// The pool's [region](Region), which begins with the [side table](super::SideTable).
+    pub fn region(&self) -> &Arc<Region> {
+        self.range.region()
     }
 
     /// Number of bytes mapped.
@@ -500,7 +500,11 @@ impl Mapping {
     /// Returns the memory resident for the shadow and the side table: only pages that were stored to, however large
     /// the mapping is.
     pub fn shadow_resident(&self) -> Option<Resident> {
-        self.resident(self.side().addr() as u64..self.base().addr() as u64)
+        let shadow = self.shadow().addr() as u64..self.base().addr() as u64;
+        let [shadow, side] =
+            [shadow, self.region().side_addresses()].map(|part| self.resident(part));
+        let (shadow, side) = (shadow?, side?);
+        Some(Resident { bytes: shadow.bytes + side.bytes, huge: shadow.huge + side.huge })
     }
 
     fn resident(&self, range: Range<u64>) -> Option<Resident> {

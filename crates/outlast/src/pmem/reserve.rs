@@ -1,10 +1,11 @@
 //! A reserved range of addresses.
 
-use super::{Alive, MappingError, side_bytes};
+use super::{Alive, MappingError, Region};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Size in bytes of a huge page, to which the base is aligned.
@@ -36,6 +37,11 @@ pub fn reserve_for(size: u64, most: u64) -> u64 {
     most.min(step.max(8 * size)).max(size)
 }
 
+/// Notes that reservations take this many bytes of addresses more (wrapping).
+pub(super) fn note_reserved(bytes: u64) {
+    RESERVED.fetch_add(bytes, Ordering::Relaxed);
+}
+
 /// While reservations take less than this, each gets what it wants.
 const MOST_LARGE: u64 = 32 << 40;
 /// While they take less than this, each gets `MIDDLE`, and from then on `SMALL`.
@@ -45,7 +51,7 @@ const SMALL: u64 = 4 << 30;
 
 /// A reserved range of addresses, initially without memory behind it; unmapped on drop. Just below
 /// the range lies its *shadow*, an eighth as large, which holds volatile metadata about the range,
-/// in DRAM. Below that lies its [side table](super::SideTable).
+/// in DRAM. Its [region](Region) is elsewhere.
 #[derive(Debug)]
 pub(super) struct Reservation {
     base: NonNull<u8>,
@@ -53,8 +59,7 @@ pub(super) struct Reservation {
     size: AtomicU64,
     /// Size in bytes of the shadow before the base.
     shadow: u64,
-    /// Size in bytes of the side table before the shadow.
-    side: u64,
+    region: Arc<Region>,
     /// How much was added to [`RESERVED`].
     all: u64,
     alive: Alive,
@@ -74,19 +79,23 @@ impl Reservation {
         let needed = round(needed);
         let mut size = round(wanted.min(RESERVE_MAX)).max(needed);
         let least = needed.max(RESERVE_MIN.min(size));
-        let (start, side, shadow) = loop {
-            let (side, shadow) = (round(side_bytes(size)), round(size / SHADOW_SHARE));
-            match reserve_aligned(side + shadow + size, ProtFlags::empty()) {
-                Ok(start) => break (start, side, shadow),
+        let (start, shadow, region) = loop {
+            let shadow = round(size / SHADOW_SHARE);
+            let reserved = Region::reserve(size).and_then(|region| {
+                let start = reserve_aligned(shadow + size, ProtFlags::empty())?;
+                Ok((start, shadow, Arc::new(region)))
+            });
+            match reserved {
+                Ok(reserved) => break reserved,
                 Err(_) if size > least => size = round(size / 2).max(least),
                 Err(_) => return Err(refused(size)),
             }
         };
         // SAFETY: that many bytes were just reserved, and more after them.
-        let base = unsafe { start.add((side + shadow) as usize) };
-        let all = side + shadow + size;
-        RESERVED.fetch_add(all, Ordering::Relaxed);
-        let this = Reservation { base, size: AtomicU64::new(size), all, shadow, side, alive };
+        let base = unsafe { start.add(shadow as usize) };
+        let all = shadow + size;
+        note_reserved(all);
+        let this = Reservation { base, size: AtomicU64::new(size), all, shadow, region, alive };
         // SAFETY: the range is ours, and the advice changes nothing in this process.
         unsafe {
             rustix::mm::madvise(start.as_ptr().cast(), all as usize, Advice::LinuxDontFork)
@@ -101,10 +110,9 @@ impl Reservation {
         unsafe { self.base().sub(self.shadow as usize) }
     }
 
-    /// Address of the side table's first byte.
-    pub(super) fn side(&self) -> *mut u8 {
-        // SAFETY: the `side` bytes before the shadow are part of the reservation.
-        unsafe { self.shadow().sub(self.side as usize) }
+    /// The region of the pool.
+    pub(super) fn region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     /// Makes the shadow and the side table of the first `len` bytes accessible. They are zeroed, and
@@ -115,13 +123,9 @@ impl Reservation {
             return Ok(());
         }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        let side = self.covered_side(len);
-        // SAFETY: both are ours, and parts that are accessible already keep their content.
-        unsafe {
-            rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)?;
-            rustix::mm::mprotect(self.side().cast(), side as usize, access)?;
-        }
-        Ok(())
+        // SAFETY: it is ours, and what is accessible already keeps its content.
+        unsafe { rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)? };
+        self.region.cover(len)
     }
 
     /// Allows huge pages for the shadow and the side table from now on.
@@ -130,16 +134,15 @@ impl Reservation {
     /// It becomes accessible bit by bit and so has small pages; the kernel might later replace them by
     /// a huge one, and operations would wait for that.
     pub(super) fn use_huge_pages(&self) {
-        for (start, bytes) in [(self.shadow(), self.shadow), (self.side(), self.side)] {
-            if bytes > HUGE_PAGE {
-                // SAFETY: both are ours, and the advice changes only the size of their pages.
-                let _ = unsafe {
-                    let rest = start.add(HUGE_PAGE as usize);
-                    let bytes = (bytes - HUGE_PAGE) as usize;
-                    rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
-                };
-            }
+        if self.shadow > HUGE_PAGE {
+            // SAFETY: it is ours, and the advice changes only the size of its pages.
+            let _ = unsafe {
+                let rest = self.shadow().add(HUGE_PAGE as usize);
+                let bytes = (self.shadow - HUGE_PAGE) as usize;
+                rustix::mm::madvise(rest.cast(), bytes, Advice::LinuxHugepage)
+            };
         }
+        self.region.use_huge_pages();
     }
 
     /// Returns how many bytes of the shadow to make accessible for the first `len` bytes. A result
@@ -147,11 +150,6 @@ impl Reservation {
     /// use small pages for a huge page that is accessible only in part.
     fn covered(&self, len: u64) -> u64 {
         in_pages(len.div_ceil(SHADOW_SHARE)).min(self.shadow)
-    }
-
-    /// Does the same for the side table.
-    fn covered_side(&self, len: u64) -> u64 {
-        in_pages(side_bytes(len)).min(self.side)
     }
 
     /// Touches the shadow of a range below `len`, so that the kernel provides its memory now. If
@@ -228,21 +226,21 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        RESERVED.fetch_sub(self.all, Ordering::Relaxed);
+        note_reserved(self.all.wrapping_neg());
         // A child did not inherit the range, so whatever is mapped there is not ours.
         if self.alive.is_here() {
             // SAFETY: the range is ours, and everything borrowed from it borrows from `self`.
             // Nothing can be done about an error.
             let _ = unsafe {
-                let all = self.side + self.shadow + self.size();
-                rustix::mm::munmap(self.side().cast(), all as usize)
+                let all = self.shadow + self.size();
+                rustix::mm::munmap(self.shadow().cast(), all as usize)
             };
         }
     }
 }
 
 /// Rounds a number of bytes up to whole pages, huge ones if it is above the size of one.
-fn in_pages(bytes: u64) -> u64 {
+pub(super) fn in_pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(if bytes > HUGE_PAGE { HUGE_PAGE } else { 4096 })
 }
 
@@ -284,6 +282,7 @@ pub(super) fn reserve_aligned(size: u64, access: ProtFlags) -> io::Result<NonNul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pmem::DramWords;
     use crate::pmem::alive::tests::in_forked_child;
 
     const GIB: u64 = 1 << 30;
@@ -340,6 +339,35 @@ mod tests {
         let takes_what_it_needs =
             in_child_with_room(5 * GIB, || Reservation::new(3 * GIB, 10 * GIB).is_ok());
         assert!(takes_what_it_needs);
+    }
+
+    #[test]
+    fn what_a_pool_takes_is_given_back() {
+        let taken = || RESERVED.load(Ordering::Relaxed);
+        let open = || {
+            let reservation = Reservation::new(4096, 1 << 40).unwrap();
+            reservation.cover(4096).unwrap();
+            let words = DramWords::in_region(reservation.region(), 1 << 20);
+            (reservation, words)
+        };
+        // SAFETY: the child makes system calls and allocates. It has one thread, so nobody else reserves.
+        let given_back = unsafe {
+            in_forked_child(|| {
+                let before = taken();
+                let others = [open(), open()];
+                let (first, words) = open();
+                // 22% more, as the guide says.
+                let is_all = (taken() - before) / (3 << 30) == 1248;
+                drop((first, others));
+                // The array keeps its region.
+                words.iter().for_each(|word| word.0.store(7, Ordering::Relaxed));
+                drop(words);
+                // The addresses of a process do not suffice for all of these at once.
+                let is_large = (0..200).all(|_| open().0.size() == 1 << 40);
+                is_all && is_large && taken() == before
+            })
+        };
+        assert!(given_back);
     }
 
     #[test]

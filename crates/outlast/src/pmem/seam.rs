@@ -4,7 +4,8 @@
 //! [`Real`](super::Real), which compiles to the bare instructions. [`Traced`](super::Traced)
 //! records every access for the test harness. Nothing else in the library touches mapped memory.
 
-use super::{LINE, OfShared, Word};
+use super::lanes::Lanes;
+use super::{LINE, OfShared, SharedWord, Word};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};
 
@@ -214,6 +215,12 @@ pub trait Seam: Clone + Send + Sync + 'static {
     fn matching(&self, line: &[Word; 8], mask: u32, word: u64) -> u32 {
         let bit = |i: usize| u32::from(self.load(&line[i], Ordering::Relaxed) == word) << i;
         (0..8).filter(|i| mask >> i & 1 == 1).fold(0, |found, i| found | bit(i))
+    }
+
+    /// See [`SharedWord::count_up_to`](super::Shared::count_up_to), which has made the scheduling point.
+    #[inline(always)]
+    fn count_up_to(&self, line: &[SharedWord; 8], limit: u64) -> usize {
+        Lanes::Plain.count_up_to(line, limit)
     }
 
     /// Prefetches the cache line at `line`. A hint.

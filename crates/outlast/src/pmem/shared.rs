@@ -124,17 +124,12 @@ arithmetic! {
 }
 
 impl SharedWord {
-    /// Folds over the words of a line, with one scheduling point. Before the result is used, the
-    /// caller checks that the words were not changed meanwhile.
+    /// Returns how many words of a line are not above `limit`, with one scheduling point. Before the
+    /// result is used, the caller checks that the words were not changed meanwhile.
     #[inline(always)]
-    pub fn fold<T>(
-        line: &[SharedWord],
-        seam: &impl Seam,
-        first: T,
-        mut each: impl FnMut(T, u64) -> T,
-    ) -> T {
+    pub fn count_up_to(line: &[SharedWord; 8], seam: &impl Seam, limit: u64) -> usize {
         seam.shared(OfShared(()));
-        line.iter().fold(first, |so_far, word| each(so_far, word.0.load(Ordering::Relaxed)))
+        seam.count_up_to(line, limit)
     }
 }
 
@@ -208,7 +203,8 @@ mod tests {
         assert_eq!(word.fetch_sub(&seam, 4, order), 8);
         assert_eq!(word.fetch_or(&seam, 3, order), 4);
         assert_eq!(word.fetch_and(&seam, 6, order), 7);
-        assert_eq!(SharedWord::fold(&[word], &seam, 1, |sum, word| sum + word), 7);
+        let line = std::array::from_fn(|i| SharedWord::new(i as u64));
+        assert_eq!(SharedWord::count_up_to(&line, &seam, 4), 5);
         assert_eq!(points.load(order), 9);
         let once = Shared::<OnceLock<u64>>::once();
         assert_eq!(once.get(&seam), None);

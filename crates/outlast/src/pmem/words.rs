@@ -1,10 +1,12 @@
 //! Large arrays of words in DRAM, which can be in huge pages.
 
+use super::Region;
 use super::SharedWord;
 use super::reserve::{HUGE_PAGE, reserve_aligned};
 use rustix::mm::{Advice, ProtFlags};
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Number of words in the smallest page.
@@ -19,8 +21,15 @@ const PAGE_WORDS: usize = 4096 / 8;
 #[derive(Debug)]
 pub struct DramWords {
     words: NonNull<[SharedWord]>,
-    /// Whether the words are a mapping rather than a box.
-    mapped: bool,
+    memory: Held,
+}
+
+/// Where the words are.
+#[derive(Debug)]
+enum Held {
+    Box,
+    Mapping,
+    Region(Arc<Region>),
 }
 
 // SAFETY: the words are owned, as by a box.
@@ -36,18 +45,34 @@ impl DramWords {
                 reserve_aligned(Self::mapped_bytes(count), ProtFlags::READ | ProtFlags::WRITE)
         {
             let words = NonNull::slice_from_raw_parts(start.cast(), count as usize);
-            return DramWords { words, mapped: true };
+            return DramWords { words, memory: Held::Mapping };
         }
         let words = Box::<[SharedWord]>::new_zeroed_slice(count as usize);
         // SAFETY: zero is a valid `SharedWord`.
         let words = unsafe { words.assume_init() };
-        DramWords { words: NonNull::from(Box::leak(words)), mapped: false }
+        DramWords { words: NonNull::from(Box::leak(words)), memory: Held::Box }
+    }
+
+    /// Creates `count` zeros in a region, or outside if it has no room for them.
+    pub fn in_region(region: &Arc<Region>, count: u64) -> DramWords {
+        match region.take(count) {
+            Some(words) => DramWords { words, memory: Held::Region(Arc::clone(region)) },
+            None => DramWords::zeroed(count),
+        }
+    }
+
+    /// Returns the offset of the words in their region; 0 if they are in none.
+    pub fn offset(&self) -> u64 {
+        match &self.memory {
+            Held::Region(region) => region.offset_of(self.words),
+            Held::Box | Held::Mapping => 0,
+        }
     }
 
     /// Allows huge pages for parts that have no memory yet. Until then the kernel provides small
     /// pages, which it has at hand.
     pub fn use_huge_pages(&self) {
-        if self.mapped {
+        if matches!(self.memory, Held::Mapping) {
             // SAFETY: mapped by `zeroed`, and the advice changes only the size of pages.
             let _ = unsafe {
                 let bytes = Self::mapped_bytes(self.len() as u64) as usize;
@@ -85,14 +110,16 @@ impl Deref for DramWords {
 
 impl Drop for DramWords {
     fn drop(&mut self) {
-        if self.mapped {
-            let bytes = Self::mapped_bytes(self.len() as u64) as usize;
-            // SAFETY: mapped by `zeroed`, and nothing borrows it any more. Nothing can be done
-            // about an error.
-            let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), bytes) };
-        } else {
+        match &self.memory {
+            Held::Region(region) => region.give_back(self.words),
+            Held::Mapping => {
+                let bytes = Self::mapped_bytes(self.len() as u64) as usize;
+                // SAFETY: mapped by `zeroed`, and nothing borrows it any more. Nothing can be done
+                // about an error.
+                let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), bytes) };
+            }
             // SAFETY: leaked from a box by `zeroed`.
-            drop(unsafe { Box::from_raw(self.words.as_ptr()) });
+            Held::Box => drop(unsafe { Box::from_raw(self.words.as_ptr()) }),
         }
     }
 }
@@ -106,7 +133,8 @@ mod tests {
         for count in [0, 1, 5000, HUGE_PAGE / 8 - 1, HUGE_PAGE / 8, HUGE_PAGE / 8 * 3 + 7] {
             let words = DramWords::zeroed(count);
             assert_eq!(words.len() as u64, count);
-            assert_eq!(words.mapped, count >= HUGE_PAGE / 8);
+            let mapped = matches!(words.memory, Held::Mapping);
+            assert_eq!(mapped, count >= HUGE_PAGE / 8);
             if count % 2 == 1 {
                 words.touch();
             }
@@ -115,7 +143,7 @@ mod tests {
             }
             words.touch();
             assert!(words.iter().zip(1..).all(|(word, v)| word.0.load(Ordering::Relaxed) == v));
-            assert!(!words.mapped || words.as_ptr().addr().is_multiple_of(HUGE_PAGE as usize));
+            assert!(!mapped || words.as_ptr().addr().is_multiple_of(HUGE_PAGE as usize));
         }
     }
 

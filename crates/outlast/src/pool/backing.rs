@@ -4,9 +4,9 @@ pub use super::identity::Identity;
 use crate::error::{Error, Result};
 use crate::journal::running::Journal;
 use crate::pmem::{
-    Disk, Mapping, MappingError, MediumKind, Moment, Resident, SHADOW_SHARE, SIDE_FIXED, side_bytes,
+    Disk, Mapping, MappingError, MediumKind, Moment, Region, Resident, SHADOW_SHARE,
 };
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl Journaled {
 pub struct Heap {
     file: Arc<HeapFile>,
     shadow: NonNull<u8>,
-    side: NonNull<u8>,
+    region: Arc<Region>,
     fill: u8,
 }
 
@@ -107,16 +107,6 @@ fn filled(layout: Layout, image: &[u8], fill: u8) -> NonNull<u8> {
     memory
 }
 
-/// Allocates memory of this layout, whose first `zeros` bytes are 0 and the others `fill`.
-fn zeroed(layout: Layout, zeros: usize, fill: u8) -> NonNull<u8> {
-    // SAFETY: no layout here is of size zero.
-    let memory =
-        NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-    // SAFETY: that many bytes were just allocated, and nobody else knows of them.
-    unsafe { memory.as_ptr().add(zeros).write_bytes(fill, layout.size() - zeros) };
-    memory
-}
-
 impl Heap {
     /// Allocates memory that begins with `image` and can grow to `capacity` bytes. The space after
     /// the image is filled with `fill`, because no code may rely on fresh space being zero.
@@ -129,8 +119,8 @@ impl Heap {
 
     fn of(file: Arc<HeapFile>, fill: u8) -> Heap {
         let shadow = filled(Self::shadow_layout(file.capacity), &[], fill);
-        let side = zeroed(Self::side_layout(file.capacity), SIDE_FIXED as usize, fill);
-        Heap { file, shadow, side, fill }
+        let region = Arc::new(Region::heap(file.capacity, fill));
+        Heap { file, shadow, region, fill }
     }
 
     /// Maps the same bytes again, as the next opener of a file does. Returns `None` while the file
@@ -162,10 +152,6 @@ impl Heap {
         Layout::from_size_align(bytes, 64).expect("a sane size")
     }
 
-    fn side_layout(capacity: u64) -> Layout {
-        Layout::from_size_align(side_bytes(capacity) as usize, 64).expect("a sane size")
-    }
-
     /// The byte that fresh space is filled with.
     pub fn fill(&self) -> u8 {
         self.fill
@@ -174,11 +160,8 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated with these layouts.
-        unsafe {
-            dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.file.capacity));
-            dealloc(self.side.as_ptr(), Self::side_layout(self.file.capacity));
-        }
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.shadow.as_ptr(), Self::shadow_layout(self.file.capacity)) };
     }
 }
 
@@ -214,12 +197,12 @@ impl Backing {
         }
     }
 
-    /// First byte of the side table, see [`Memory::new`](crate::pmem::Memory::new).
-    pub fn side(&self) -> *const u8 {
+    /// The pool's region, which begins with the side table.
+    pub fn region(&self) -> &Arc<Region> {
         match self {
-            Backing::Mapped(m) => m.side(),
-            Backing::Journaled(j) => j.mapping.side(),
-            Backing::Heap(h) => h.side.as_ptr(),
+            Backing::Mapped(m) => m.region(),
+            Backing::Journaled(j) => j.mapping.region(),
+            Backing::Heap(h) => &h.region,
         }
     }
 
@@ -230,11 +213,9 @@ impl Backing {
             Backing::Journaled(j) => j.mapping.shadow_resident(),
             // All of it was touched when it was filled.
             Backing::Heap(h) => {
-                let capacity = h.file.capacity;
-                let bytes =
-                    Heap::shadow_layout(capacity).size() + Heap::side_layout(capacity).size();
-                let bytes = bytes as u64;
-                Some(Resident { bytes, huge: 0 })
+                let side = h.region.side_addresses();
+                let bytes = Heap::shadow_layout(h.file.capacity).size() as u64;
+                Some(Resident { bytes: bytes + side.end - side.start, huge: 0 })
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Journaled pools on real files. What a power loss can leave of such files is tested on a
 //! simulated disk, by the journal's unit tests.
 
+mod disk;
 mod endings;
 mod evidence;
 mod identity;
@@ -9,6 +10,7 @@ mod places;
 mod tasks;
 mod working;
 
+use disk::{Faulty, Watch};
 use outlast::internals::pmem::{Call, Disk, DiskWatch, Fate, FlushMode, Mapping, MediumKind};
 use outlast::{Error, JournalOptions, Map, Pool, PoolOptions};
 use std::fs::File;
@@ -261,56 +263,6 @@ fn calls_after_closing_fail() {
     let other = pool.clone();
     pool.close().unwrap();
     assert!(matches!(other.wait_durable(), Err(Error::NotOpen(_))));
-}
-
-/// A disk that can be told to fail, or to hang.
-#[derive(Default)]
-struct Faulty {
-    /// How many calls succeed before the next ones fail.
-    before: AtomicUsize,
-    /// How many of the next calls fail.
-    failing: AtomicUsize,
-    errno: AtomicI32,
-    /// Whether only calls of this kind fail.
-    only: Mutex<Option<Call>>,
-    hangs: AtomicBool,
-}
-
-impl Faulty {
-    fn fail(&self, times: usize, errno: i32, only: Option<Call>) {
-        *self.only.lock().unwrap() = only;
-        self.errno.store(errno, Ordering::SeqCst);
-        self.failing.store(times, Ordering::SeqCst);
-    }
-
-    /// Makes all calls fail after this many.
-    fn fail_later(&self, calls: usize, errno: i32) {
-        self.before.store(calls, Ordering::SeqCst);
-        self.fail(usize::MAX, errno, None);
-    }
-}
-
-struct Watch(Arc<Faulty>);
-
-impl DiskWatch for Watch {
-    fn before(&self, call: Call, _: &File) -> Fate {
-        while self.0.hangs.load(Ordering::SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        // The working file is in memory by default, so its write-back fails only if a test says so.
-        let only = *self.0.only.lock().unwrap();
-        if only.map_or(call == Call::WriteBack, |only| only != call) {
-            return Fate::Done;
-        }
-        let less = |left: usize| left.checked_sub(1);
-        if self.0.before.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return Fate::Done;
-        }
-        match self.0.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
-            Ok(_) => Fate::Fails(self.0.errno.load(Ordering::SeqCst)),
-            Err(_) => Fate::Done,
-        }
-    }
 }
 
 fn create_on_faulty_disk(place: &Path) -> (Pool, Arc<Faulty>) {

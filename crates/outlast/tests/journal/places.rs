@@ -195,7 +195,8 @@ fn a_base_without_its_journal_is_suspect_until_it_was_verified() {
     pool.close().unwrap();
 }
 
-/// Whichever call fails, a creation leaves a complete pool or nothing, and the next one succeeds.
+/// Whichever call fails, a creation leaves a complete pool or nothing, and the next one succeeds, even while
+/// another thread starts a program.
 #[test]
 fn a_creation_that_fails_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
@@ -204,6 +205,7 @@ fn a_creation_that_fails_leaves_nothing() {
     for number in 0.. {
         let faulty = Arc::new(Faulty::default());
         faulty.fail_later(number, 5);
+        faulty.forks.store(true, Ordering::SeqCst);
         let disk = Disk::watched(Arc::new(Watch(Arc::clone(&faulty))));
         // SAFETY: no one else uses the file.
         let created = unsafe { options(place.path()).disk(disk).create(&path) };
@@ -219,6 +221,9 @@ fn a_creation_that_fails_leaves_nothing() {
         insert(&pool, 0..10);
         pool.close().unwrap();
         std::fs::remove_file(&path).unwrap();
+        // SAFETY: a child of this process.
+        let child = unsafe { libc::waitpid(faulty.child.load(Ordering::SeqCst), &mut 0, 0) };
+        assert!(child > 0);
     }
     assert!(failed > 10, "{failed} calls");
 }

@@ -288,7 +288,9 @@ impl<S: MapSeam> Store<S> {
     fn log_and_make(&self, changes: &[&BatchRecord]) -> Result<()> {
         let core = &*self.core;
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
-        let before = get_all_stored(changes)?;
+        let mut before = get_all_stored(changes)?;
+        let seam = core.memory.seam();
+        seed!(seam, bugs::LAST_BEFORE_LOST => before.last_mut().map(Option::take));
         for (BatchRecord { map, key, value, time }, before) in changes.iter().zip(before) {
             let value = match value {
                 Some(value) if map.info.expires => {
@@ -301,7 +303,6 @@ impl<S: MapSeam> Store<S> {
             parts.push(Part::new(core, Arc::clone(map), change)?);
         }
         let mut log = Log::write(core, &bytes)?;
-        let seam = core.memory.seam();
         seed!(seam, bugs::BATCH_MADE_EARLY => parts.iter().try_for_each(Part::make)?);
         log.commit()?;
         if seam.seeded(&bugs::BATCH_CLEARED_EARLY) {

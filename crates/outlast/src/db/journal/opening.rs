@@ -69,11 +69,13 @@ impl PoolOptions {
         start: impl FnOnce(Arc<Store<Real>>) -> Result<T>,
     ) -> Result<T> {
         let opening = Opening::begin(self, path, locked, meta.as_ref())?;
-        let base = meta.map(|_| opening.open_base()).transpose()?;
-        match opening.find_life(base)? {
-            Life::Same(base, working) => opening.continue_life(base, *working, start),
-            Life::New(base, epoch) => opening.begin_life(base, epoch, start),
+        let kept = opening.lockable.try_clone().map_err(|e| opening.io(e))?;
+        let opened = opening.open(meta, start);
+        if opened.is_err() {
+            // Closing the directory is not enough; see `Backing::unlock`.
+            let _ = crate::pmem::flock(&kept, FlockOperation::Unlock);
         }
+        opened
     }
 }
 
@@ -102,10 +104,10 @@ impl<'o> Opening<'o> {
         let files = DiskDirectory::open_or_create(directory.clone(), disk, owner.mode());
         let files = files.map_err(io)?.owned_by(owner.uid(), owner.gid());
         let lockable = files.file().map_err(io)?;
-        lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
         let places = journal.places(&directory, &file, meta)?;
         let (identity, absolute) = (Identity::of(&file)?, absolute(path.into())?);
         let files = Arc::new(files);
+        lock(&lockable, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Opening {
             options,
             journal,
@@ -119,6 +121,18 @@ impl<'o> Opening<'o> {
             lockable,
             places,
         })
+    }
+
+    fn open<T>(
+        self,
+        meta: Option<Meta>,
+        start: impl FnOnce(Arc<Store<Real>>) -> Result<T>,
+    ) -> Result<T> {
+        let base = meta.map(|_| self.open_base()).transpose()?;
+        match self.find_life(base)? {
+            Life::Same(base, working) => self.continue_life(base, *working, start),
+            Life::New(base, epoch) => self.begin_life(base, epoch, start),
+        }
     }
 
     fn io(&self, error: std::io::Error) -> Error {

@@ -102,7 +102,7 @@ impl<S: Seam, R: SlotRecord> DashEh<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let directory = Directory::open(core, &layout::DIRECTORY, slot)?;
-        let dram = DramDirectory::new(core.memory.seam(), directory.depth);
+        let dram = DramDirectory::new(core, slot, directory.depth);
         let structure = Mutex::new(Structure { directory, segments: None });
         Dash::new(core, config.size(), Prefixes { dram, structure })
     }

@@ -226,14 +226,14 @@ impl<S: Seam, R: SlotRecord> Group<S, R> {
             core: Arc::clone(core),
             group: config.group_size,
             empty: empty_words::<S, R>(core)?,
-            directory: DramDirectory::new(core.memory.seam(), 1),
+            directory: DramDirectory::new(core, slot, 1),
             segments: Mutex::default(),
             missing: Vec::new(),
             first,
             counters: Counters::default(),
             form: PhantomData,
         };
-        table.recover();
+        table.recover(slot);
         Ok(table)
     }
 

@@ -18,11 +18,11 @@ use std::sync::atomic::Ordering;
 const PART: usize = 64;
 
 impl<S: Seam, R: SlotRecord> Group<S, R> {
-    /// Builds the directory and the marks. No operation runs yet.
-    pub(super) fn recover(&mut self) {
+    /// Builds the directory and the marks of the map whose root is in `slot`. No operation runs yet.
+    pub(super) fn recover(&mut self, slot: usize) {
         let (found, broken) = self.follow_list();
         let deepest = found.iter().map(|segment| segment.depth).max().unwrap_or(1);
-        self.directory = DramDirectory::new(self.core.memory.seam(), deepest);
+        self.directory = DramDirectory::new(&self.core, slot, deepest);
         let missing = Mutex::new(Vec::from_iter(broken));
         let parts: Vec<_> = found.chunks(PART).collect();
         let read = |part: usize| {

@@ -1,9 +1,11 @@
 //! A directory in DRAM of cells: each has an equal share of the hash space.
 
-use crate::pmem::{DramWords, Seam, Shared, SharedWord};
+use crate::pmem::{DIRECTORIES, DramWords, Region, Seam, Shared, SharedWord};
+use crate::pool::core::Core;
+use crate::pool::layout::ROOT_SLOTS;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Returns the number of the cell that has this hash, in a directory of this depth, which is not 0.
 #[inline(always)]
@@ -24,8 +26,16 @@ struct Array {
 }
 
 impl Array {
-    fn new(depth: u32) -> Array {
-        Array { depth, words: DramWords::zeroed(1 << depth) }
+    fn new(region: &Arc<Region>, depth: u32) -> Array {
+        Array { depth, words: DramWords::in_region(region, 1 << depth) }
+    }
+
+    /// Returns what the map's [directory word](crate::pmem::SideTable::directory) says of this array.
+    fn directory_word(&self) -> u64 {
+        match self.words.offset() {
+            0 => 0,
+            offset => offset | u64::from(self.depth),
+        }
     }
 
     /// Returns the word of the cell that has this hash.
@@ -38,8 +48,14 @@ impl Array {
     }
 }
 
-/// The directory. It only grows.
+const _: () = assert!(ROOT_SLOTS == DIRECTORIES);
+
+/// The directory of a map. It only grows. Its cells lie in the pool's region, and a word there says which
+/// array is current. The pointers here are this process's own.
 pub(crate) struct Cells {
+    region: Arc<Region>,
+    /// The slot of the map's root.
+    slot: usize,
     /// The arrays, by depth. Those of smaller depths are kept for threads that still use them: these find
     /// 0 there. Together they take no more space than the current one.
     all: Box<[Shared<OnceLock<Array>>]>,
@@ -48,17 +64,23 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// Makes a directory of this depth whose cells are 0.
-    pub(crate) fn new(seam: &impl Seam, depth: u32) -> Self {
+    /// Makes a directory of this depth whose cells are 0, for the map whose root is in `slot`.
+    pub(crate) fn new<S: Seam>(core: &Core<S>, slot: usize, depth: u32) -> Self {
         let all = (0..64).map(|_| Shared::once()).collect();
-        let cells = Cells { all, current: Shared::default() };
-        cells.set_current(seam, Array::new(depth));
+        let region = Arc::clone(core.backing().region());
+        let array = Array::new(&region, depth);
+        let cells = Cells { region, slot, all, current: Shared::default() };
+        cells.set_current(core.memory.seam(), array);
         cells
     }
 
     /// Makes `array` the current one. There must not have been one of that depth.
     fn set_current(&self, seam: &impl Seam, array: Array) {
         let kept = self.all[array.depth as usize].get_or_init(seam, || array);
+        // Release: another process that finds this word, or finds 0 in a cell of the array before and then
+        // looks here, finds the cells.
+        let word = kept.directory_word();
+        self.region.side().directory(self.slot).store(seam, word, Ordering::Release);
         // Release: pairs with the Acquire in `current`.
         self.current.store(seam, std::ptr::from_ref(kept).cast_mut(), Ordering::Release);
     }
@@ -114,7 +136,7 @@ impl Cells {
     pub(crate) fn double(&self, seam: &impl Seam) {
         let narrow = self.current(seam);
         let depth = narrow.depth + 1;
-        let wide = Array::new(depth);
+        let wide = Array::new(&self.region, depth);
         for (pair, cell) in wide.words.chunks_exact(2).zip(&*narrow.words) {
             let word = cell.load(seam, Ordering::Relaxed);
             pair.iter().for_each(|twin| twin.store(seam, word, Ordering::Relaxed));
@@ -132,7 +154,8 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pmem::{FlushMode, Real};
+    use crate::index::kit::interleaved::pool_of;
+    use crate::pmem::Traced;
 
     #[test]
     fn cells_begin_where_their_first_hash_is() {
@@ -150,8 +173,9 @@ mod tests {
 
     #[test]
     fn a_doubled_directory_leads_where_it_led() {
-        let seam = Real::new(FlushMode::None);
-        let cells = Cells::new(&seam, 2);
+        let core = pool_of(Traced::new(), |_| [0; _]);
+        let (seam, cells) = (core.memory.seam().clone(), Cells::new(&core, 5, 2));
+        let directory = core.memory.side().directory(5);
         for cell in 0..4 {
             cells.set(&seam, cell..cell + 1, 100 + cell as u64);
         }
@@ -161,11 +185,29 @@ mod tests {
             cells.double(&seam);
             assert_eq!(cell.load(&seam, Ordering::Relaxed), 0);
             assert_eq!(cells.depth(&seam), depth);
+            assert_eq!(directory.load(&seam, Ordering::Relaxed) % 64, u64::from(depth));
             for cell in 0..4 {
                 let (first, last) = (first_hash(cell, 2), first_hash(cell + 1, 2).wrapping_sub(1));
                 assert_eq!(cells.find(&seam, first), 100 + cell as u64);
                 assert_eq!(cells.find(&seam, last), 100 + cell as u64);
             }
         }
+    }
+
+    #[test]
+    fn a_directory_that_has_no_room_in_the_region_is_elsewhere() {
+        let core = pool_of(Traced::new(), |_| [0; _]);
+        let (seam, cells) = (core.memory.seam().clone(), Cells::new(&core, 5, 2));
+        let directory = core.memory.side().directory(5);
+        cells.set(&seam, 0..4, 100);
+        let region = core.backing().region();
+        let take = || DramWords::in_region(region, 8);
+        let taken: Vec<_> =
+            std::iter::repeat_with(take).take_while(|words| words.offset() != 0).collect();
+        assert!(directory.load(&seam, Ordering::Relaxed) != 0 && !taken.is_empty());
+        cells.double(&seam);
+        // The array before has no cells any more.
+        assert_eq!(directory.load(&seam, Ordering::Relaxed), 0);
+        assert_eq!((cells.depth(&seam), cells.find(&seam, u64::MAX)), (3, 100));
     }
 }

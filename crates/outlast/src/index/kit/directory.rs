@@ -4,6 +4,7 @@ use super::cells::{Cells, cell_of};
 use super::media::LOW48;
 use super::walk::HashRange;
 use crate::pmem::{Seam, SharedWord};
+use crate::pool::core::Core;
 use std::sync::atomic::Ordering;
 
 /// A block that holds the records whose hashes begin with the same bits, its *prefix*. Its extent
@@ -45,9 +46,10 @@ pub struct Way<'d> {
 pub(crate) struct DramDirectory(Cells);
 
 impl DramDirectory {
-    /// Makes a directory of this depth, at least 1, without segments.
-    pub(crate) fn new(seam: &impl Seam, depth: u32) -> Self {
-        DramDirectory(Cells::new(seam, depth))
+    /// Makes a directory of this depth, at least 1, without segments, for the map whose root is in
+    /// `slot`.
+    pub(crate) fn new<S: Seam>(core: &Core<S>, slot: usize, depth: u32) -> Self {
+        DramDirectory(Cells::new(core, slot, depth))
     }
 
     /// Returns the directory's depth.

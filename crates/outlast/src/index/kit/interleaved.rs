@@ -1,7 +1,7 @@
 //! For tests: an index in a pool of its own, and something that happens before a given access of one of
 //! its operations.
 
-use crate::pmem::{Control, Offset, Traced, Word};
+use crate::pmem::{Control, Offset, Seam, Traced, Word};
 use crate::pool::backing::{Backing, Heap};
 use crate::pool::core::{Core, CoreOptions, root_offset};
 use crate::pool::layout::ROOT_SCHEME_WORDS;
@@ -14,8 +14,17 @@ pub(crate) fn pool_of(
     seam: Traced,
     create: impl FnOnce(&Arc<Core<Traced>>) -> [u64; ROOT_SCHEME_WORDS],
 ) -> Arc<Core<Traced>> {
+    pool_in(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, create)
+}
+
+/// Does the same in memory of the caller's choice.
+pub(crate) fn pool_in<S: Seam>(
+    backing: Backing,
+    seam: S,
+    create: impl FnOnce(&Arc<Core<S>>) -> [u64; ROOT_SCHEME_WORDS],
+) -> Arc<Core<S>> {
     let options = CoreOptions { page_bits: 12, ..CoreOptions::default() };
-    let core = Core::create(Backing::Heap(Heap::new(&[], 4 << 20, 0)), seam, options).unwrap();
+    let core = Core::create(backing, seam, options).unwrap();
     let core = Arc::new(core);
     let passed = core.enter().unwrap();
     for (number, word) in create(&core).into_iter().enumerate() {

@@ -13,7 +13,7 @@ use crate::index::kit::unlinked::UnlinkedBlock;
 use crate::index::record::SlotWords;
 use crate::pmem::{Memory, Seam, Word};
 use crate::pool::core::Core;
-use std::cell::Cell;
+use std::cell::RefCell;
 
 const LINE_WORDS: usize = 2 * LINE_SLOTS;
 
@@ -58,28 +58,21 @@ struct Buffer {
 }
 
 thread_local! {
-    static BUFFERS: Cell<Vec<Buffer>> = const { Cell::new(Vec::new()) };
+    static BUFFERS: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Buffer {
     fn take() -> Buffer {
-        let kept = BUFFERS.try_with(|kept| {
-            let mut all = kept.take();
-            let last = all.pop();
-            kept.set(all);
-            last
-        });
         // A thread that ends keeps none.
-        kept.ok().flatten().unwrap_or_default()
+        BUFFERS.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default()
     }
 
     fn keep(buffer: Buffer) {
         let _ = BUFFERS.try_with(|kept| {
-            let mut all = kept.take();
+            let mut all = kept.borrow_mut();
             if all.len() < MAX_NEW {
                 all.push(buffer);
             }
-            kept.set(all);
         });
     }
 }

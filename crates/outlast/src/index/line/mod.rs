@@ -21,9 +21,9 @@
 //! removals, the pool's worker lets segments shrink the same way back, but not to a depth far below the
 //! directory's.
 //!
-//! DRAM state is in the pool's [side table](crate::pmem::SideTable): a version lock for each block (a
-//! *stripe*), which several blocks share, locks for the stashes, and a hint word (`hints`) for each
-//! block.
+//! DRAM state that lookups use is in the pool's [region](crate::pmem::Region): the copy of the directory, a
+//! version lock for each block (a *stripe*), which several blocks share, locks for the stashes, and a hint
+//! word (`hints`) for each block.
 //!
 //! # Invariants
 //!
@@ -221,7 +221,7 @@ impl<S: Seam, R: SlotRecord> Line<S, R> {
     /// Opens the table whose root is in `slot`. Takes constant time.
     pub fn open(core: &Arc<Core<S>>, slot: usize, config: Config) -> Result<Self> {
         let directory = Directory::open(core, &DIRECTORY, slot)?;
-        let cells = Cells::new(core.memory.seam(), directory.depth);
+        let cells = Cells::new(core, slot, directory.depth);
         let removals = Removals::new(DIRECTORY.entries(directory.depth), 2 << config.segment_bits);
         let structure = Structure {
             directory,

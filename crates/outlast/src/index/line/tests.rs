@@ -1,5 +1,7 @@
 //! The table beside a model, with segments of each size.
 
+mod elsewhere;
+
 use super::layout::{BLOCK_LINES, LINE_SLOTS, SIZES, Segment, Shape};
 use super::rebuild::Outcome;
 use super::{Config, Line, walk};

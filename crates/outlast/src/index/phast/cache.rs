@@ -2,7 +2,7 @@
 //! the parent module.
 
 use super::lines::{Extent, Head, LINE_WORDS, Piece};
-use super::nodes::{behind, words_of};
+use super::nodes::{Words, behind};
 use crate::error::Damage;
 use crate::index::ordered::OrderedRecord;
 use crate::pmem::{Seam, Shared, SharedWord};
@@ -96,7 +96,8 @@ impl Cache {
         content: &[Pointer],
     ) -> Result<(), Damage> {
         let seam = core.memory.seam();
-        let (skip, words) = words_of::<S, R>(core, content.iter().map(|p| p.low))?;
+        let lows = content.iter().map(|p| p.low);
+        let Words { skip, prefix, words } = Words::new::<S, R>(core, lows)?;
         let links = R::EMPTY.is_some();
         let turn = self.turn.load(seam, Ordering::Relaxed).wrapping_add(1);
         self.turn.store(seam, turn, Ordering::Relaxed);
@@ -104,6 +105,7 @@ impl Cache {
         let buffer = self.buffers[turn as usize & 1][size]
             .get_or_init(seam, || Buffer::new((SMALLEST << size) as u32, links));
         let words = content.iter().zip(&words);
+        buffer.set_prefix(seam, &prefix);
         buffer.set(
             seam,
             words.map(|(pointer, &word)| (word, u64::from(pointer.number), pointer.low)),
@@ -146,7 +148,7 @@ impl Cache {
         }
         let skip = buffer.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
-            match R::compare_start(core, key, buffer.link(seam, 1), skip) {
+            match buffer.compare_prefix::<S, R>(core, key, skip) {
                 Ok(Order::Less) => return Some(buffer.target(seam, 0)),
                 Ok(Order::Greater) => return Some(buffer.target(seam, len - 1)),
                 // The result is only a hint. If there is damage, the search of the nodes reports

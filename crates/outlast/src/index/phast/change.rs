@@ -2,15 +2,15 @@
 
 use super::layout;
 use super::layout::LeafHeader;
-use super::ops::Found;
+use super::ops::{Found, Replaced};
 use super::route::Located;
-use super::state::{BLANK, BUSY, State, UNKNOWN};
+use super::state::{BLANK, BUSY, Leaf, State, UNKNOWN};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::bugs as index_bugs;
 use crate::index::kit::change::{Plan, Step, Update, decide};
 use crate::index::kit::media::ones;
-use crate::index::kit::table::{HashedKey, Lookup, Presence};
+use crate::index::kit::table::HashedKey;
 use crate::index::kit::unlinked::UnlinkedRecord;
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
@@ -22,6 +22,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
     /// The new record, once it is written.
     new: Option<UnlinkedRecord<'i, S, R>>,
+    /// Where the key was found to belong when the change began, for the first attempt.
+    at: Option<Located<'i>>,
     /// Whether the next attempt expects the key to be present.
     replaces: bool,
     turn: u32,
@@ -30,7 +32,7 @@ pub(crate) struct Progress<'i, S: Seam, R: OrderedRecord> {
 impl<S: Seam, R: OrderedRecord> Default for Progress<'_, S, R> {
     #[inline(always)]
     fn default() -> Self {
-        Progress { new: None, replaces: false, turn: 0 }
+        Progress { new: None, at: None, replaces: false, turn: 0 }
     }
 }
 
@@ -72,15 +74,28 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Option<Changed<R>>> {
         progress.replaces = !plan.inserts;
-        if plan.inserts && R::FORM == RecordForm::Bytes {
-            // The record's block is written only if the record may be inserted.
-            if !plan.replaces
-                && let Some(changed) = self.present(key, plan)?
-            {
-                return Ok(Some(changed));
-            }
-            progress.replaces = plan.replaces && self.find::<Presence>(key)?.is_some();
+        if R::FORM == RecordForm::Inline {
+            return Ok(None);
         }
+        let at = self.locate(key.key)?;
+        if plan.value.is_some() {
+            // The record's block is written before other threads have to wait, and only if the
+            // change seems to apply.
+            let before = self.find_at(&at, key, |words| match plan.replaces {
+                true => Ok(None),
+                false => plan.before.take(|| R::value(&self.core, words)),
+            })?;
+            match before {
+                None if !plan.inserts => {
+                    return Ok(Some(Changed { applied: false, before: None, present: false }));
+                }
+                Some(before) if !plan.replaces => {
+                    return Ok(Some(Changed { applied: false, before, present: true }));
+                }
+                before => progress.replaces = before.is_some(),
+            }
+        }
+        progress.at = Some(at);
         Ok(None)
     }
 
@@ -91,7 +106,11 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
         plan: &Plan<'_, R>,
         progress: &mut Progress<'t, S, R>,
     ) -> Boxed<Step<R, Located<'t>>> {
-        let at = self.locate(key.key)?;
+        let at = match progress.at.take() {
+            Some(at) => at,
+            None if R::FORM == RecordForm::Inline => self.locate(key.key)?,
+            None => self.locate_later(key.key)?,
+        };
         let met = if progress.replaces {
             self.replace(&at, key, plan, &mut progress.new)?
         } else {
@@ -141,6 +160,13 @@ impl<S: Seam, R: OrderedRecord> Update<S, R> for Phast<S, R> {
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     // ---- Changing ---------------------------------------------------------------
 
+    /// Does what [`locate`](Phast::locate) does, for an attempt that is not the first: `attempt` then has
+    /// no second inlined copy of that code, which is long.
+    #[cold]
+    fn locate_later(&self, key: R::Key<'_>) -> Boxed<Located<'_>> {
+        self.locate(key)
+    }
+
     /// Returns the result of an insert whose key is present.
     fn present(&self, key: HashedKey<'_, R>, plan: &Plan<'_, R>) -> Result<Option<Changed<R>>> {
         let value = |words| plan.before.take(|| R::value(&self.core, words));
@@ -180,13 +206,14 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             }
         };
         self.prefetch(at, key.hash);
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
+        let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(Met::Busy) };
         self.prefetch_far(offset, key.hash);
-        let reserved = match self.reserve(at, offset, key)? {
+        let reserved = match self.reserve(at, leaf, offset, key)? {
             Ok(reserved) => reserved,
             Err(met) => return Ok(met),
         };
-        let (leaf, Reserved { slot, blank, .. }) = (self.leaf(at.leaf), reserved);
+        let Reserved { slot, blank, .. } = reserved;
         let filled = self.fill(at.leaf, offset, reserved, words, key);
         if matches!(filled, Ok(true)) {
             self.flush_insert(offset, slot, blank);
@@ -208,11 +235,11 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn reserve(
         &self,
         at: &Located<'_>,
+        leaf: &Leaf,
         offset: u64,
         key: HashedKey<'_, R>,
     ) -> Result<Result<Reserved, Met<R>>, Damage> {
         let seam = self.core.memory.seam();
-        let leaf = self.leaf(at.leaf);
         let state = leaf.state(seam);
         if state.is_closed() {
             return Ok(Err(Met::Busy));
@@ -295,7 +322,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             );
             let Err(now) = set else { break };
             let added = now & !seen & self.shape.all_slots();
-            let found = self.probe_since(handle, replaced, offset, added, key);
+            let found = self.probe_since(replaced, offset, added, key);
             // If the probe is not valid, `seen` stays as it is, so the next exchange finds the new
             // bits again, unless they are gone.
             let Some(found) = found else { continue };
@@ -338,7 +365,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             let replaced = self.replaced_before(handle);
             let word = self.bitmap_word(offset);
             let bits = word & self.shape.all_slots();
-            if let Some(found) = self.probe_since(handle, replaced, offset, bits, key) {
+            if let Some(found) = self.probe_since(replaced, offset, bits, key) {
                 return (word, found);
             }
         }
@@ -349,14 +376,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     #[inline(always)]
     fn probe_since(
         &self,
-        handle: u32,
-        replaced: u64,
+        replaced: Replaced<'_>,
         offset: u64,
         slots: u64,
         key: HashedKey<'_, R>,
     ) -> Option<Result<Option<Found>, Damage>> {
         let found = self.probe(offset, slots, key);
-        let counts = self.is_unreplaced(handle, replaced) || self.seeded(&bugs::INSERT_READS_FREED);
+        let counts = self.is_unreplaced(replaced) || self.seeded(&bugs::INSERT_READS_FREED);
         counts.then_some(found)
     }
 
@@ -400,11 +426,6 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if new.is_none()
             && let Some(value) = plan.value
         {
-            // A record's block is written before other threads have to wait, and only if the key is
-            // present.
-            if R::FORM == RecordForm::Bytes && self.find::<Presence>(key)?.is_none() {
-                return Ok(Met::Absent);
-            }
             *new = Some(self.prepare(key, value)?);
         }
         if R::FORM == RecordForm::Bytes && new.is_some() {
@@ -412,9 +433,9 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.core.memory.fence(&points::UPDATE_RECORD);
         }
         self.prefetch(at, key.hash);
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(Met::Busy) };
-        self.prefetch_far(offset, key.hash);
         let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(Met::Busy) };
+        self.prefetch_far(offset, key.hash);
         let state = leaf.state(seam);
         if state.is_closed()
             || state.is_busy()

@@ -1,7 +1,11 @@
 //! Searchable arrays of words in DRAM, in whole lines. Inner nodes and the arrays above them
 //! consist of these.
 
+use crate::error::Damage;
+use crate::index::ordered::OrderedRecord;
 use crate::pmem::{Seam, SharedWord};
+use crate::pool::core::Core;
+use std::cmp::Ordering as Order;
 use std::hint::select_unpredictable;
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -38,7 +42,8 @@ pub(crate) unsafe trait Head: Send + Sync {
 ///
 /// 1. The *heads*: the first word of each line of words.
 /// 2. The *words*, ascending, with `u64::MAX` after the last one.
-/// 3. The *numbers*, and then the *links*, if there are any.
+/// 3. The *numbers*, and then, if the words are parts of byte strings, the *links* and one line with the
+///    prefix that all keys except the first share, as far as there is room.
 ///
 /// A search reads the heads, and with them finds the one line of words that it has to read. Usually
 /// the heads are two lines, which are prefetched together, so a search waits for memory only twice.
@@ -49,10 +54,13 @@ pub(crate) struct Extent {
     /// Numbers, one for each element. The number of an element that the search of a line of words
     /// finds is in the corresponding line of numbers.
     pub(super) numbers: u16,
-    /// Links, if there are any.
+    /// Links and the shared prefix, if there are any.
     pub(super) links: u16,
     pub(super) end: u16,
 }
+
+/// The most bytes of a shared prefix in a [`Piece`].
+pub(super) const PREFIX: usize = size_of::<Line>();
 
 impl Extent {
     /// Returns the parts for this many elements, with a link for each if `links` is set.
@@ -61,7 +69,7 @@ impl Extent {
         let words = lines.div_ceil(LINE_WORDS as u32);
         let numbers = words + lines;
         let end = numbers + lines;
-        let all = end + if links { lines } else { 0 };
+        let all = end + if links { lines + 1 } else { 0 };
         assert!(all <= u16::MAX as u32);
         Extent { words: words as u16, numbers: numbers as u16, links: end as u16, end: all as u16 }
     }
@@ -153,6 +161,24 @@ impl<H: Head> Piece<H> {
         self.at(self.head.extent().links, place).load(seam, Ordering::Relaxed)
     }
 
+    /// Compares the first `skip` bytes of a key with the prefix that all keys except the first
+    /// share, like [`compare_start`](OrderedRecord::compare_start).
+    #[inline(always)]
+    pub(super) fn compare_prefix<S: Seam, R: OrderedRecord>(
+        &self,
+        core: &Core<S>,
+        key: R::Key<'_>,
+        skip: usize,
+    ) -> Result<Order, Damage> {
+        let seam = core.memory.seam();
+        let line = &self.lines[usize::from(self.head.extent().end) - 1].0;
+        let word = |place: usize| line[place].load(seam, Ordering::Relaxed);
+        if skip <= PREFIX && R::begins_with(key, skip, word) {
+            return Ok(Order::Equal);
+        }
+        R::compare_start(core, key, self.link(seam, 1), skip)
+    }
+
     /// Returns the number of a place.
     #[inline(always)]
     pub(super) fn number(&self, seam: &impl Seam, place: usize) -> u64 {
@@ -180,7 +206,7 @@ impl<H: Head> Piece<H> {
             first = select_unpredictable(found, first + half, first);
             left -= half;
         }
-        let heads = first * LINE_WORDS + self.lines[first].count_up_to(seam, limit);
+        let heads = first * LINE_WORDS + SharedWord::count_up_to(&self.lines[first].0, seam, limit);
         // The last line of heads can also have heads of lines that do not exist.
         heads.saturating_sub(1).min(usize::from(numbers - words) - 1)
     }
@@ -192,8 +218,8 @@ impl<H: Head> Piece<H> {
         let group = self.group_of(seam, limit);
         // A caller that gets a place reads its number next.
         seam.prefetch(&self.lines[usize::from(numbers) + group]);
-        let line = &self.lines[usize::from(words) + group];
-        (group * LINE_WORDS + line.count_up_to(seam, limit)).min(most)
+        let line = &self.lines[usize::from(words) + group].0;
+        (group * LINE_WORDS + SharedWord::count_up_to(line, seam, limit)).min(most)
     }
 
     /// Prefetches the lines in which a search for a limit ends.
@@ -209,6 +235,17 @@ impl<H: Head> Piece<H> {
     #[inline(always)]
     pub(super) fn count_below(&self, seam: &impl Seam, most: usize, word: u64) -> usize {
         word.checked_sub(1).map_or(0, |limit| self.count_up_to(seam, most, limit))
+    }
+
+    /// Sets the prefix that all keys except the first share.
+    pub(super) fn set_prefix(&self, seam: &impl Seam, prefix: &[u64; LINE_WORDS]) {
+        if self.has_links()
+            && let Some(line) = self.lines.last()
+        {
+            for (word, &value) in line.0.iter().zip(prefix) {
+                word.store(seam, value, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Replaces the content: the words (a search ignores the first one), the numbers and the links.
@@ -274,15 +311,5 @@ fn shift<'w>(seam: &impl Seam, count: usize, at: impl Fn(usize) -> &'w SharedWor
         let next = word.load(seam, Ordering::Relaxed);
         word.store(seam, carried, Ordering::Relaxed);
         carried = next;
-    }
-}
-
-impl Line {
-    /// Returns how many words are not above a limit.
-    #[inline(always)]
-    pub(super) fn count_up_to(&self, seam: &impl Seam, limit: u64) -> usize {
-        // This has no branches, because the processor could not predict them.
-        let above = SharedWord::fold(&self.0, seam, 0, |n, word| n + usize::from(limit < word));
-        LINE_WORDS - above
     }
 }

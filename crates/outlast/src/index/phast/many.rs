@@ -103,7 +103,7 @@ impl<'k, S: Seam, R: OrderedRecord> Row<'_, 'k, S, R> {
             Some(at) if index.is_current(&at) => at,
             _ => index.locate(key.key).ok()?,
         };
-        let offset = index.offset_to_read(&at).ok()??;
+        let offset = index.offset_to_read(&at, index.leaf(at.leaf)).ok()??;
         let is_there = || index.probe(offset, index.bitmap(offset), key);
         if plan.replaces && (!plan.inserts || is_there().ok()?.is_some()) {
             self.replace(&at, offset, key, plan)
@@ -123,7 +123,7 @@ impl<'k, S: Seam, R: OrderedRecord> Row<'_, 'k, S, R> {
         let (index, seam) = (self.index, self.index.seam());
         let words = index.prepare(key, plan.value?).ok()?.words();
         let leaf = index.leaf(at.leaf);
-        let reserved = index.reserve(at, offset, key).ok()?.ok()?;
+        let reserved = index.reserve(at, leaf, offset, key).ok()?.ok()?;
         let slot = reserved.slot;
         if !reserved.blank {
             leaf.give_up_insert(seam, slot);

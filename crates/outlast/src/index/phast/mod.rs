@@ -41,10 +41,15 @@
 //! and what the words lead to. A search picks one line of words by these first words and reads only
 //! that line, without a branch that could be mispredicted. For byte strings, a word is eight bytes
 //! of a key, starting where the keys of the array begin to differ. So keys with a long common
-//! prefix are told apart as fast as others. The search reads the blocks of keys only to compare the
-//! common prefix once, the bounds of a node, and keys whose eight bytes are equal. A node also has the
-//! number of each leaf's first cache line, as a hint: an operation prefetches the leaf's lines before it
-//! has read the leaf's offset, which is with the leaf's state.
+//! prefix are told apart as fast as others. The prefix itself is in one more line, unless it is longer
+//! than that. So the search reads the blocks of keys only for a longer prefix, for the bounds of a node
+//! if it ends in the node's first or last leaf, and for keys whose eight bytes are equal. A node also
+//! has the number of each leaf's first cache line, as a hint: an operation prefetches the leaf's lines
+//! before it has read the leaf's offset, which is with the leaf's state.
+//!
+//! *Changes of byte strings.* A change looks its key up before it writes the new record's block, and
+//! uses the place that this lookup has found. Like any place that was found early, it is checked
+//! after the thread has announced itself in the leaf.
 //!
 //! *Partitions.* A partition is a part of the keys that are present. When it has twice its share of
 //! nodes, it is split in the middle of its nodes. If there are as many partitions as allowed, this

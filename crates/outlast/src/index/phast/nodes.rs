@@ -4,7 +4,7 @@
 //! ([`cache`](super::cache)) are hints. Whatever they lead to, the node says whether a key belongs
 //! to it, to a node before it or to one after it.
 
-use super::lines::{Extent, Head, Piece};
+use super::lines::{Extent, Head, LINE_WORDS, Piece};
 use super::state::{Slab, Zeroed};
 use crate::error::Damage;
 use crate::index::kit::lock::{Guarded, HeldLock, VersionLock};
@@ -191,11 +191,17 @@ impl Node {
         let seam = core.memory.seam();
         let len = self.len(seam);
         // A node without leaves has been removed, and leads nowhere.
-        let low = self.head.low.load(seam, Ordering::Relaxed);
-        if len == 0 || !behind(R::compare_with(core, key, low)?, below) {
+        if len == 0 {
             return Ok(Side::Before);
         }
         let place = self.place_of::<S, R>(core, key, below, len)?;
+        // A key that is behind the least key of a later leaf is behind that of the first.
+        if place == 0 {
+            let low = self.head.low.load(seam, Ordering::Relaxed);
+            if !behind(R::compare_with(core, key, low)?, below) {
+                return Ok(Side::Before);
+            }
+        }
         if place + 1 >= len {
             let next = self.next(seam);
             if next != NONE {
@@ -215,8 +221,8 @@ impl Node {
         self.prefetch_end(seam, R::word(key, skip));
     }
 
-    /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. The
-    /// caller has found that the search passes the least key of the first leaf.
+    /// Returns the last leaf whose least key a search for the key passes; see [`behind`]. If there is
+    /// none, returns the first.
     #[inline(always)]
     fn place_of<S: Seam, R: OrderedRecord>(
         &self,
@@ -231,7 +237,7 @@ impl Node {
         let seam = core.memory.seam();
         let skip = self.head.skip.load(seam, Ordering::Relaxed) as usize;
         if skip > 0 {
-            match R::compare_start(core, key, self.low_at(seam, 1), skip)? {
+            match self.compare_prefix::<S, R>(core, key, skip)? {
                 Order::Less => return Ok(0),
                 Order::Greater => return Ok(len - 1),
                 Order::Equal => {}
@@ -259,8 +265,7 @@ impl Node {
 /// The content of a node, prepared before its readers have to wait.
 pub(super) struct Content {
     entries: Vec<Entry>,
-    skip: usize,
-    words: Vec<u64>,
+    words: Words,
 }
 
 impl Content {
@@ -269,8 +274,13 @@ impl Content {
         core: &Core<S>,
         entries: Vec<Entry>,
     ) -> Result<Content, Damage> {
-        let (skip, words) = words_of::<S, R>(core, entries.iter().map(|e| e.low))?;
-        Ok(Content { entries, skip, words })
+        let words = Words::new::<S, R>(core, entries.iter().map(|e| e.low))?;
+        Ok(Content { entries, words })
+    }
+
+    /// Makes the content of these leaves, with these least keys.
+    pub(super) fn of<R: OrderedRecord>(entries: Vec<Entry>, lows: &[R::OwnedKey]) -> Content {
+        Content { entries, words: Words::of::<R>(lows) }
     }
 
     /// Makes the content of the leaves of a node and one more, at this place.
@@ -309,22 +319,34 @@ pub(super) fn word_beside<S: Seam, R: OrderedRecord>(
     Ok(fits.then(|| R::word(R::key_of(&key), skip)))
 }
 
-/// Returns the length of the prefix that all keys except the first share, and the words that follow
-/// it.
-pub(super) fn words_of<S: Seam, R: OrderedRecord>(
-    core: &Core<S>,
-    lows: impl ExactSizeIterator<Item = u64>,
-) -> Result<(usize, Vec<u64>), Damage> {
-    let len = lows.len();
-    let mut keys = Vec::with_capacity(len);
-    for low in lows {
-        keys.push(R::key_at(core, low)?);
+/// What a search reads of the keys of an array.
+pub(super) struct Words {
+    /// The length of the prefix that all keys except the first share.
+    pub(super) skip: usize,
+    /// The prefix, as [`begins_with`](OrderedRecord::begins_with) reads it.
+    pub(super) prefix: [u64; LINE_WORDS],
+    /// For each key, eight bytes from `skip` on.
+    pub(super) words: Vec<u64>,
+}
+
+impl Words {
+    pub(super) fn new<S: Seam, R: OrderedRecord>(
+        core: &Core<S>,
+        lows: impl ExactSizeIterator<Item = u64>,
+    ) -> Result<Words, Damage> {
+        let keys = lows.map(|low| R::key_at(core, low)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Words::of::<R>(&keys))
     }
-    let skip = match &keys[..] {
-        [_, first, .., last] => R::shared(R::key_of(first), R::key_of(last)),
-        _ => 0,
-    };
-    Ok((skip, keys.iter().map(|key| R::word(R::key_of(key), skip)).collect()))
+
+    fn of<R: OrderedRecord>(keys: &[R::OwnedKey]) -> Words {
+        let skip = match keys {
+            [_, first, .., last] => R::shared(R::key_of(first), R::key_of(last)),
+            _ => 0,
+        };
+        let word = |key, from| R::word(R::key_of(key), from);
+        let prefix = std::array::from_fn(|i| keys.get(1).map_or(0, |key| word(key, 8 * i)));
+        Words { skip, prefix, words: keys.iter().map(|key| word(key, skip)).collect() }
+    }
 }
 
 /// A locked node. Dropping this unlocks it.
@@ -349,12 +371,14 @@ impl<'n, S: Seam> LockedNode<'n, S> {
     /// Replaces the leaves. The node is marked as changing.
     pub(super) fn set(&mut self, content: &Content) {
         let node = self.node;
-        let words = content.entries.iter().zip(&content.words);
+        let Words { skip, prefix, words } = &content.words;
+        let words = content.entries.iter().zip(words);
+        node.set_prefix(self.seam, prefix);
         node.set(self.seam, words.map(|(entry, &word)| (word, entry.number(), entry.low)));
         if let Some(first) = content.entries.first() {
             node.head.low.store(self.seam, first.low, Ordering::Relaxed);
         }
-        node.head.skip.store(self.seam, content.skip as u32, Ordering::Relaxed);
+        node.head.skip.store(self.seam, *skip as u32, Ordering::Relaxed);
         node.head.count.store(self.seam, content.entries.len() as u32, Ordering::Relaxed);
     }
 

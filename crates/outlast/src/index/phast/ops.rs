@@ -3,7 +3,7 @@
 use super::layout::{FINGERPRINT_WORDS, Head, Pair};
 use super::nodes::Node;
 use super::route::Located;
-use super::state::{DAMAGED, State};
+use super::state::{DAMAGED, Leaf, State};
 use super::{OrderedRecord, Phast, points};
 use crate::error::{Boxed, Damage, Result};
 use crate::index::RecordForm;
@@ -13,7 +13,7 @@ use crate::index::kit::media::ones;
 use crate::index::kit::table::{HashedKey, Lookup, Value, Wanted};
 use crate::index::phast::bugs;
 use crate::index::record::SlotWords;
-use crate::pmem::Seam;
+use crate::pmem::{Seam, SharedWord};
 use crate::pool::core::Core;
 use crate::reclaim::Pin;
 use std::sync::atomic::{Ordering, fence};
@@ -35,6 +35,10 @@ impl<S: Seam> Drop for BlockGuard<'_, S> {
         }
     }
 }
+
+/// A leaf's count of replaced and removed records, and what it was before a read. `None` if records have
+/// no blocks.
+pub(super) type Replaced<'l> = Option<(&'l SharedWord, u64)>;
 
 /// A pair that was found.
 #[derive(Clone, Copy)]
@@ -216,10 +220,20 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     pub(super) fn find_and_read<T>(
         &self,
         key: HashedKey<'_, R>,
+        read: impl FnMut(SlotWords) -> Result<T, Damage>,
+    ) -> Boxed<Option<T>> {
+        self.find_at(&self.locate(key.key)?, key, read)
+    }
+
+    /// Does what [`find_and_read`](Self::find_and_read) does. The key was found to belong to `at`.
+    #[inline(always)]
+    pub(super) fn find_at<T>(
+        &self,
+        at: &Located<'_>,
+        key: HashedKey<'_, R>,
         mut read: impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Boxed<Option<T>> {
-        let at = self.locate(key.key)?;
-        match self.read_once(&at, key, &mut read)? {
+        match self.read_once(at, key, &mut read)? {
             Some(found) => Ok(found),
             None => self.read_valid(key, &mut read, PATIENCE),
         }
@@ -258,8 +272,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Begins a read of a leaf: returns its offset. If the leaf is damaged, returns the damage, or
     /// `None` if this is no longer the leaf for the key.
     #[inline(always)]
-    pub(super) fn offset_to_read(&self, at: &Located<'_>) -> Boxed<Option<u64>> {
-        let offset = self.leaf(at.leaf).offset(self.core.memory.seam());
+    pub(super) fn offset_to_read(&self, at: &Located<'_>, leaf: &Leaf) -> Boxed<Option<u64>> {
+        let offset = leaf.offset(self.core.memory.seam());
         if offset & DAMAGED == 0 {
             return Ok(Some(offset));
         }
@@ -271,10 +285,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// that was read is durable, because a thread makes its stores durable before it leaves the
     /// leaf.
     #[inline(always)]
-    pub(super) fn state_after(&self, at: &Located<'_>) -> State {
+    pub(super) fn state_after(&self, leaf: &Leaf) -> State {
         // Acquire: everything that was read was read before the state.
         fence(Ordering::Acquire);
-        self.leaf(at.leaf).state(self.core.memory.seam())
+        leaf.state(self.core.memory.seam())
     }
 
     /// Reads once. Returns `None` if the result is not valid.
@@ -286,7 +300,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Boxed<Option<Option<T>>> {
         self.prefetch(at, key.hash);
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(None) };
         self.prefetch_far(offset, key.hash);
         let replaced = self.replaced_before(at.leaf);
         let found = self.probe(offset, self.bitmap(offset), key);
@@ -295,8 +310,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             Ok(None) => Ok(None),
             Err(damage) => Err(damage),
         };
-        let state = self.state_after(at);
-        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
+        let state = self.state_after(leaf);
+        if !self.is_unreplaced(replaced) || !self.is_still(at) {
             return Ok(None);
         }
         let found = found?;
@@ -314,9 +329,10 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         key: HashedKey<'_, R>,
         read: &mut impl FnMut(SlotWords) -> Result<T, Damage>,
     ) -> Boxed<Option<Option<T>>> {
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(None) };
         let found = self.probe(offset, self.bitmap(offset), key);
-        let state = self.state_after(at);
+        let state = self.state_after(leaf);
         if !self.is_still(at) {
             return Ok(None);
         }
@@ -344,21 +360,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         R::EMPTY.is_some().then(|| BlockGuard { core: &self.core, pin: Some(self.core.pin()) })
     }
 
-    /// Returns the count to pass to [`is_unreplaced`](Self::is_unreplaced). Must be read before
-    /// links are.
+    /// Returns what to pass to [`is_unreplaced`](Self::is_unreplaced). Must be read before links are.
     #[inline(always)]
-    pub(super) fn replaced_before(&self, leaf: u32) -> u64 {
-        self.replaced(leaf).map_or(0, |count| {
-            // Acquire: pairs with the Release in `note_replaced`.
-            count.load(self.seam(), Ordering::Acquire)
-        })
+    pub(super) fn replaced_before(&self, leaf: u32) -> Replaced<'_> {
+        // Acquire: pairs with the Release in `note_replaced`.
+        self.replaced(leaf).map(|count| (count, count.load(self.seam(), Ordering::Acquire)))
     }
 
     /// Returns whether no record's block has been freed since, so that what was read from blocks is
     /// valid.
     #[inline(always)]
-    pub(super) fn is_unreplaced(&self, leaf: u32, before: u64) -> bool {
-        self.replaced(leaf).is_none_or(|count| {
+    pub(super) fn is_unreplaced(&self, before: Replaced<'_>) -> bool {
+        before.is_none_or(|(count, before)| {
             // Pairs with the Release fence in `note_replaced`: if a block was freed and reused, and
             // this thread has read its new content, the changed count is visible.
             fence(Ordering::Acquire);

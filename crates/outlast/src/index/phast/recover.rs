@@ -2,11 +2,11 @@
 //! left, before the first operation.
 
 use super::cache::Pointer;
-use super::layout::{self, Kind, LEAF_HEADER, MasterHeader, Next};
+use super::layout::{self, Kind, LEAF_HEADER, LeafHeader, MasterHeader, Next};
 use super::nodes::{Content, Entry, NONE};
 use super::resize::master_entries;
 use super::salvage::Missing;
-use super::state::{BLANK, DAMAGED, State, UNKNOWN};
+use super::state::{BLANK, DAMAGED, Leaf, State, Stock, UNKNOWN};
 use super::{OrderedRecord, Partition, Phast, points};
 use crate::error::{Damage, Result};
 use crate::index::bugs as index_bugs;
@@ -25,6 +25,18 @@ struct Checked {
     bits: u64,
 }
 
+/// A leaf that operations can use.
+struct Readable<K> {
+    /// Its offset, with the flags of its state.
+    offset: u64,
+    state: State,
+    /// Its least key, and the first word of it.
+    low: K,
+    first: u64,
+    /// The next leaf's offset.
+    next: u64,
+}
+
 /// The beginning of a part of the chain of leaves.
 #[derive(Clone)]
 struct Start<K> {
@@ -34,11 +46,29 @@ struct Start<K> {
     low: K,
 }
 
+/// A part of the chain of leaves, as far as it was read.
+struct Chain<'s, K> {
+    start: &'s Start<K>,
+    /// Where the next part begins.
+    end: Option<&'s Start<K>>,
+    /// The next leaf to read; `None` once the end is reached.
+    at: Option<u64>,
+    /// That leaf's header.
+    found: Option<Result<Checked, Damage>>,
+    entries: Vec<Entry>,
+    /// Their least keys.
+    lows: Vec<K>,
+}
+
 /// The nodes that a thread has made for a part.
 struct Part {
     start: usize,
     nodes: Vec<Pointer>,
 }
+
+/// How many parts a thread reads in turn. While it reads a leaf of one, the next leaves of the others
+/// come from memory.
+const IN_TURN: usize = 4;
 
 impl<S: Seam, R: OrderedRecord> Phast<S, R> {
     /// Builds the inner part. No operation runs yet.
@@ -50,9 +80,13 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         check_identity(&core.memory, &header.identity, expected, "a master array")?;
         let (starts, free) = self.starts()?;
         let (parts, failure) = (Mutex::<Vec<Part>>::default(), Mutex::<Option<Damage>>::default());
-        let read = |start| match self.read_part(start, &starts) {
+        let threads = core.options().recovery.threads.max(1);
+        // Of several threads, each gets a few groups, so that all end at about the same time.
+        let groups = if threads > 1 { threads * 4 } else { 1 };
+        let in_turn = (starts.len() / groups).clamp(1, IN_TURN);
+        let read = |group: usize| match self.read_group(group * in_turn, in_turn, &starts) {
             Ok((nodes, leaves)) => {
-                self.seam().lock(&parts).push(Part { start, nodes });
+                self.seam().lock(&parts).extend(nodes);
                 leaves
             }
             Err(damage) => {
@@ -60,7 +94,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
                 0
             }
         };
-        read_parts(core, starts.len(), read, || {
+        read_parts(core, starts.len().div_ceil(in_turn), read, || {
             if self.is_after_crash() {
                 // Covers everything that this thread has flushed.
                 core.memory.fence(&points::REPAIR_FOUND);
@@ -150,32 +184,45 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.is_unclean() && !self.core.options().read_only
     }
 
-    /// Prefetches the pairs of a leaf whose offset is not checked yet.
-    fn prefetch_pairs(&self, leaf: u64) {
-        if leaf.is_multiple_of(LINE) && leaf + self.shape.leaf_bytes() <= self.core.memory.len() {
+    /// Prefetches what is read of a leaf, whose offset is not checked yet.
+    fn prefetch_leaf(&self, leaf: u64) {
+        if !leaf.is_multiple_of(LINE) || leaf + self.shape.leaf_bytes() > self.core.memory.len() {
+            return;
+        }
+        if self.is_unclean() && self.shape.has_blanks::<R>() {
             self.prefetch_all(leaf);
         }
+        let LeafHeader { head, place } = self.header(leaf);
+        self.core.memory.seam().prefetch(head);
+        self.core.memory.seam().prefetch(place);
     }
 
-    /// Reads a part of the chain and builds its nodes. Returns them, and the number of leaves.
-    fn read_part(
+    /// Reads some parts of the chain, from `first` on, and builds their nodes. Returns them, and the
+    /// number of leaves.
+    fn read_group(
         &self,
-        start: usize,
+        first: usize,
+        count: usize,
         starts: &[Start<R::OwnedKey>],
-    ) -> Result<(Vec<Pointer>, u64), Damage> {
+    ) -> Result<(Vec<Part>, u64), Damage> {
         let seam = self.core.memory.seam();
-        let entries = self.read_chain(&starts[start], starts.get(start + 1));
         // Nodes are made not quite full, so that a few splits of leaves do not split every node.
         let most = (self.shape.node_leaves - self.shape.node_leaves.div_ceil(8)) as usize;
-        let mut nodes = Vec::new();
-        for entries in entries.chunks(most) {
-            let number = self.nodes.take(seam);
-            let content = Content::new::<S, R>(&self.core, entries.to_vec())?;
-            let mut locked = self.lock_new(number);
-            locked.set(&content);
-            nodes.push(Pointer { low: entries[0].low, number });
+        let (mut parts, mut leaves) = (Vec::new(), 0);
+        let chains = self.read_chains(first, count, starts)?;
+        for (start, Chain { entries, lows, .. }) in (first..).zip(chains) {
+            let mut nodes = Vec::new();
+            for (entries, lows) in entries.chunks(most).zip(lows.chunks(most)) {
+                let number = self.nodes.take(seam);
+                let content = Content::of::<R>(entries.to_vec(), lows);
+                let mut locked = self.lock_new(number);
+                locked.set(&content);
+                nodes.push(Pointer { low: entries[0].low, number });
+            }
+            leaves += entries.len() as u64;
+            parts.push(Part { start, nodes });
         }
-        Ok((nodes, entries.len() as u64))
+        Ok((parts, leaves))
     }
 
     fn lock_new(&self, number: u32) -> super::nodes::LockedNode<'_, S> {
@@ -184,50 +231,77 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         locked.expect("nobody knows of it yet")
     }
 
-    /// Reads the leaves from one start to the next. If the chain cannot be followed, one entry
-    /// stands for everything up to the next start. Its keys are not available; all others are.
-    fn read_chain(
+    /// Reads the leaves of some parts, from `first` on, a leaf of each in turn.
+    fn read_chains<'s>(
         &self,
-        start: &Start<R::OwnedKey>,
-        end: Option<&Start<R::OwnedKey>>,
-    ) -> Vec<Entry> {
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut at = start.leaf;
-        let mut below: Option<R::OwnedKey> = None;
-        loop {
-            let read = self.read_leaf_header(at, below.as_ref(), start, end);
-            match read {
-                Ok((entry, low, next)) => {
-                    entries.push(entry);
-                    below = Some(low);
-                    if end.map_or(0, |end| end.leaf) == next {
-                        return entries;
-                    }
-                    at = next;
-                }
-                Err((low, damage)) => {
-                    tracing::warn!(%damage, "leaves that cannot be served");
-                    self.note_missing(&mut entries, at, low, damage);
-                    return entries;
+        first: usize,
+        count: usize,
+        starts: &'s [Start<R::OwnedKey>],
+    ) -> Result<Vec<Chain<'s, R::OwnedKey>>, Damage> {
+        let mut numbers = self.leaves.stock(self.core.memory.seam());
+        let chain = |number| {
+            let (start, end) = (&starts[number], starts.get(number + 1));
+            let (entries, lows) = (Vec::new(), Vec::new());
+            Chain { start, end, at: Some(start.leaf), found: None, entries, lows }
+        };
+        let mut chains: Vec<_> = (first..starts.len().min(first + count)).map(chain).collect();
+        while chains.iter().any(|chain| chain.at.is_some()) {
+            for chain in &mut chains {
+                chain.found = chain.at.map(|at| self.check_leaf(at));
+                if let Some(Ok(found)) = &chain.found {
+                    self.prefetch_leaf(found.next.offset);
+                    R::prefetch(&self.core, found.low);
                 }
             }
+            for chain in &mut chains {
+                self.read_next(chain, &mut numbers)?;
+            }
         }
+        Ok(chains)
     }
 
-    /// Reads a leaf's header, repairs the leaf and makes it available. If that fails, returns the
-    /// leaf's least key, if it is known, and the damage.
-    #[expect(clippy::type_complexity, reason = "what is known of a leaf")]
-    fn read_leaf_header(
+    /// Reads the next leaf of a part, whose header was found. If the chain cannot be followed, one
+    /// entry stands for everything up to the next part. Its keys are not available; all others are.
+    fn read_next(
+        &self,
+        chain: &mut Chain<'_, R::OwnedKey>,
+        numbers: &mut Stock<'_, S, Leaf>,
+    ) -> Result<(), Damage> {
+        let (Some(at), Some(found)) = (chain.at, chain.found.take()) else { return Ok(()) };
+        let seam = self.core.memory.seam();
+        match found.map_err(|damage| (None, damage)).and_then(|found| self.repair(at, found, chain))
+        {
+            Ok(Readable { offset, state, low, first, next }) => {
+                let leaf = numbers.take();
+                self.leaf(leaf).begin(seam, offset, state);
+                chain.entries.push(Entry::new(first, leaf, at));
+                chain.lows.push(low);
+                let is_last = chain.end.map_or(0, |end| end.leaf) == next;
+                chain.at = (!is_last).then_some(next);
+            }
+            Err((low, damage)) => {
+                tracing::warn!(%damage, "leaves that cannot be served");
+                let Chain { entries, lows, .. } = chain;
+                self.note_missing(entries, at, low, damage);
+                for entry in &entries[lows.len()..] {
+                    lows.push(R::key_at(&self.core, entry.low)?);
+                }
+                chain.at = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a leaf is in its place, and repairs it. If that fails, returns the leaf's least key,
+    /// if it is known, and the damage.
+    fn repair(
         &self,
         at: u64,
-        below: Option<&R::OwnedKey>,
-        start: &Start<R::OwnedKey>,
-        end: Option<&Start<R::OwnedKey>>,
-    ) -> Result<(Entry, R::OwnedKey, u64), (Option<u64>, Damage)> {
-        if self.is_unclean() && self.shape.has_blanks::<R>() {
-            self.prefetch_pairs(at);
-        }
-        let found = self.check_leaf(at).map_err(|damage| (None, damage))?;
+        found: Checked,
+        chain: &Chain<'_, R::OwnedKey>,
+    ) -> Result<Readable<R::OwnedKey>, (Option<u64>, Damage)> {
+        let Chain { start, end, lows, .. } = chain;
+        let below = lows.last();
         let low = R::key_at(&self.core, found.low.first).map_err(|damage| (None, damage))?;
         let ascends = match below {
             Some(below) => *below < low,
@@ -251,15 +325,18 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.flush_found(at, found.bits).map_err(known)?;
         }
         let bits = self.mend(at, &found).map_err(known)?;
-        let seam = self.core.memory.seam();
-        let leaf = self.leaves.take(seam);
         let free_slots = match self.shape.blank::<R>(found.low.first) {
             Some(_) if self.seeded(&bugs::FOUND_TAKEN_FOR_BLANK) => BLANK,
             Some(_) => UNKNOWN,
             None => 0,
         };
-        self.leaf(leaf).begin(seam, at | free_slots, State::at_rest(bits));
-        Ok((Entry::new(found.low.first, leaf, at), low, found.next.offset))
+        Ok(Readable {
+            offset: at | free_slots,
+            state: State::at_rest(bits),
+            low,
+            first: found.low.first,
+            next: found.next.offset,
+        })
     }
 
     /// Adds an entry for leaves that are not available. The entry begins at their least key, if that

@@ -337,7 +337,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         let keys = match keys {
             Ok(keys) => keys,
             // The leaf changed meanwhile, so what was read is not valid.
-            Err(_) if !self.is_unreplaced(at.leaf, replaced) || !self.is_current(at) => {
+            Err(_) if !self.is_unreplaced(replaced) || !self.is_current(at) => {
                 return Ok(());
             }
             Err(damage) => return Err(damage.into()),

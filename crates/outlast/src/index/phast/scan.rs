@@ -290,7 +290,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         offset & DAMAGED == 0
             && !seen.state.has_inserts()
             && self.bitmap(offset) == seen.bits
-            && self.state_after(&seen.at).has_slots_of(seen.state)
+            && self.state_after(self.leaf(seen.at.leaf)).has_slots_of(seen.state)
             && self.is_current(&seen.at)
     }
 
@@ -355,11 +355,12 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         if goes_on {
             self.prefetch_next(at, reverse);
         }
-        let Some(offset) = self.offset_to_read(at)? else { return Ok(None) };
+        let leaf = self.leaf(at.leaf);
+        let Some(offset) = self.offset_to_read(at, leaf)? else { return Ok(None) };
         if offset >= UNLISTED {
             self.prefetch_all(offset);
         }
-        let state = self.leaf(at.leaf).state(self.core.memory.seam());
+        let state = leaf.state(self.core.memory.seam());
         let replaced = self.replaced_before(at.leaf);
         let bits = self.bitmap(offset);
         let seen = Seen { at: *at, state, bits };
@@ -376,7 +377,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             // links is enough. It is not known yet which of the pairs the result will depend on, so
             // all of them are made durable if necessary.
             let pairs: Vec<_> = pairs.collect();
-            let state = self.state_after(at);
+            let state = self.state_after(leaf);
             if !self.is_still(at) {
                 return Ok(None);
             }
@@ -397,8 +398,8 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
             self.read_pairs(pairs, lows, range, reverse, limit, ahead, found.records)
         };
         // After the read, as in `read_once`.
-        let state = self.state_after(at);
-        if !self.is_unreplaced(at.leaf, replaced) || !self.is_still(at) {
+        let state = self.state_after(leaf);
+        if !self.is_unreplaced(replaced) || !self.is_still(at) {
             return Ok(None);
         }
         let (edges, read) = read.map_err(Error::Damaged)?;

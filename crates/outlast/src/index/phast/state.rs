@@ -223,6 +223,42 @@ struct Free {
     numbers: Vec<u32>,
 }
 
+impl Free {
+    fn take(&mut self) -> u32 {
+        self.numbers.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+/// Numbers of a slab that a thread has taken at once. Dropping this gives back those that are left.
+pub(super) struct Stock<'s, S: Seam, T: Zeroed> {
+    slab: &'s Slab<T>,
+    seam: &'s S,
+    numbers: Vec<u32>,
+}
+
+impl<S: Seam, T: Zeroed> Stock<'_, S, T> {
+    /// Gives out a number.
+    pub(super) fn take(&mut self) -> u32 {
+        if self.numbers.is_empty() {
+            let mut free = self.seam.lock(&self.slab.free);
+            self.numbers.extend((0..64).map(|_| free.take()));
+            self.numbers.reverse();
+        }
+        let number = self.numbers.pop().expect("there are some");
+        self.slab.reach(self.seam, number);
+        number
+    }
+}
+
+impl<S: Seam, T: Zeroed> Drop for Stock<'_, S, T> {
+    fn drop(&mut self) {
+        self.seam.lock(&self.slab.free).numbers.append(&mut self.numbers);
+    }
+}
+
 /// Returns chunk and place of a number.
 #[inline(always)]
 fn place(number: u32) -> (usize, usize) {
@@ -271,39 +307,45 @@ impl<T: Zeroed> Slab<T> {
     /// Returns the item of any number, whether or not it was given out.
     #[inline(always)]
     pub(super) fn reach(&self, seam: &impl Seam, number: u32) -> &T {
-        let (chunk, _) = place(number);
-        if self.chunks[chunk].load(seam, Ordering::Acquire).is_null() {
-            self.make(seam, chunk);
+        let (chunk, place) = place(number);
+        // Acquire: as in `get`.
+        let mut first = self.chunks[chunk].load(seam, Ordering::Acquire);
+        if first.is_null() {
+            first = self.make(seam, chunk);
         }
-        self.get(seam, number)
+        // SAFETY: as in `get`.
+        unsafe { &*first.add(place) }
     }
 
-    /// Makes a chunk, unless another thread has.
+    /// Makes a chunk, unless another thread has. Returns its first item.
     #[cold]
-    fn make(&self, seam: &impl Seam, chunk: usize) {
+    fn make(&self, seam: &impl Seam, chunk: usize) -> *mut T {
         let items = Box::<[T]>::new_zeroed_slice(chunk_len(chunk));
         // SAFETY: zero bytes are a value of the type.
         let items = Box::into_raw(unsafe { items.assume_init() });
         // Release: pairs with the Acquire in `get` and `reach`.
-        let order = (Ordering::Release, Ordering::Relaxed);
+        let order = (Ordering::Release, Ordering::Acquire);
         let first = items.cast::<T>();
-        if self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order).is_err() {
-            // SAFETY: made above, and no other thread knows of it.
-            drop(unsafe { Box::from_raw(items) });
+        match self.chunks[chunk].compare_exchange(seam, ptr::null_mut(), first, order) {
+            Ok(_) => first,
+            Err(other) => {
+                // SAFETY: made above, and no other thread knows of it.
+                drop(unsafe { Box::from_raw(items) });
+                other
+            }
         }
     }
 
     /// Gives out a number.
     pub(super) fn take(&self, seam: &impl Seam) -> u32 {
-        let number = {
-            let mut free = seam.lock(&self.free);
-            free.numbers.pop().unwrap_or_else(|| {
-                free.next += 1;
-                free.next - 1
-            })
-        };
+        let number = seam.lock(&self.free).take();
         self.reach(seam, number);
         number
+    }
+
+    /// Returns a thread's stock of numbers, for a thread that takes many.
+    pub(super) fn stock<'s, S: Seam>(&'s self, seam: &'s S) -> Stock<'s, S, T> {
+        Stock { slab: self, seam, numbers: Vec::new() }
     }
 
     /// Calls `each` for every item that has memory.

@@ -1,5 +1,7 @@
 //! Leaves and inner nodes while a thread changes them.
 
+mod strings;
+
 use super::{Config, Phast, bugs, points};
 use crate::error::{Damage, Error};
 use crate::index::kit::change::{change, change_many};
@@ -255,7 +257,9 @@ fn a_leaf_that_was_marked_as_damaged_is_not_changed() {
 fn begin_insert(index: &Index) -> bool {
     let (at, key) = (index.locate(40).unwrap(), HashedKey::new(&index.core, 40));
     let offset = index.leaf(at.leaf).offset(index.seam());
-    let Ok(reserved) = index.reserve(&at, offset, key).unwrap() else { return false };
+    let Ok(reserved) = index.reserve(&at, index.leaf(at.leaf), offset, key).unwrap() else {
+        return false;
+    };
     let words = SlotWords { first: 40, second: 4 };
     index.fill(at.leaf, offset, reserved, words, key).unwrap()
 }

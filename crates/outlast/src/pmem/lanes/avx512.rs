@@ -1,6 +1,6 @@
 //! A line at a time, by AVX-512.
 
-use crate::pmem::Word;
+use crate::pmem::{SharedWord, Word};
 use std::arch::asm;
 
 /// Returns the words that hold `word`.
@@ -29,4 +29,30 @@ pub(super) unsafe fn matching(line: &[Word; 8], word: u64) -> u32 {
         );
     }
     found
+}
+
+/// Returns how many words are not above `limit`. The loads are as in [`matching`].
+///
+/// # Safety
+/// The processor has AVX-512F and POPCNT.
+#[inline(always)]
+pub(super) unsafe fn count_up_to(line: &[SharedWord; 8], limit: u64) -> usize {
+    let found: u64;
+    // SAFETY: as in `matching`.
+    unsafe {
+        asm!(
+            "vpbroadcastq zmm16, {limit}",
+            // Not less than.
+            "vpcmpuq k1, zmm16, [{line}], 5",
+            "kmovw {found:e}, k1",
+            "popcnt {found:e}, {found:e}",
+            limit = in(reg) limit,
+            line = in(reg) line.as_ptr(),
+            found = out(reg) found,
+            out("xmm16") _,
+            out("k1") _,
+            options(readonly, nostack),
+        );
+    }
+    found as usize
 }

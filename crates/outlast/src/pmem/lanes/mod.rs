@@ -6,7 +6,7 @@ mod avx2;
 mod avx512;
 mod plain;
 
-use super::Word;
+use super::{SharedWord, Word};
 
 /// How this processor compares the words of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +53,20 @@ impl Lanes {
             Lanes::Avx512 => unsafe { avx512::matching(line, word) & mask },
         }
     }
+
+    /// See [`Seam::count_up_to`](super::Seam::count_up_to).
+    #[inline(always)]
+    pub(super) fn count_up_to(self, line: &[SharedWord; 8], limit: u64) -> usize {
+        match self {
+            Lanes::Plain => plain::count_up_to(line, limit),
+            // SAFETY: as above. Every processor with AVX2 has POPCNT.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Lanes::Avx2 => unsafe { avx2::count_up_to(line, limit) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
+            Lanes::Avx512 => unsafe { avx512::count_up_to(line, limit) },
+        }
+    }
 }
 
 #[cfg(test)]
@@ -71,7 +85,10 @@ mod tests {
             let line = Line(std::array::from_fn(|i| Word(AtomicU64::new(pick(i)))));
             for word in words {
                 let expected = (0..8).filter(|&i| pick(i) == word).fold(0, |m, i| m | 1 << i);
+                let up_to = (0..8).filter(|&i| pick(i) <= word).count();
+                let shared: [SharedWord; 8] = std::array::from_fn(|i| SharedWord::new(pick(i)));
                 for lanes in Lanes::available() {
+                    assert_eq!(lanes.count_up_to(&shared, word), up_to, "{lanes:?} {seed}");
                     for mask in [0xff, 0x55, 0xaa, 0] {
                         let found = lanes.matching(&line.0, mask, word);
                         assert_eq!(found, expected & mask, "{lanes:?} {seed}");

@@ -157,8 +157,7 @@ impl<S: Seam> Core<S> {
             .unwrap_or_else(|| (random(), u128::from(random()) << 64 | u128::from(random())));
         let hasher = Hasher::from_media(options.hash_function, seed)?;
         // SAFETY: the backing lives as long as the memory, and nothing else accesses it.
-        let memory =
-            unsafe { Memory::new(backing.base(), backing.shadow(), backing.side(), size, seam) };
+        let memory = unsafe { Self::memory_of(&backing, size, seam) };
         let mut header = Header::new(geometry, options.hash_function, seed, id);
         header.set(field::SIZE, size);
         header.set(field::RECLAIMED_SIZE, size);
@@ -186,6 +185,16 @@ impl<S: Seam> Core<S> {
         core.at_rest = AtomicBool::new(true);
         core.fsync(Backing::sync)?;
         Ok(core)
+    }
+
+    /// Wraps the first `size` bytes of the backing.
+    ///
+    /// # Safety
+    /// These exist. The backing lives as long as the memory, and nothing else accesses it.
+    unsafe fn memory_of(backing: &Backing, size: u64, seam: S) -> Memory<S> {
+        let side = backing.region().start();
+        // SAFETY: the caller's promise; shadow and side table are as long as the backing.
+        unsafe { Memory::new(backing.base(), backing.shadow(), side, size, seam) }
     }
 
     /// Builds a core from its parts. It is neither at rest nor suspect.
@@ -271,8 +280,7 @@ impl<S: Seam> Core<S> {
         }
         // SAFETY: the backing lives as long as the memory, and nothing else accesses it. It is at
         // least as long as the header says, which was checked when the header was read.
-        let memory =
-            unsafe { Memory::new(backing.base(), backing.shadow(), backing.side(), size, seam) };
+        let memory = unsafe { Self::memory_of(&backing, size, seam) };
         let word = memory.load(memory.at(Offset::<Word>::new(FRONTIER_OFFSET))?);
         let frontier = unpack_frontier(word)
             .filter(|f| (geometry.first_page()..=geometry.pages_in(size)).contains(f))
