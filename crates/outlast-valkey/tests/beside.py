@@ -1,6 +1,7 @@
 """Tests of what the module and the server do beside each other: keys of one name, watched keys, slots, backups, full
 pools and disks. Called by servers.py."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -126,22 +127,28 @@ def large_values(server):
     assert client("OL.VERIFY").endswith(b"sound")
 
 
+@contextlib.contextmanager
 def cluster_of(program, module, directory, name, count):
-    """Starts servers of a cluster, without slots."""
+    """Servers of a cluster, the first of which has all slots. They are killed at the end."""
     servers = []
-    for number in range(count):
-        place = os.path.join(directory, f"{name}-{number}")
-        os.mkdir(place)
-        server = Server(program, module, place, "redirect", "yes", "survive", "process-death",
-                        arguments=["--cluster-enabled", "yes"])
-        # The servers of a cluster also use the port that is 10,000 higher.
-        while server.port > 55_000:
-            server.port = free_port()
-        servers.append(server)
-        server.start()
-    for server in servers[1:]:
-        Client(server.port)("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
-    return servers
+    try:
+        for number in range(count):
+            place = os.path.join(directory, f"{name}-{number}")
+            os.mkdir(place)
+            server = Server(program, module, place, "redirect", "yes", "survive", "process-death",
+                            arguments=["--cluster-enabled", "yes"])
+            # The servers of a cluster also use the port that is 10,000 higher.
+            while server.port > 55_000:
+                server.port = free_port()
+            servers.append(server)
+            server.start()
+        for server in servers[1:]:
+            Client(server.port)("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
+        Client(servers[0].port)("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        until(lambda: is_ok(servers), "the cluster is not ready")
+        yield servers
+    finally:
+        kill_all(servers)
 
 
 def until(holds, what):
@@ -163,11 +170,8 @@ def kill_all(servers):
 
 def scripts_in_a_move(program, module, directory):
     """Scripts wait while the records of their slot are on their way, and change them once they are there."""
-    servers = cluster_of(program, module, directory, "move", 2)
-    try:
+    with cluster_of(program, module, directory, "move", 2) as servers:
         first, second = (Client(server.port) for server in servers)
-        first("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        until(lambda: is_ok(servers), "the cluster is not ready")
         first("SET", "a", 1)
         slot = first("CLUSTER", "KEYSLOT", "a")
         [stub] = first("CLUSTER", "GETKEYSINSLOT", slot, 10)
@@ -186,17 +190,12 @@ def scripts_in_a_move(program, module, directory):
             client("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
         assert second("EVAL", "return redis.call('GET', KEYS[1])", 1, "a") == b"2"
         assert first("OL.DBSIZE") == 0
-    finally:
-        kill_all(servers)
 
 
 def added_slots(program, module, directory):
     """Slots that are added to a server that has records of them get their stubs, and so can move."""
-    servers = cluster_of(program, module, directory, "added", 2)
-    try:
+    with cluster_of(program, module, directory, "added", 2) as servers:
         first, second = (Client(server.port) for server in servers)
-        first("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        until(lambda: is_ok(servers), "the cluster is not ready")
         slot = first("CLUSTER", "KEYSLOT", "a")
         # The second server comes back with a pool that has a record of a slot of the first one.
         servers[1].kill()
@@ -215,8 +214,6 @@ def added_slots(program, module, directory):
         until(lambda: second("CLUSTER", "COUNTKEYSINSLOT", slot) == 1, "the slot has no stub")
         until(lambda: is_ok(servers), "the cluster is not ready")
         assert second("GET", "a") == b"old"
-    finally:
-        kill_all(servers)
 
 
 def full_disk(program, module, directory):

@@ -16,7 +16,7 @@ use std::io;
 /// Bytes read at a time where lines are only checked. They stay in the processor's cache.
 const PIECE: usize = 64 << 10;
 
-/// What is done with each epoch.
+/// A function that is called with each epoch.
 type Apply<'a> = dyn FnMut(&Change) -> io::Result<()> + 'a;
 
 /// The epochs in the segments of a journal.

@@ -127,7 +127,7 @@ impl Region {
 
     fn make_accessible(&self, range: Range<u64>) -> io::Result<()> {
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range is ours, and what is accessible already keeps its content.
+        // SAFETY: the range belongs to this region. Pages that are accessible already keep their content.
         unsafe {
             let start = self.start.add(range.start as usize).as_ptr();
             rustix::mm::mprotect(start.cast(), (range.end - range.start) as usize, access)?;
@@ -212,7 +212,7 @@ impl Region {
     /// Writes the header, which is the same each time.
     fn describe(&self) {
         let words = [MAGIC, HINTS_AT, self.cells_at, self.cells];
-        // The magic word comes last. Release: whoever finds it also finds the other words.
+        // The magic word is stored last. Release: a reader that finds it also finds the other words.
         for (number, word) in words.into_iter().enumerate().rev() {
             self.side.header(number).0.store(word, Ordering::Release);
         }

@@ -123,7 +123,7 @@ impl Reservation {
             return Ok(());
         }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: it is ours, and what is accessible already keeps its content.
+        // SAFETY: the shadow belongs to this reservation. Pages that are accessible already keep their content.
         unsafe { rustix::mm::mprotect(self.shadow().cast(), bytes as usize, access)? };
         self.region.cover(len)
     }

@@ -184,7 +184,7 @@ impl<S: Seam, R: OrderedRecord> Phast<S, R> {
         self.is_unclean() && !self.core.options().read_only
     }
 
-    /// Prefetches what is read of a leaf, whose offset is not checked yet.
+    /// Prefetches the lines of a leaf that opening reads. Checks the offset only as far as this needs.
     fn prefetch_leaf(&self, leaf: u64) {
         if !leaf.is_multiple_of(LINE) || leaf + self.shape.leaf_bytes() > self.core.memory.len() {
             return;

@@ -43,7 +43,7 @@ pub(super) unsafe fn matching(line: &[Word; 8], word: u64) -> u32 {
 /// The processor has AVX2 and POPCNT.
 #[inline(always)]
 pub(super) unsafe fn count_up_to(line: &[SharedWord; 8], limit: u64) -> usize {
-    let (low, high): (u64, u64);
+    let above: u64;
     // There is only a compare of signed numbers, so the highest bits are flipped.
     // SAFETY: as in `matching`.
     unsafe {
@@ -56,16 +56,16 @@ pub(super) unsafe fn count_up_to(line: &[SharedWord; 8], limit: u64) -> usize {
             "vpxor ymm2, ymm3, [{line} + 32]",
             "vpcmpgtq ymm1, ymm1, ymm0",
             "vpcmpgtq ymm2, ymm2, ymm0",
-            "vmovmskpd {low:e}, ymm1",
+            "vmovmskpd {above:e}, ymm1",
             "vmovmskpd {high:e}, ymm2",
             "vzeroupper",
             "shl {high:e}, 4",
-            "or {low:e}, {high:e}",
-            "popcnt {low:e}, {low:e}",
+            "or {above:e}, {high:e}",
+            "popcnt {above:e}, {above:e}",
             limit = in(reg) limit ^ 1 << 63,
             line = in(reg) line.as_ptr(),
-            low = out(reg) low,
-            high = out(reg) high,
+            above = out(reg) above,
+            high = out(reg) _,
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _,
             out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _,
             out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _,
@@ -73,6 +73,5 @@ pub(super) unsafe fn count_up_to(line: &[SharedWord; 8], limit: u64) -> usize {
             options(readonly, nostack),
         );
     }
-    let _ = high;
-    8 - low as usize
+    8 - above as usize
 }

@@ -191,7 +191,7 @@ fn a_lookup_needs_the_file_and_the_region_alone() {
     }
     assert!(table.cells.depth(&Real::new(FlushMode::None)) > 8 && core.memory.len() > MIB);
     assert!(reader.found.iter().all(|&found| found > 100), "{:?}", reader.found);
-    // First touches store the cells and the hint words again, from what is in the file.
+    // The first touch of a segment computes its cells and hint words from the file.
     drop(table);
     for block in (0..core.memory.len()).step_by(256) {
         // SAFETY: inside the pool, and a multiple of 256.
